@@ -193,6 +193,11 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
     })
 }
 
+/// Why an agent was ended that had given its result.
+pub fn lingering_ended(waited: Duration) -> String {
+    format!("The agent did not exit within {} of its result and was ended", time(waited))
+}
+
 /// `The pre hook failed: make clean`.
 pub fn hook_failed(when: HookTime, command: &str) -> String {
     format!("The {} hook failed: {command}", when.as_str())

@@ -170,6 +170,10 @@ fn open_record(
     max_iterations: u32,
 ) -> Result<(AgentRecorder, Option<BrokenOffLoop>), StartError> {
     let AgentSession { task, worker, mailbox, redactor, .. } = session;
+    // A dry run leaves no trace in the workspace's history.
+    if task.options.dry_run {
+        return Ok((AgentRecorder::unrecorded(), None));
+    }
     // Why it could not be opened was reported when it was read.
     let Ok(store) = worker.store() else { return Ok((AgentRecorder::unrecorded(), None)) };
     // An open loop, while we hold the workspace: its runner died.
@@ -357,13 +361,15 @@ impl AgentLoop {
             max_iterations: plan.rules().max_iterations,
             idle: plan.idle(),
         }));
-        let status = match reason {
-            AgentStopReason::Completed => Some(WorkspaceStatus::Completed),
-            AgentStopReason::Failed | AgentStopReason::VerifyFailed => Some(WorkspaceStatus::Error),
-            _ => None,
-        };
-        if let Some(status) = status {
-            self.session.update_metadata(|metadata| metadata.status = status);
+        match reason {
+            AgentStopReason::Completed => {
+                let instructions = self.session.task.instructions();
+                self.session.update_metadata(|metadata| metadata.complete(instructions));
+            }
+            AgentStopReason::Failed | AgentStopReason::VerifyFailed => {
+                self.session.update_metadata(|metadata| metadata.status = WorkspaceStatus::Error);
+            }
+            _ => {}
         }
         if reason == AgentStopReason::VerifyFailed {
             self.notifier.notify(Notification::not_accepted(name.as_str(), plan.number()));

@@ -19,6 +19,7 @@ pub mod rollback;
 mod session;
 mod steered_plan;
 mod task;
+mod tool_tests;
 mod verification;
 
 pub use agent_loop::{FinishedLoop, run};

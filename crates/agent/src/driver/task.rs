@@ -86,7 +86,7 @@ impl AgentTask {
         Ok(Self { root, workspace, metadata, settings, options, offer: None, prompts })
     }
 
-    pub(super) fn instructions(&self) -> &str {
+    pub fn instructions(&self) -> &str {
         &self.prompts.instructions
     }
 

@@ -23,7 +23,7 @@ pub struct Archived {
 
 const ABOUT: &str = ".archived.json";
 /// What a loop uses while it runs; means nothing later.
-const PASSING: [&str; 3] = [".lock", ".control", ".loop"];
+pub(super) const PASSING: [&str; 3] = [".lock", ".control", ".loop"];
 
 impl WorkspaceDirectories {
     /// Archives a workspace; with `keep` the workspace stays as well.
@@ -130,7 +130,7 @@ impl WorkspaceDirectories {
 
 /// Copies files, directories and links, leaving out some names at the top. Anything else, such
 /// as a socket, is nothing to keep.
-fn copy(from: &Path, to: &Path, without: &[&str]) -> Result<(), WorkspaceError> {
+pub(super) fn copy(from: &Path, to: &Path, without: &[&str]) -> Result<(), WorkspaceError> {
     for entry in std::fs::read_dir(from).map_err(at(from))? {
         let entry = entry.map_err(at(from))?;
         let name = entry.file_name();

@@ -219,6 +219,12 @@ impl Workspace {
         self.dir.join(crate::log::file_name(started))
     }
 
+    /// A copy in an empty directory, with a state of its own, for what must leave this one as it is.
+    pub fn copy_to(&self, dir: &Path) -> Result<Self, WorkspaceError> {
+        archive::copy(&self.dir, dir, &archive::PASSING)?;
+        Ok(Self { name: self.name.clone(), dir: dir.to_owned(), loop_state: dir.join(".loop") })
+    }
+
     /// Where the lock, requests and copies of a loop are, out of reach of an agent that tidies up.
     pub fn loop_state_dir(&self) -> &Path {
         &self.loop_state

@@ -167,6 +167,10 @@ pub(super) fn completed(iterations: u32) -> String {
     format!("✓ Task completed successfully after {}", term::count(iterations.into(), "iteration"))
 }
 
+pub(super) fn already_complete(name: &Name) -> String {
+    format!("✓ {name} is already complete\n→ Run it once more: retake agent run {name} --again\n")
+}
+
 pub(super) fn items_remaining(remaining: u64) -> String {
     format!("({} remaining)", term::count(remaining, "item"))
 }

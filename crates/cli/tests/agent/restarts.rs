@@ -136,7 +136,7 @@ fn what_the_gate_said_reaches_the_next_prompt_after_a_death() {
     assert_eq!(sandbox.statuses(), "1 completed, 2 completed");
     // It was used: another loop is not told again.
     std::fs::remove_file(sandbox.project().join("passes")).unwrap();
-    assert_eq!(sandbox.run_agent(&["-m", "1"]).code, 0);
+    assert_eq!(sandbox.run_agent(&["-m", "1", "--again"]).code, 0);
     assert!(!sandbox.prompt(3).contains("the door is blue"));
 }
 

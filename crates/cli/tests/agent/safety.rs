@@ -316,7 +316,7 @@ fn root_is_refused_before_the_first_iteration() {
     assert!(argv.contains("--dangerously-skip-permissions"));
     // Never kept.
     assert!(!sandbox.metadata().to_string().contains("dangerously"));
-    assert_eq!(sandbox.run_agent(&[]).code, 0);
+    assert_eq!(sandbox.run_agent(&["--again"]).code, 0);
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-2")).unwrap();
     assert!(!argv.contains("dangerously"));
 }
