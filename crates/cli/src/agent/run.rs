@@ -127,7 +127,9 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         return Err(refused(lines.join("\n")));
     }
     if !args.again && !args.dry_run && metadata_then.is_complete(task.instructions()) {
-        term::data(messages::already_complete(&name).as_bytes())?;
+        if level != Level::Quiet {
+            term::data(messages::already_complete(&name).as_bytes())?;
+        }
         return Ok(Exit::OK);
     }
     task.offer = project.server_offer();

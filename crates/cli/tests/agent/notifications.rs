@@ -89,7 +89,7 @@ fn notifications_tell_how_it_goes() {
     assert_eq!(bodies, ["STATUS UPDATE\n\n5/60 items (+5)", "STATUS UPDATE\n\n35/60 items (+30)"]);
 
     sandbox.agent(&config, &["start; failed 400 broken"]);
-    assert_eq!(sandbox.run_agent(&[]).code, 1);
+    assert_eq!(sandbox.run_agent(&["--again"]).code, 1);
     let error = told.try_iter().find(|r| header(r, "title") == Some("Execution Error")).unwrap();
     assert_eq!(header(&error, "priority"), Some("urgent"));
     assert_eq!(header(&error, "tags"), Some("retake,error"));

@@ -344,7 +344,7 @@ fn levels_of_output() {
     }
     // Errors are seen at every level.
     sandbox.agent("", &["start; failed 400 broken"]);
-    assert!(sandbox.run_agent(&["-q"]).stderr.contains("Iteration 5 failed: broken"));
+    assert!(sandbox.run_agent(&["-q", "--again"]).stderr.contains("Iteration 5 failed: broken"));
 }
 
 #[test]
