@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use retake_policy::RunMode;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
-    Effects, ErrorCode, LeftFate, Observations, OutcomeKind, Run, RunError, RunOutcome, State,
-    Stream, TestStatus, text,
+    Effects, ErrorCode, LeftFate, Observations, OutcomeKind, Run, RunError, RunOutcome,
+    SandboxReport, State, Stream, TestStatus, text,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -29,6 +29,16 @@ const LISTED: usize = 20;
 const MESSAGE: usize = 500;
 /// How much of a command.
 const COMMAND: usize = 1000;
+
+fn denied(report: &SandboxReport) -> Vec<String> {
+    let (lines, unlisted) = denied_text::lines(report);
+    let more = lines.len().saturating_sub(LISTED) as u64 + unlisted;
+    let mut denied: Vec<String> = lines.into_iter().take(LISTED).map(|line| line.what).collect();
+    if more > 0 {
+        denied.push(format!("{} more", text::count(more, "time")));
+    }
+    denied
+}
 
 /// One run.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -68,6 +78,9 @@ pub(super) struct RunView {
     /// Processes that were still there when the command had ended
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_processes: Vec<String>,
+    /// What the sandbox kept the command from, such as "write ~/.bashrc by sh"
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) denied: Vec<String>,
     pub(super) stdout: StreamView,
     pub(super) stderr: StreamView,
     /// What else there is to know, such as how to get output that is not shown
@@ -208,6 +221,9 @@ impl RunView {
                 let left = run_text::left_processes(outcome).into_iter();
                 left.map(|left| left.line(fate(left.fate))).collect()
             }),
+            denied: outcome
+                .and_then(|outcome| outcome.sandbox.as_ref())
+                .map_or_else(Vec::new, denied),
             stdout: StreamView::default(),
             stderr: StreamView::default(),
             notes: Vec::new(),
@@ -341,6 +357,9 @@ impl RunView {
         }
         for left in &self.left_processes {
             _ = writeln!(text, "left behind: {left}");
+        }
+        for denied in &self.denied {
+            _ = writeln!(text, "denied by the sandbox: {denied}");
         }
         text
     }

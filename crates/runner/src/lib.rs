@@ -10,6 +10,7 @@ pub mod colour;
 pub mod config;
 pub mod confined;
 pub mod context;
+pub mod denied_text;
 pub mod effects_watch;
 pub mod file_lock;
 pub mod fingerprint;

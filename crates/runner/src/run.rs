@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
-use retake_sandbox::Confinement;
+use retake_sandbox::{Confinement, DenialWatch, WatchedCalls};
 use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 use retake_types::{
@@ -241,7 +241,14 @@ pub fn execute(
         }
         Ok(keeper) => {
             sandbox = keeper.confinement().map(Confinement::report);
-            keeper.run(&prepared.command, cancel, live, &mut on_event)
+            // What an earlier run was denied is on its own record.
+            _ = keeper.denials().map(DenialWatch::take);
+            let result = keeper.run(&prepared.command, cancel, live, &mut on_event);
+            if let (Some(report), Some(watch)) = (&mut sandbox, keeper.denials()) {
+                let WatchedCalls { denied, unlisted, changing: _ } = watch.take();
+                (report.denied, report.denied_unlisted) = (denied, unlisted);
+            }
+            result
         }
         Err(failure) => ProcessResult::not_started(failure),
     };

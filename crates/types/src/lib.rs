@@ -5,6 +5,7 @@
 //! process, opens a file or reads a clock.
 
 pub mod config;
+mod denial;
 mod effects;
 mod error;
 pub mod exec_flags;
@@ -25,6 +26,7 @@ pub mod text;
 mod units;
 mod usage;
 
+pub use denial::{Denial, DeniedOperation};
 pub use effects::{
     Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
     Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,

@@ -16,8 +16,8 @@ use crate::request::{
     CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, RedactionRequest, StdinSource,
 };
 use crate::{
-    CorrelationIds, Intent, LeftProcess, OsText, ProgramFile, RanOn, RedactedParts, RunError,
-    RunOutcome, RunRequest, SandboxRequest,
+    CorrelationIds, Denial, Intent, LeftProcess, OsText, ProgramFile, RanOn, RedactedParts,
+    RunError, RunOutcome, RunRequest, SandboxReport, SandboxRequest,
 };
 
 /// Replaces secrets. `None` is the answer for what has none.
@@ -348,8 +348,7 @@ impl Redact for RunOutcome {
             redactions: _,
             redactions_by_name: _,
             effects,
-            // Enumerations and numbers.
-            sandbox: _,
+            sandbox,
             ran_on,
         } = self;
         for LeftProcess { pid: _, command, fate: _ } in left_processes {
@@ -367,6 +366,12 @@ impl Redact for RunOutcome {
                 Some(clean) => lossy(clean),
                 None => text.to_owned(),
             });
+        }
+        if let Some(SandboxReport { level: _, landlock_abi: _, dropped: _, denied, .. }) = sandbox {
+            for Denial { operation: _, path, program, count: _ } in denied {
+                redact_path(path, redactor);
+                program.redact(redactor);
+            }
         }
         if let Some(RanOn { executor: _, node, job, attempt: _, start_time: _ }) = ran_on {
             node.redact(redactor);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::OsText;
+use crate::{Denial, OsText};
 
 /// How much confinement a run must have to take place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -199,6 +199,16 @@ pub struct SandboxReport {
     pub landlock_abi: u32,
     #[serde(default)]
     pub dropped: Vec<DroppedPromise>,
+    /// What it kept the run from, at most [`Denial::LISTED`] different things.
+    #[serde(default)]
+    pub denied: Vec<Denial>,
+    /// How many times something was denied that is not listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub denied_unlisted: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why a confinement could not be set up.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_store::{Store, StoredRunTree};
 use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State, Stream};
 use serde::Serialize;
@@ -201,6 +201,13 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             facts.add("sandbox", &format!("{mode}: {}, {landlock}", report.level.as_str()));
             for promise in &report.dropped {
                 facts.add("not kept", &promise.to_string());
+            }
+            let (denied, unlisted) = denied_text::lines(report);
+            for line in denied {
+                facts.add("denied", &line.what);
+            }
+            if unlisted > 0 {
+                facts.add("denied", &format!("{} more", term::count(unlisted, "time")));
             }
         }
         if let Some(ran_on) = &outcome.ran_on {

@@ -8,12 +8,12 @@ use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::html::Html;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_store::StoredRunTree;
 use retake_types::text;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
-    RunOutcome, State as RunState, TestStatus,
+    RunOutcome, SandboxReport, State as RunState, TestStatus,
 };
 
 use super::badge::run_badge;
@@ -196,7 +196,24 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
         };
         html.definition("left over", &left.line(fate));
     }
+    if let Some(report) = &outcome.sandbox {
+        sandbox(html, report);
+    }
     html.markup("</dl>");
+}
+
+fn sandbox(html: &mut Html, report: &SandboxReport) {
+    html.definition("sandbox", report.level.as_str());
+    for promise in &report.dropped {
+        html.definition("not kept", &promise.to_string());
+    }
+    let (denied, unlisted) = denied_text::lines(report);
+    for line in denied {
+        html.definition("denied", &line.what);
+    }
+    if unlisted > 0 {
+        html.definition("denied", &format!("{} more", text::count(unlisted, "time")));
+    }
 }
 
 fn conditions(html: &mut Html, intent: &Intent) {
