@@ -323,7 +323,8 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
         term::say(&format!("not kept by the sandbox of this machine: {promise}"));
     }
     if let Some(report) = &outcome.sandbox {
-        denied::say(report);
+        denied::say_left(report);
+        denied::say(report, &finished.run.intent.request.directory());
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

@@ -5,6 +5,7 @@
 //! content alone, others the text. So each of the two says everything.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use retake_policy::RunMode;
@@ -12,8 +13,8 @@ use retake_runner::{denied_text, run_text};
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
-    Effects, ErrorCode, LeftFate, Observations, OutcomeKind, Run, RunError, RunOutcome,
-    SandboxReport, State, Stream, TestStatus, text,
+    Effects, ErrorCode, LeftFate, LeftFile, LeftForHost, Observations, OutcomeKind, Run, RunError,
+    RunOutcome, SandboxReport, State, Stream, TestStatus, text,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,14 +31,22 @@ const MESSAGE: usize = 500;
 /// How much of a command.
 const COMMAND: usize = 1000;
 
-fn denied(report: &SandboxReport) -> Vec<String> {
-    let (lines, unlisted) = denied_text::lines(report);
+fn denied(report: &SandboxReport, cwd: &Path) -> Vec<String> {
+    let (lines, unlisted) = denied_text::lines(report, cwd);
     let more = lines.len().saturating_sub(LISTED) as u64 + unlisted;
     let mut denied: Vec<String> = lines.into_iter().take(LISTED).map(|line| line.what).collect();
     if more > 0 {
         denied.push(format!("{} more", text::count(more, "time")));
     }
     denied
+}
+
+fn left_for_host(left: &LeftForHost) -> Vec<String> {
+    let line = |file: &LeftFile| {
+        let aside = if file.moved_to.is_some() { ", moved aside" } else { "" };
+        visible(&format!("{} {}{aside}", file.kind.as_str(), file.path))
+    };
+    left.files.iter().take(LISTED).map(line).collect()
 }
 
 /// One run.
@@ -81,6 +90,9 @@ pub(super) struct RunView {
     /// What the sandbox kept the command from, such as "write ~/.bashrc by sh"
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) denied: Vec<String>,
+    /// What the command left in the project that the user's machine may execute later, such as git hooks
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) left_for_host: Vec<String>,
     pub(super) stdout: StreamView,
     pub(super) stderr: StreamView,
     /// What else there is to know, such as how to get output that is not shown
@@ -223,7 +235,10 @@ impl RunView {
             }),
             denied: outcome
                 .and_then(|outcome| outcome.sandbox.as_ref())
-                .map_or_else(Vec::new, denied),
+                .map_or_else(Vec::new, |report| denied(report, &intent.request.directory())),
+            left_for_host: outcome
+                .and_then(|outcome| outcome.sandbox.as_ref()?.left_for_host.as_ref())
+                .map_or_else(Vec::new, left_for_host),
             stdout: StreamView::default(),
             stderr: StreamView::default(),
             notes: Vec::new(),
@@ -360,6 +375,9 @@ impl RunView {
         }
         for denied in &self.denied {
             _ = writeln!(text, "denied by the sandbox: {denied}");
+        }
+        for left in &self.left_for_host {
+            _ = writeln!(text, "may be executed later on the user's machine: {left}");
         }
         text
     }

@@ -22,12 +22,12 @@ pub enum Remedy {
     AllowNetwork,
 }
 
-/// What was denied, and how often something that is not listed.
-pub fn lines(report: &SandboxReport) -> (Vec<DeniedLine>, u64) {
+/// What was denied to a run in this directory, and how often something that is not listed.
+pub fn lines(report: &SandboxReport, cwd: &Path) -> (Vec<DeniedLine>, u64) {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let line = |denial: &Denial| DeniedLine {
         what: describe(denial, home.as_deref()),
-        remedy: remedy(denial, home.as_deref()),
+        remedy: remedy(denial, cwd, home.as_deref()),
     };
     (report.denied.iter().map(line).collect(), report.denied_unlisted)
 }
@@ -53,7 +53,7 @@ fn describe(denial: &Denial, home: Option<&Path>) -> String {
     text::visible(&format!("{operation} {path}{by}{times}")).into_owned()
 }
 
-fn remedy(denial: &Denial, home: Option<&Path>) -> Option<Remedy> {
+fn remedy(denial: &Denial, cwd: &Path, home: Option<&Path>) -> Option<Remedy> {
     let path = denial.path.as_path();
     if denial.operation == DeniedOperation::Connect {
         return Some(match path.is_absolute() {
@@ -70,7 +70,10 @@ fn remedy(denial: &Denial, home: Option<&Path>) -> Option<Remedy> {
         return Some(Remedy::AllowWrite(path.to_owned()));
     }
     let parent = path.parent()?;
-    let too_much = parent.parent().is_none() || home.is_some_and(|home| home.starts_with(parent));
+    // What lies in the project is protected although its directory is writable.
+    let too_much = parent.parent().is_none()
+        || cwd.starts_with(parent)
+        || home.is_some_and(|home| home.starts_with(parent));
     match too_much {
         // What is to be made or removed itself needs the directory.
         true if !itself => None,
@@ -106,7 +109,7 @@ mod tests {
         std::fs::write(home.join("there"), "").unwrap();
         let of = |operation, path: &str| {
             let path = home.join(path);
-            remedy(&denial(operation, path.to_str().unwrap()), Some(&home))
+            remedy(&denial(operation, path.to_str().unwrap()), &home.join("project"), Some(&home))
         };
         use DeniedOperation::{Connect, Create, Remove, Write};
         assert_eq!(of(Write, "there"), Some(Remedy::AllowWrite(home.join("there"))));
@@ -114,9 +117,10 @@ mod tests {
         assert_eq!(of(Write, "cache/new"), Some(Remedy::AllowWrite(home.join("cache"))));
         assert_eq!(of(Remove, "cache/old"), Some(Remedy::AllowWrite(home.join("cache"))));
         assert_eq!(of(Create, "directory"), None);
+        assert_eq!(of(DeniedOperation::Rename, "project/.git"), None);
         assert_eq!(of(Connect, "socket"), Some(Remedy::AllowSocket(home.join("socket"))));
-        let network = remedy(&denial(Connect, "192.0.2.1:443"), None);
+        let network = remedy(&denial(Connect, "192.0.2.1:443"), Path::new("/"), None);
         assert_eq!(network, Some(Remedy::AllowNetwork));
-        assert_eq!(remedy(&denial(Write, "/proc/sys/kernel/x"), None), None);
+        assert_eq!(remedy(&denial(Write, "/proc/sys/kernel/x"), Path::new("/x"), None), None);
     }
 }

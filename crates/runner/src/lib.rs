@@ -17,6 +17,7 @@ pub mod fingerprint;
 pub mod git_dir;
 pub mod head_tail;
 pub mod html;
+mod left_for_host;
 pub mod leftovers;
 pub mod loop_driver;
 pub mod machine;

@@ -113,6 +113,7 @@ impl Confinement {
             dropped: self.dropped.clone(),
             denied: Vec::new(),
             denied_unlisted: 0,
+            left_for_host: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod error;
 pub mod exec_flags;
 mod id;
 mod intent;
+mod left_for_host;
 pub mod loop_record;
 mod loop_state;
 mod os_text;
@@ -35,6 +36,7 @@ pub use effects::{
 pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, RedactedParts};
+pub use left_for_host::{LeftFile, LeftFileKind, LeftForHost};
 pub use loop_state::{LoopState, StopReason};
 pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
@@ -51,3 +53,8 @@ pub use sandbox::{
 };
 pub use units::{UnitError, parse_duration, parse_size};
 pub use usage::Usage;
+
+/// For what is left out of JSON where there is nothing to count.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

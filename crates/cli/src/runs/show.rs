@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::effects;
 use crate::record::Record;
 use crate::term::{Palette, visible};
-use crate::{Exit, Failure, record, term, words};
+use crate::{Exit, Failure, denied, record, term, words};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -202,7 +202,10 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             for promise in &report.dropped {
                 facts.add("not kept", &promise.to_string());
             }
-            let (denied, unlisted) = denied_text::lines(report);
+            for file in report.left_for_host.iter().flat_map(|left| &left.files) {
+                facts.add("left", &denied::left_line(file));
+            }
+            let (denied, unlisted) = denied_text::lines(report, &intent.request.directory());
             for line in denied {
                 facts.add("denied", &line.what);
             }

@@ -114,8 +114,7 @@ pub(super) fn entered(pid: pid_t) -> io::Result<Option<(StoppedCall, u32)>> {
         info => info?,
     };
     let [number, a, b, c, d, e, f, _] = info.union;
-    let call =
-        StoppedCall { number: number as i64, arguments: [a, b, c, d, e, f], reason: 0 };
+    let call = StoppedCall { number: number as i64, arguments: [a, b, c, d, e, f], reason: 0 };
     Ok((info.op == ENTRY).then_some((call, info.arch)))
 }
 

@@ -44,7 +44,10 @@ pub(super) struct Place {
 /// A call, with everything that its process must be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    Files { operation: DeniedOperation, places: Vec<Place> },
+    Files {
+        operation: DeniedOperation,
+        places: Vec<Place>,
+    },
     /// To a socket of a file.
     ConnectPath(PathBuf),
     ConnectAddress(SocketAddr),
@@ -109,13 +112,9 @@ fn named(pid: u32, number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOpera
             Some((Rename, names.map(Some)))
         }
         libc::SYS_fchmodat => one(Change, at(0, Wants::File, true)),
-        SYS_FCHMODAT2 | libc::SYS_utimensat => {
-            one(Change, at(0, Wants::File, no_follow(args[3])))
-        }
+        SYS_FCHMODAT2 | libc::SYS_utimensat => one(Change, at(0, Wants::File, no_follow(args[3]))),
         libc::SYS_fchownat => one(Change, at(0, Wants::File, no_follow(args[4]))),
-        libc::SYS_setxattr | libc::SYS_removexattr => {
-            one(Change, here(args[0], Wants::File, true))
-        }
+        libc::SYS_setxattr | libc::SYS_removexattr => one(Change, here(args[0], Wants::File, true)),
         libc::SYS_lsetxattr | libc::SYS_lremovexattr => {
             one(Change, here(args[0], Wants::File, false))
         }
@@ -135,8 +134,7 @@ fn legacy(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, Two
         libc::SYS_symlink | libc::SYS_link => one(Create, here(args[1], Wants::NewEntry, false)),
         libc::SYS_unlink | libc::SYS_rmdir => one(Remove, here(args[0], Wants::OldEntry, false)),
         libc::SYS_rename => {
-            let names =
-                [here(args[0], Wants::OldEntry, false), here(args[1], Wants::Entry, false)];
+            let names = [here(args[0], Wants::OldEntry, false), here(args[1], Wants::Entry, false)];
             Some((Rename, names.map(Some)))
         }
         libc::SYS_chmod | libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => {
@@ -235,8 +233,7 @@ fn read_string(pid: u32, at: u64) -> Option<Vec<u8>> {
 /// kernel copies whole pieces only.
 fn read_memory(pid: u32, at: u64, buffer: &mut [u8]) -> Option<usize> {
     const PAGE: u64 = 4096;
-    let local =
-        libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
     let (mut from, mut left, mut pieces) = (at, buffer.len() as u64, 0);
     for piece in &mut remote {
@@ -252,27 +249,13 @@ fn read_memory(pid: u32, at: u64, buffer: &mut [u8]) -> Option<usize> {
     // SAFETY: writes into the buffer, at most as much as it holds; the kernel checks the addresses
     // of the other process.
     let got = unsafe {
-        libc::process_vm_readv(
-            pid as libc::pid_t,
-            &raw const local,
-            1,
-            remote.as_ptr(),
-            pieces,
-            0,
-        )
+        libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, remote.as_ptr(), pieces, 0)
     };
     usize::try_from(got).ok().filter(|got| *got > 0)
 }
 
-/// What the program of a thread is called.
+/// What a thread is called: as its program, unless it chose another name.
 pub(super) fn program(pid: u32) -> String {
-    let read = |pid: &str, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).ok();
-    let own = pid.to_string();
-    // Threads have names of their own.
-    let process = read(&own, "status").and_then(|status| {
-        let status = String::from_utf8_lossy(&status).into_owned();
-        Some(status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().to_owned())
-    });
-    let name = read(&process.unwrap_or(own), "comm").unwrap_or_default();
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }

@@ -72,12 +72,7 @@ pub(super) fn program() -> Vec<sock_filter> {
     #[cfg(target_arch = "x86_64")]
     on(libc::SYS_open, &mut program, if_writing(1));
     // Without a path it is about an open file, as by `futimens`.
-    let with_path = vec![
-        step(LOAD, argument(1)),
-        jump(EQUAL, 0, 0, 1),
-        allow(),
-        notify(),
-    ];
+    let with_path = vec![step(LOAD, argument(1)), jump(EQUAL, 0, 0, 1), allow(), notify()];
     on(libc::SYS_utimensat, &mut program, with_path);
     for call in ALWAYS.iter().chain(LEGACY) {
         program.extend([jump(EQUAL, *call as u32, 0, 1), notify()]);
@@ -88,12 +83,7 @@ pub(super) fn program() -> Vec<sock_filter> {
 
 /// What is notified at all: one harmless call, for finding out whether notification works.
 pub(super) fn probe() -> Vec<sock_filter> {
-    vec![
-        step(LOAD, NUMBER),
-        jump(EQUAL, libc::SYS_getppid as u32, 0, 1),
-        notify(),
-        allow(),
-    ]
+    vec![step(LOAD, NUMBER), jump(EQUAL, libc::SYS_getppid as u32, 0, 1), notify(), allow()]
 }
 
 fn notify() -> sock_filter {

@@ -239,12 +239,7 @@ fn read_link_at(link: &OwnedFd) -> io::Result<PathBuf> {
     let mut buffer = [0_u8; libc::PATH_MAX as usize];
     // SAFETY: an empty path, so the descriptor counts; a buffer as long as we say.
     let got = unsafe {
-        libc::readlinkat(
-            link.as_raw_fd(),
-            c"".as_ptr(),
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-        )
+        libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
     };
     match usize::try_from(got) {
         Ok(got) => Ok(PathBuf::from(OsStr::from_bytes(&buffer[..got]))),
@@ -256,9 +251,8 @@ fn read_link_at(link: &OwnedFd) -> io::Result<PathBuf> {
 fn writable(file: RawFd) -> Result<(), i32> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
     // SAFETY: an empty path, so the descriptor counts.
-    let result = unsafe {
-        libc::syscall(libc::SYS_faccessat2, file, c"".as_ptr(), libc::W_OK, flags)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_faccessat2, file, c"".as_ptr(), libc::W_OK, flags) };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
@@ -270,9 +264,7 @@ fn allowed_outside(path: &Path, wants: Wants, operation: DeniedOperation) -> boo
     let may_write = |path: &Path| {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
         // SAFETY: a C string.
-        unsafe {
-            libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0
-        }
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
     };
     if operation == DeniedOperation::Change {
         // SAFETY: no arguments, no failure.

@@ -104,8 +104,7 @@ struct Watcher {
 impl Watcher {
     fn watch(&self, stopped: &OwnedFd) {
         loop {
-            let mut polled =
-                [readable(self.listener.as_raw_fd()), readable(stopped.as_raw_fd())];
+            let mut polled = [readable(self.listener.as_raw_fd()), readable(stopped.as_raw_fd())];
             wait(&mut polled);
             let [listener, stopped] = polled;
             if stopped.revents != 0 {
@@ -128,8 +127,9 @@ impl Watcher {
         }
     }
 
-    /// Lets the call go on, and notes it if the sandbox denies it. What looks denied by its name is
-    /// looked at before, while the process is still there; the rest costs the process nothing.
+    /// Lets the call go on, and notes it if the sandbox denies it. The process waits only until
+    /// it has been asked what it does, and who it is if that looks denied: a call that is denied
+    /// changes nothing, so what would have become of it can still be found out afterwards.
     fn handle(&self, notified: &libc::seccomp_notif) {
         // Held until all is noted, so that who asks after the end of the process knows all.
         let mut noted = lock(&self.noted);
@@ -145,14 +145,11 @@ impl Watcher {
             Some(Call::ConnectPath(_)) => true,
             Some(Call::ConnectAddress(address)) => self.judge.out_of_reach(*address),
         };
-        if !suspect {
-            _ = go_on(&self.listener, notified.id);
-        }
+        let program = suspect.then(|| call::program(notified.pid));
+        _ = go_on(&self.listener, notified.id);
         if let Some((operation, path)) = call.and_then(|call| self.denied(call)) {
-            noted.add(operation, path.into(), call::program(notified.pid));
-        }
-        if suspect {
-            _ = go_on(&self.listener, notified.id);
+            let program = program.unwrap_or_else(|| call::program(notified.pid));
+            noted.add(operation, path.into(), program);
         }
     }
 
