@@ -136,7 +136,8 @@ fn cells(page: &mut Page) -> Result<(), String> {
         .map(|((name, _), ours)| {
             let known: Vec<(f64, f64)> = ours.iter().flatten().copied().collect();
             if known.is_empty() {
-                return vec![(*name).into(), "did not run".into()];
+                let none = String::new;
+                return vec![(*name).into(), "did not run".into(), none(), none(), none()];
             }
             let both = ours.iter().zip(&costs[0]).filter_map(|(ours, base)| ours.zip(*base));
             let of = |pick: fn(&(f64, f64)) -> f64| {
