@@ -4,7 +4,9 @@
 //! A checkpoint is a commit under `refs/retake/`, made with an index of its own. Branch, index,
 //! stash and hooks stay as they are: only plumbing that runs no hooks is used.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use retake_runner::safe_git;
 
 use crate::workspace::Name;
 
@@ -32,7 +34,7 @@ pub fn iteration_of(workspace: &Name, reference: &str) -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Git {
     pub argv: Vec<String>,
-    pub env: Vec<(&'static str, String)>,
+    pub env: Vec<(String, String)>,
     /// What it reads.
     pub stdin: Option<String>,
 }
@@ -44,32 +46,30 @@ pub struct Commands<'a> {
     pub project: &'a Path,
     /// A file that does not exist yet, for an index of our own.
     pub index: &'a Path,
+    /// Variables that replace the programs which the repository configures.
+    pub replaced: &'a [(String, String)],
 }
 
 impl Commands<'_> {
     fn git(&self, words: &[&str]) -> Git {
-        let safe = [
-            // No hook and no watcher of the user's may run on our account.
-            "-c",
-            "core.hooksPath=/dev/null",
-            "-c",
-            "core.fsmonitor=false",
+        let own = [
             "-c",
             "commit.gpgSign=false",
             "-c",
             "gc.auto=0",
+            // What lies in the project's directory is no repository without a work tree.
             "-c",
-            "core.quotePath=false",
+            "safe.bareRepository=explicit",
         ];
         let mut argv =
             vec!["git".to_owned(), "-C".to_owned(), self.project.to_string_lossy().into_owned()];
-        argv.extend(safe.iter().chain(words).map(|word| (*word).to_owned()));
-        let env = vec![
-            ("GIT_INDEX_FILE", self.index.to_string_lossy().into_owned()),
-            ("GIT_OPTIONAL_LOCKS", "0".to_owned()),
-            ("GIT_TERMINAL_PROMPT", "0".to_owned()),
-            ("LC_ALL", "C".to_owned()),
-        ];
+        let options = safe_git::OPTIONS.iter().chain(&own);
+        argv.extend(options.chain(words).map(|word| (*word).to_owned()));
+        let mut env =
+            vec![("GIT_INDEX_FILE".to_owned(), self.index.to_string_lossy().into_owned())];
+        let fixed = safe_git::VARIABLES.into_iter().chain(safe_git::WITHOUT_NETWORK);
+        env.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        env.extend(self.replaced.iter().cloned());
         Git { argv, env, stdin: None }
     }
 
@@ -88,10 +88,28 @@ impl Commands<'_> {
         self.git(&["read-tree", tree])
     }
 
-    /// Takes everything in, ignored files left out, and retake's own directory as well.
-    pub fn add_all(&self) -> Git {
+    /// The configuration, and where each part of it comes from.
+    pub fn configuration(&self) -> Git {
+        self.git(&safe_git::LIST_CONFIGURATION)
+    }
+
+    /// Takes everything in, ignored files left out, and retake's own directory as well. Gitlinks are
+    /// left as they are: git would run itself in each, with what the repository there configures.
+    pub fn add_all(&self, gitlinks: &[PathBuf]) -> Git {
         // Git refuses to leave out by its plain name what an ignore file leaves out already.
-        self.git(&["add", "--all", "--", ".", ":(exclude,glob)[.]agent/**"])
+        let mut words = vec!["add".to_owned(), "--all".to_owned(), "--".to_owned(), ".".to_owned()];
+        words.push(":(exclude,glob)[.]agent/**".to_owned());
+        let exclude = |link: &PathBuf| format!(":(top,exclude,literal){}", link.display());
+        words.extend(gitlinks.iter().map(exclude));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.git(&words)
+    }
+
+    /// Takes in which commits gitlinks are at, without running anything in them.
+    pub fn add_gitlinks(&self, top: &Path, gitlinks: &[PathBuf]) -> Git {
+        let lines = gitlinks.iter().map(|link| format!("{}\0", top.join(link).display()));
+        let git = self.git(&["update-index", "--add", "--remove", "-z", "--stdin"]);
+        Git { stdin: Some(lines.collect()), ..git }
     }
 
     /// Prints the name of the tree.
@@ -121,7 +139,7 @@ impl Commands<'_> {
             ("GIT_COMMITTER_NAME", "retake"),
             ("GIT_COMMITTER_EMAIL", "retake@localhost"),
         ] {
-            git.env.push((name, value.to_owned()));
+            git.env.push((name.to_owned(), value.to_owned()));
         }
         git
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{Launch, Stdin};
+use retake_runner::git_index;
+use retake_runner::safe_git::{self, RedirectedRepository};
 use retake_runner::worker::Worker;
 use retake_types::RefusalReason;
 
@@ -23,6 +25,8 @@ pub enum CheckpointError {
     #[error("git: {0}")]
     Git(String),
     #[error(transparent)]
+    Redirected(#[from] RedirectedRepository),
+    #[error(transparent)]
     Rollback(#[from] RollbackError),
     /// A file that no checkpoint has would be overwritten.
     #[error("{} is in the way, and git ignores it; move it first", .0.display())]
@@ -34,24 +38,46 @@ pub struct GitCheckpoints<'a> {
     worker: &'a mut Worker,
     project: &'a Path,
     index: PathBuf,
+    /// What replaces the programs that the repository configures, once it was asked.
+    replaced: Option<Vec<(String, String)>>,
 }
+
+/// More gitlinks than this are not kept.
+const MOST_GITLINKS: usize = 1000;
 
 impl<'a> GitCheckpoints<'a> {
     pub fn new(worker: &'a mut Worker, project: &'a Path, store: &Path) -> Self {
         let index = store.join(format!("checkpoint-{}.index", std::process::id()));
-        Self { worker, project, index }
+        Self { worker, project, index, replaced: None }
     }
 
     fn git(&mut self, make: impl Fn(&Commands<'_>) -> Git) -> Result<String, CheckpointError> {
-        let git = make(&Commands { project: self.project, index: &self.index });
+        let replaced = match self.replaced.take() {
+            Some(replaced) => replaced,
+            None => {
+                safe_git::check(self.project)?;
+                let commands =
+                    Commands { project: self.project, index: &self.index, replaced: &[] };
+                let listed = self.run(commands.configuration())?;
+                safe_git::without_own_programs(&listed)
+            }
+        };
+        let commands = Commands { project: self.project, index: &self.index, replaced: &replaced };
+        let git = make(&commands);
+        self.replaced = Some(replaced);
+        self.run(git)
+    }
+
+    fn run(&mut self, git: Git) -> Result<String, CheckpointError> {
         let mut request = Launch::new(git.argv.iter().map(std::ffi::OsString::from));
         request.timeout = Some(GIT_TIMEOUT);
         let input = git.stdin.as_deref().map(input).transpose();
         if let Some(input) = input.map_err(|error| CheckpointError::Git(error.to_string()))? {
             request.stdin = Stdin::Given(input);
         }
+        request.environment = safe_git::clean_environment(request.environment);
         for (name, value) in git.env {
-            request.environment.retain(|(known, _)| known != name);
+            request.environment.retain(|(known, _)| *known != *name);
             request.environment.push((name.into(), value.into()));
         }
         let (outcome, output) = self
@@ -73,7 +99,12 @@ impl<'a> GitCheckpoints<'a> {
         if let Ok(head) = self.git(|git| git.head()) {
             self.git(|git| git.read_tree(head.trim()))?;
         }
-        self.git(|git| git.add_all())?;
+        let links = git_index::gitlinks(&self.index, MOST_GITLINKS).unwrap_or_default();
+        self.git(|git| git.add_all(&links))?;
+        if !links.is_empty() {
+            let top = PathBuf::from(self.git(|git| git.top())?.trim_end_matches('\n'));
+            self.git(|git| git.add_gitlinks(&top, &links))?;
+        }
         Ok(self.git(|git| git.write_tree())?.trim().to_owned())
     }
 

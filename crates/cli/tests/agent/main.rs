@@ -10,6 +10,7 @@ mod model;
 mod completion;
 mod gate;
 mod notifications;
+mod planted;
 mod real;
 mod restarts;
 mod running;
