@@ -82,7 +82,7 @@ fn checkpoints_execute_nothing_that_the_agent_planted() {
         assert_eq!(called.code, 0, "{name}: {}", called.snapshot());
         assert!(!ran.exists(), "{name}: executed by a checkpoint\n{}", called.snapshot());
         let refs = sandbox.sh("git -c core.fsmonitor=false for-each-ref refs/retake | wc -l");
-        assert_eq!(refs.stdout.trim(), "2", "{name}: {}", called.snapshot());
+        assert_eq!(refs.stdout.trim(), "3", "{name}: {}", called.snapshot());
         let back = sandbox.retake(&["agent", "rollback", "task", "--to", "1"]);
         assert_eq!(back.code, 0, "{name}: {}", back.snapshot());
         assert!(!ran.exists(), "{name}: executed by going back\n{}", back.snapshot());
