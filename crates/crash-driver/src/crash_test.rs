@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use retake_crash::model::{ExploreOptions, Model};
 use retake_crash::operation::Recording;
+use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
 use crate::check::Check;
@@ -100,6 +101,7 @@ impl CrashTest<'_> {
             complete: explored.complete,
             lost,
             failed: explored.failing.len() as u64,
+            interrupted: signals::received(),
             during_recovery,
             findings,
             notes,

@@ -12,7 +12,7 @@ use crate::check::{Check, CheckError, CheckOutcome};
 use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
-use crate::exploration_plan::{ExplorationPlan, NumberedState, StateReport};
+use crate::exploration_plan::{ExplorationPlan, FailingState, NumberedState, StateReport};
 use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
@@ -39,10 +39,8 @@ pub struct Exploration<'a> {
 pub struct Explored {
     pub coverage: Coverage,
     pub verified: u64,
-    /// Every state that fails, in the order of the exploration, without its tree.
-    pub failing: Vec<CrashState>,
-    /// The numbers of those.
-    pub numbers: Vec<u64>,
+    /// Every state that fails, in the order of the exploration.
+    pub failing: Vec<FailingState>,
     pub complete: bool,
     /// Shares of other machines that have no answer.
     pub lost: Vec<(StateRange, ShareFailure)>,
@@ -122,13 +120,10 @@ impl Exploration<'_> {
             return Err(CrashTestError::Check(error));
         }
         let explored = driven.plan.finish();
-        let (numbers, failing) =
-            explored.failing.into_iter().map(|found| (found.number, found.state)).unzip();
         Ok(Explored {
             coverage,
             verified: explored.verified,
-            failing,
-            numbers,
+            failing: explored.failing,
             complete: explored.complete,
             ..Explored::default()
         })
@@ -152,7 +147,7 @@ impl Exploration<'_> {
             {
                 Err(StepError::Cancelled)
             }
-            CheckOutcome::Failed(_) => Ok(StateReport::Fails),
+            CheckOutcome::Failed(failed) => Ok(StateReport::Fails(failed)),
             CheckOutcome::Passed => {
                 if let Some(recovery) = self.recovery {
                     recovery.mark_passed(state, input.acks.len());

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 
 use crate::model::micro_op::{MicroOpId, Part, apply_all};
 use crate::model::pending_ops::PendingOps;
-use crate::model::profile::Model;
-use crate::model::profile::ext4::Ext4;
+use crate::model::profile::ext4::{Ext4, Ext4Mount};
 use crate::model::profile::posix::Posix;
+use crate::model::profile::{Model, Tears};
 use crate::model::state_key::{Kept, StateKey};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Operation, Recording, WriteSync};
@@ -73,9 +73,13 @@ enum Phase {
 impl Replay {
     pub(crate) fn new(recording: &Recording, model: Model) -> Self {
         let pending = PendingOps::new(Tree::new(&recording.initial));
+        let ext4 = |mount| Rules::Ext4(Ext4::new(&pending, mount));
         let rules = match model {
             Model::Kill => Rules::Kill,
-            Model::Ext4 => Rules::Ext4(Ext4::new(&pending)),
+            Model::Ext4 => ext4(Ext4Mount::Default),
+            Model::Ext4DioreadLock => ext4(Ext4Mount::DioreadLock),
+            Model::Ext4NoDelayedAllocation => ext4(Ext4Mount::NoDelayedAllocation),
+            Model::Ext4DataJournal => ext4(Ext4Mount::DataJournal),
             Model::Posix => Rules::Posix(Posix::default()),
         };
         Self { pending, rules }
@@ -140,18 +144,10 @@ impl Replay {
     /// tail may survive alone.
     pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
         match &self.rules {
-            Rules::Ext4(_) if fresh => Tears { pages: true, tail: !grows },
+            Rules::Ext4(rules) => rules.tears(fresh, grows),
             _ => Tears { pages: false, tail: true },
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tears {
-    /// Only whole pages come and go.
-    pub(crate) pages: bool,
-    /// The end may survive without the beginning.
-    pub(crate) tail: bool,
 }
 
 fn without_wait(action: &Action) -> Action {

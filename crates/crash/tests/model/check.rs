@@ -45,8 +45,8 @@ impl History {
         self.files(model, state, synced, last)?;
         match model {
             Model::Kill => Ok(()),
-            Model::Ext4 => self.journal(&state.tree, synced, last),
             Model::Posix => self.names(&state.tree, synced, last),
+            _ => self.journal(&state.tree, synced, last),
         }
     }
 
@@ -90,7 +90,7 @@ impl History {
             if bytes.len() < shortest {
                 return Err(format!("{name} was never so short"));
             }
-            let whole_pages = model == Model::Ext4 && state.class != StateClass::Torn;
+            let whole_pages = model != Model::Posix && state.class != StateClass::Torn;
             let unit = if whole_pages { PAGE as usize } else { 1 };
             for (at, page) in bytes.chunks(unit).enumerate() {
                 let from = at * unit;

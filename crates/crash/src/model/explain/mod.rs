@@ -143,6 +143,26 @@ impl<'a> Explainer<'a> {
         ids.into_iter().next().unwrap_or_default()
     }
 
+    /// A state whose cause is not looked for: what it loses, and that the check fails.
+    pub fn unexplained(&self, state: &CrashState) -> Finding {
+        let descriptions =
+            state.lost.iter().filter_map(|number| self.descriptions.description(*number));
+        let mut files: Vec<PathBuf> = descriptions
+            .flat_map(|one| std::iter::once(one.path.clone()).chain(one.to.clone()))
+            .collect();
+        files.sort();
+        files.dedup();
+        let point = state.key.point;
+        Finding {
+            id: String::new(),
+            sentence: self.descriptions.of_unexplained(point.operation, &state.lost),
+            files,
+            lost_operations: state.lost.clone(),
+            states: 1,
+            key: state.key.clone(),
+        }
+    }
+
     pub fn findings(&self) -> Vec<Finding> {
         self.causes.iter().map(|cause| cause.finding.clone()).collect()
     }

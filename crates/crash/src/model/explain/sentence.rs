@@ -161,6 +161,21 @@ impl OperationDescriptions {
         )
     }
 
+    /// A state that fails for a reason that nobody looked for.
+    pub(super) fn of_unexplained(&self, operation: u32, lost: &[u32]) -> String {
+        let main = lost.iter().find_map(|number| Some((*number, self.description(*number)?)));
+        let Some((number, description)) = main else { return self.of_moment(operation) };
+        let others = match lost.len() as u64 - 1 {
+            0 => String::new(),
+            more => format!(" and {}", count(more, "more operation")),
+        };
+        format!(
+            "the check fails without {} ({}){others}; the cause was not looked for",
+            description.noun(),
+            self.op(number)
+        )
+    }
+
     /// A state that lost nothing.
     pub(super) fn of_moment(&self, operation: u32) -> String {
         let told = |number: u32| {

@@ -311,14 +311,15 @@ fn a_size_without_its_bytes() {
     let script = TestScript::with(&[("log", "")]).write("log", 0, &one).fdatasync("log").ack("1");
     let script = script.write("log", 10, &two).fdatasync("log").ack("2");
     let fails = |state: &CrashState| listing(&state.tree).contains('0');
-    for model in POWER {
+    for model in [Model::Ext4DioreadLock, Model::Ext4, Model::Posix] {
         let found = findings(&script, model, fails);
         let told = sentences(&found);
         let second = "the size of `log` grew to 20 (op 3) but its bytes 10–20 did not arrive: a \
                       reader must recognise a record that is not whole, for example by a checksum";
         let told: Vec<_> = told.iter().filter(|one| one.contains("op 3")).collect();
         match model {
-            Model::Ext4 => assert_eq!(told, [&second]),
+            // A new block comes with its bytes; the second record goes to a block that is there.
+            Model::Ext4DioreadLock => assert_eq!(told, [&second]),
             _ => assert!(sentences(&found)[0].starts_with("the size of `log` grew to 10 (op 1)")),
         }
         assert_eq!(found.len(), 1);

@@ -138,8 +138,8 @@ fn the_coverage_line_counts() {
     assert_eq!(
         coverage.to_string(),
         format!(
-            "4 operations, 5 points, {} states, 4 distinct (prefix 1, lose-all 1, drop-one 2, \
-             keep-one 0, torn 0, pairs 0), torn at 512 B",
+            "4 operations, 5 points, {} states, 6 distinct (prefix 1, lose-all 2, drop-one 2, \
+             keep-one 1, torn 0, pairs 0), torn at 512 B",
             coverage.states()
         )
     );
