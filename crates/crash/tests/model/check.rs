@@ -79,8 +79,17 @@ impl History {
             let mut bytes = vec![0; file.size() as usize];
             file.read(0, &mut bytes);
             let since = self.file_synced(found.node, synced);
-            let versions: BTreeSet<Vec<u8>> =
+            let mut versions: BTreeSet<Vec<u8>> =
                 (since..=last).map(|at| self.bytes(at, found.node)).collect();
+            // A cut shows in whatever of the file is on disk.
+            for at in since..last {
+                if let Action::Truncate { node, size } = &self.actions[at]
+                    && *node == found.node
+                {
+                    let cut = |at| self.bytes(at, found.node).into_iter().take(*size as usize);
+                    versions.extend((since..=at).map(|at| cut(at).collect()));
+                }
+            }
             let name = found.path.display();
             let longest = versions.iter().map(Vec::len).max().unwrap_or(0);
             if bytes.len() > longest {

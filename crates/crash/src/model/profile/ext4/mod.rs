@@ -106,7 +106,9 @@ impl Ext4 {
                 let cut = self.zeros(pending, *node, &edges(*size, u64::MAX, old));
                 let id = self.change(pending, *node, action);
                 let inode = self.inode(*node);
-                inode.cut = cut.or(inode.cut);
+                // A page that has no block yet shows zeros by itself.
+                let on_disk = inode.mapped.contains(&block(*size));
+                inode.cut = cut.filter(|_| on_disk).or(inode.cut);
                 inode.resized = Some(id);
                 inode.emptied |= *size == 0;
                 inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
