@@ -12,7 +12,7 @@ use crate::check_worker::CheckWorkers;
 use crate::error::CrashTestError;
 use crate::event::CrashObserver;
 use crate::explain;
-use crate::exploration::Exploration;
+use crate::exploration::{Exploration, files_before, late_acks};
 use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
@@ -71,6 +71,9 @@ impl CrashTest<'_> {
         let other_paths = workers.other_path.iter().chain(&explored.other_paths).cloned();
         let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
         notes.dedup();
+        let files = files_before(self.recording);
+        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
+        notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));
         let lost = explored.lost.iter().map(|(range, _)| range.states()).sum();
         notes.extend(
             explored

@@ -26,17 +26,20 @@ pub fn findings(
     let acks = acks(recording);
     let failure = Cell::new(None);
     let (mut causes, mut explained) = (Vec::new(), 0);
-    for (at, FailingState { state, .. }) in failing.iter().enumerate() {
+    for (at, FailingState { state, failure: known, .. }) in failing.iter().enumerate() {
         if signals::received().is_some() {
             break;
         }
         observer.event(CrashEvent::Explaining { state: at + 1, states: failing.len() });
-        explainer.add(state, |state| match worker.check(check, CheckInput::new(state, &acks)) {
-            Ok(CheckOutcome::Failed(_)) => true,
-            Ok(CheckOutcome::Passed | CheckOutcome::Cancelled) => false,
-            Err(error) => {
-                failure.set(Some(error));
-                false
+        let kind = known.as_ref().map(|failed| failed.kind());
+        explainer.add(state, kind, |state| {
+            match worker.check(check, CheckInput::new(state, &acks)) {
+                Ok(CheckOutcome::Failed(failed)) => Some(failed.kind()),
+                Ok(CheckOutcome::Passed | CheckOutcome::Cancelled) => None,
+                Err(error) => {
+                    failure.set(Some(error));
+                    None
+                }
             }
         });
         if let Some(error) = failure.take() {

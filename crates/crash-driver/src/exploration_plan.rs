@@ -141,6 +141,7 @@ pub(crate) fn without_tree(state: &CrashState) -> CrashState {
         acks: state.acks,
         label: state.label.clone(),
         lost: state.lost.clone(),
+        half: state.half.clone(),
         tree: Tree::new(&[]),
     }
 }

@@ -153,13 +153,16 @@ impl<'a> RecoveryCrashes<'a> {
         let mut explainer = Explainer::new(recording, self.model, &self.options)
             .map_err(CheckError::Glob)?
             .of_recovery();
-        for FailingState { state, .. } in failing {
+        for FailingState { state, failure, .. } in failing {
             if signals::received().is_some() {
                 break;
             }
-            explainer.add(state, |state| {
-                let checked = worker.check(self.check, recovered.input(state));
-                matches!(checked, Ok(CheckOutcome::Failed(_)))
+            let kind = failure.as_ref().map(|failed| failed.kind());
+            explainer.add(state, kind, |state| {
+                match worker.check(self.check, recovered.input(state)) {
+                    Ok(CheckOutcome::Failed(failed)) => Some(failed.kind()),
+                    _ => None,
+                }
             });
         }
         if signals::received().is_some() {

@@ -47,6 +47,10 @@ pub enum ReportNote {
     OtherPath(String),
     /// This many states during recovery were checked.
     DuringRecovery(u64),
+    /// Files that were there before the program ran.
+    RootNotEmpty { files: u64 },
+    /// The program said everything after it had done everything.
+    LateAcknowledgements(u64),
     /// States that another machine was to check.
     NotChecked { range: StateRange, failure: ShareFailure },
 }
@@ -61,6 +65,17 @@ impl fmt::Display for ReportNote {
             Self::DuringRecovery(states) => {
                 write!(f, "{} during recovery checked, too", text::count(*states, "state"))
             }
+            Self::RootNotEmpty { files: 1 } => {
+                write!(f, "the root was not empty: 1 file counts as durable")
+            }
+            Self::RootNotEmpty { files } => {
+                write!(f, "the root was not empty: {files} files count as durable")
+            }
+            Self::LateAcknowledgements(acks) => write!(
+                f,
+                "all {acks} acknowledgements came after the last operation, so that no crash is \
+                 checked against them: if the program buffers its output, flush it after each line"
+            ),
             Self::NotChecked { range, failure } => {
                 write!(f, "states {range} were not checked: {failure}")
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use retake_crash_driver::finding::{Findings, recovery_log};
 use retake_crash_driver::timeline;
@@ -10,14 +10,14 @@ use retake_types::loop_record::crash::{CrashFinding, TimelineRow, TimelineRowKin
 use serde::Serialize;
 
 use super::CrashFailure;
-use super::options::read_log;
+use super::options::{CrashProject, log_path, read_log};
 use crate::term::{self, Palette, Shade};
 use crate::{Exit, Failure};
 
 /// Show a log: every operation, sync, label and acknowledgement, and the findings, if any
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log
+    /// The log; last is the newest of this project
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// Print it as JSON
@@ -40,14 +40,15 @@ struct LogJson<'a> {
     recoveries: BTreeMap<&'a str, Vec<TimelineRow>>,
 }
 
-pub(super) fn show(args: &Args) -> Result<Exit, CrashFailure> {
-    let recording = read_log(&args.log)?;
+pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
+    let log = log_path(&args.log, &CrashProject::find(store)?)?;
+    let recording = read_log(&log)?;
     let rows = timeline::rows(&recording);
-    let found = Findings::read(&args.log).map_err(|error| Failure::Refused(error.to_string()))?;
+    let found = Findings::read(&log).map_err(|error| Failure::Refused(error.to_string()))?;
     let findings = found.as_ref().map(|found| &found.findings[..]);
     let mut recoveries = BTreeMap::new();
     for finding in findings.unwrap_or_default().iter().filter(|finding| finding.recovery) {
-        let recovery = read_log(&recovery_log(&args.log, &finding.id))?;
+        let recovery = read_log(&recovery_log(&log, &finding.id))?;
         recoveries.insert(finding.id.as_str(), timeline::rows(&recovery));
     }
     if args.json {

@@ -167,6 +167,25 @@ pub(crate) fn operations(recording: &Recording) -> impl Iterator<Item = (u32, &O
     (1..).zip(operations)
 }
 
+/// The operations after which no crash is looked for with everything there: between two stores
+/// through mappings that were found in one look. Their order is not known, so that neither a kill nor
+/// anything else can be said to have come there.
+pub(crate) fn inside_looks(recording: &Recording) -> HashSet<u32> {
+    let is_store = |entry: &Entry| {
+        matches!(entry, Entry::Operation(operation)
+            if matches!(operation.action, Action::Write { mapped: true, .. }))
+    };
+    let mut number = 0;
+    let mut inside = HashSet::new();
+    for (at, entry) in recording.entries.iter().enumerate() {
+        number += u32::from(matches!(entry, Entry::Operation(_)));
+        if is_store(entry) && recording.entries.get(at + 1).is_some_and(is_store) {
+            inside.insert(number);
+        }
+    }
+    inside
+}
+
 /// Every step; `volatile` files never reach the disk by themselves.
 pub(crate) fn steps<'a>(
     recording: &'a Recording,

@@ -14,7 +14,7 @@ fn findings(
     let mut explainer = Explainer::new(&recording, model, &options).unwrap();
     for state in CrashStates::new(&recording, model, options.clone()).unwrap() {
         if fails(&state) {
-            explainer.add(&state, |state| fails(state));
+            explainer.add(&state, None, |state| fails(state).then(|| FailureKind::new("", "")));
         }
     }
     explainer.findings()
@@ -374,4 +374,70 @@ fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
         );
         assert_eq!(found[0].files, [PathBuf::from("m")]);
     }
+}
+
+/// A log of records of four bytes, nothing synced: each must be whole, and each promised one there.
+fn appends() -> TestScript {
+    let mut script = TestScript::default().create("log");
+    for round in 0..3 {
+        script = script.write("log", round * 4, "rec.").ack("rec");
+    }
+    script
+}
+
+fn log_failure(state: &CrashState) -> Option<FailureKind> {
+    let mut bytes = Vec::new();
+    if let Some(found) = state.tree.find("log".as_ref()) {
+        let file = state.tree.file(found.node).unwrap();
+        bytes = vec![0; file.size() as usize];
+        file.read(0, &mut bytes);
+    }
+    if bytes.contains(&0) {
+        return Some(FailureKind::new("exited with 1", "NUL bytes"));
+    }
+    let lost = bytes.len() / 4 < state.acks;
+    lost.then(|| FailureKind::new("exited with 1", "a record is lost"))
+}
+
+#[test]
+fn a_lost_promise_does_not_hide_bytes_that_did_not_arrive() {
+    for model in POWER {
+        let recording = appends().recording();
+        let options = ExploreOptions::default();
+        let mut explainer = Explainer::new(&recording, model, &options).unwrap();
+        for state in CrashStates::new(&recording, model, options.clone()).unwrap() {
+            if let Some(kind) = log_failure(&state) {
+                explainer.add(&state, Some(kind), log_failure);
+            }
+        }
+        let found = explainer.findings();
+        let told = sentences(&found);
+        assert!(told.iter().any(|one| one.contains("although")), "{model}: {told:#?}");
+        let zeros = told.iter().any(|one| one.contains("but its bytes") && one.contains("grew"));
+        assert!(zeros, "{model}: {told:#?}");
+    }
+}
+
+#[test]
+fn two_ways_to_fail_for_the_same_loss_are_two_findings() {
+    let script = TestScript::with(&[("a", "old"), ("b", ".")]).write("a", 0, "new").ack("a");
+    let script = script.write("b", 0, "1");
+    let fails = |state: &CrashState| match (shows(state, "a=new"), shows(state, "b=1")) {
+        (false, true) => Some(FailureKind::new("exited with 2", "refuses to start")),
+        (false, false) if state.acks > 0 => Some(FailureKind::new("exited with 1", "lost")),
+        _ => None,
+    };
+    let recording = script.recording();
+    let options = ExploreOptions::default();
+    let mut explainer = Explainer::new(&recording, Model::Ext4, &options).unwrap();
+    for state in CrashStates::new(&recording, Model::Ext4, options.clone()).unwrap() {
+        if let Some(kind) = fails(&state) {
+            explainer.add(&state, Some(kind), fails);
+        }
+    }
+    let found = explainer.findings();
+    let told = sentences(&found);
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(told.iter().any(|one| one.contains("survive but")), "{told:#?}");
+    assert!(told.iter().any(|one| one.contains("although 1 line")), "{told:#?}");
 }
