@@ -88,7 +88,7 @@ fn a_mapping_that_nobody_syncs_may_be_written_back_in_part() {
     let script = TestScript::with(&[("a", text.as_str())]).map("a", 0, "x").map("a", 4096, "y");
     let recording = script.recording();
     let states = CrashStates::new(&recording, Model::Ext4, ExploreOptions::default()).unwrap();
-    assert_eq!(states.coverage().volatile_files, [PathBuf::new(); 0]);
+    assert!(states.coverage().volatile_files.is_empty());
     let bytes = states.map(|state| {
         let file = state.tree.file(state.tree.find("a".as_ref()).unwrap().node).unwrap();
         let (mut one, mut two) = ([0; 1], [0; 1]);
