@@ -1,5 +1,6 @@
 //! What the commands of a crash test have in common.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,15 +80,15 @@ pub(super) struct FreshArgs {
     /// Remove everything in --root first, or with =DIR make it a copy of DIR: what is left of an
     /// earlier run would count as durable
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    fresh: Option<PathBuf>,
+    fresh: Option<OsString>,
 }
 
 impl FreshArgs {
     pub(super) fn prepare(&self, root: &Path) -> Result<(), CrashTestError> {
         let Some(from) = &self.fresh else { return Ok(()) };
-        let fresh = match from.as_os_str().is_empty() {
+        let fresh = match from.is_empty() {
             true => FreshRoot::Empty,
-            false => FreshRoot::CopyOf(from.clone()),
+            false => FreshRoot::CopyOf(from.into()),
         };
         Ok(fresh.prepare(root)?)
     }

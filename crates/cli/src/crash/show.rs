@@ -80,7 +80,13 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
         crashes.entry(finding.operation).or_default().push(finding);
     }
     let width = rows.len().to_string().len().max(3);
+    // What was said after an operation was said before a crash that came after it.
+    let mut crashed = 0;
     for row in rows {
+        if row.number.is_some() {
+            add_crashes(text, crashes.remove(&crashed), width, palette);
+        }
+        crashed = row.number.unwrap_or(crashed);
         let number = row.number.map_or_else(String::new, |number| number.to_string());
         let words = term::visible(&row.text);
         let (call, words) = match row.kind {
@@ -91,10 +97,20 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
         };
         // Writing to a string cannot fail.
         _ = writeln!(text, "{number:>width$}  {:<16} {words}", term::visible(call));
-        for finding in row.number.and_then(|number| crashes.get(&number)).into_iter().flatten() {
-            let sentence = term::visible(&finding.sentence);
-            let crash = format!("crash: {} {sentence}", finding.id);
-            _ = writeln!(text, "{:>width$}  {}", "", palette.paint(Shade::Bad, &crash));
-        }
+    }
+    add_crashes(text, crashes.remove(&crashed), width, palette);
+}
+
+fn add_crashes(
+    text: &mut String,
+    findings: Option<Vec<&CrashFinding>>,
+    width: usize,
+    palette: Palette,
+) {
+    for finding in findings.into_iter().flatten() {
+        let sentence = term::visible(&finding.sentence);
+        let crash = format!("crash: {} {sentence}", finding.id);
+        // Writing to a string cannot fail.
+        _ = writeln!(text, "{:>width$}  {}", "", palette.paint(Shade::Bad, &crash));
     }
 }

@@ -3,7 +3,7 @@
 use crate::env::{Env, compiled};
 
 /// Writes a file that is never synced, unless it is there.
-const PROGRAM: &str = "cd root; [ -e data ] || printf x > data; echo saved; touch done";
+const PROGRAM: &str = "cd root; [ -e data ] || printf x > data; echo saved; printf y > done";
 const CHECK: &str = "cd \"$FIRST_WORK_DIR\"; [ ! -s \"$FIRST_ACKS\" ] || [ -s data ]";
 
 fn arguments<'a>(options: &[&'a str]) -> Vec<&'a str> {

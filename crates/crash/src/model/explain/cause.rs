@@ -192,7 +192,10 @@ impl Explainer<'_> {
                     let description = self.descriptions.description(*number);
                     durable
                         && description.is_some_and(|description| {
-                            !matches!(description.kind, OperationKind::Other | OperationKind::Sync)
+                            !matches!(
+                                description.kind,
+                                OperationKind::Other | OperationKind::Close | OperationKind::Sync
+                            )
                         })
                 })
             };

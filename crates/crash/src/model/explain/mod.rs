@@ -30,6 +30,7 @@ mod cause;
 mod description;
 mod failure_kind;
 mod minimise;
+mod name_roles;
 mod sentence;
 
 pub use failure_kind::FailureKind;

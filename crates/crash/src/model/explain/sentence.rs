@@ -72,7 +72,10 @@ impl OperationDescriptions {
             .collect();
         let others = match others[..] {
             [] => String::new(),
-            [one] => format!(" and {}", self.op(one)),
+            [one] => match self.description(one) {
+                Some(other) => format!(" and {} ({})", other.noun(), self.op(one)),
+                None => format!(" and {}", self.op(one)),
+            },
             _ => format!(" and {}", count(others.len() as u64, "more operation")),
         };
         let target = match (&description.directory, description.is_name()) {
@@ -87,7 +90,8 @@ impl OperationDescriptions {
                     OperationKind::Link => "link",
                     _ => "name",
                 };
-                let bytes = match description.range {
+                let written = description.kind == OperationKind::Write;
+                let bytes = match description.range.filter(|_| written) {
                     Some((from, to)) => format!("its bytes {from}–{to}{others} do not"),
                     None => format!("{what}{others} does not"),
                 };

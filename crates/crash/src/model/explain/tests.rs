@@ -441,3 +441,46 @@ fn two_ways_to_fail_for_the_same_loss_are_two_findings() {
     assert!(told.iter().any(|one| one.contains("survive but")), "{told:#?}");
     assert!(told.iter().any(|one| one.contains("although 1 line")), "{told:#?}");
 }
+
+#[test]
+fn random_and_hashed_names_are_one_cause() {
+    let text = "x".repeat(30);
+    let objects = [
+        ("3f", "tmp_kfJqWz", "3f/786850e387550fdab836ed7e6dc881de23001b"),
+        ("89", "tmp_QpLmNo", "89/e6c98d92887913cadf06b2adb97f26cde4849b"),
+        ("be", "tmp_abcdef", "be/d6c98d92887913cadf06b2adb97f26cde48494"),
+        ("a0", "tmp_XXXXXX", "a0/e6c98d92887913cadf06b2adb97f26cde4849b"),
+    ];
+    let mut script = TestScript::default();
+    for (directory, temporary, object) in objects {
+        script = script.mkdir(directory).create(temporary).write(temporary, 0, &text);
+        script = script.rename(temporary, object).fsync(directory);
+    }
+    let fails = |state: &CrashState| {
+        objects.iter().any(|(_, _, object)| {
+            listing(&state.tree).contains(object) && !shows(state, &format!("{object}={text}"))
+        })
+    };
+    for model in POWER {
+        let found = findings(&script, model, fails);
+        assert_eq!(found.len(), 1, "{model}: {:#?}", sentences(&found));
+        assert!(found[0].sentence.contains("survives but its bytes"), "{}", found[0].sentence);
+    }
+}
+
+#[test]
+fn operations_are_called_what_they_are() {
+    let mode = Action::Mode { node: Node(1), mode: 0o600 };
+    let script = TestScript::with(&[("a", "x")]).act(mode).truncate("a", 9).truncate("a", 1);
+    let script = script.allocate("a", 50);
+    let descriptions = OperationDescriptions::new(&script.recording());
+    let nouns: Vec<String> =
+        (1..=4).map(|number| descriptions.description(number).unwrap().noun()).collect();
+    let expected = [
+        "the mode of `a`",
+        "the growth of `a` to 9 bytes",
+        "the truncation of `a`",
+        "the space for bytes 0–50 of `a`",
+    ];
+    assert_eq!(nouns, expected);
+}

@@ -105,7 +105,7 @@ impl fmt::Display for Coverage {
         )?;
         for (at, class) in self.classes.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{} {}", class.name(), self.distinct[*class as usize])?;
+            write!(f, "{comma}{} with {}", self.distinct[*class as usize], class.name())?;
         }
         f.write_str(")")?;
         if self.classes.contains(&StateClass::Torn) {

@@ -35,12 +35,12 @@ impl StateClass {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Prefix => "prefix",
-            Self::LoseAll => "lose-all",
-            Self::DropOne => "drop-one",
-            Self::KeepOne => "keep-one",
-            Self::Torn => "torn",
-            Self::Pair => "pairs",
+            Self::Prefix => "nothing lost",
+            Self::LoseAll => "everything lost",
+            Self::DropOne => "one lost",
+            Self::KeepOne => "one kept",
+            Self::Torn => "a torn write",
+            Self::Pair => "two lost",
         }
     }
 }
