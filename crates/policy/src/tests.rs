@@ -1,3 +1,4 @@
+mod bypasses;
 mod lines;
 mod wrapped;
 
