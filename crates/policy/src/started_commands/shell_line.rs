@@ -127,10 +127,16 @@ impl StartedCommands {
             if name == "PATH" {
                 match value.get().filter(|_| !same_shell) {
                     Some(path) => location.search_paths.push(Some(path.to_owned())),
-                    None => match extended_path(value, location.search_paths[0].as_deref()) {
-                        Some(path) if !same_shell => location.search_paths.push(Some(path)),
-                        _ => self.unpredictable.push(Unpredictable::SearchPath),
-                    },
+                    None => {
+                        let home = std::env::var("HOME").ok();
+                        let is_set = self.variables.iter().any(|set| set.name == "HOME");
+                        let home = home.as_deref().filter(|_| !is_set);
+                        let now = location.search_paths[0].as_deref();
+                        match extended_path(value, now, home) {
+                            Some(path) if !same_shell => location.search_paths.push(Some(path)),
+                            _ => self.unpredictable.push(Unpredictable::SearchPath),
+                        }
+                    }
                 }
                 self.is_path_set = true;
             }
@@ -178,10 +184,14 @@ fn assign(command: &Simple, variables: &mut Variables) {
     }
 }
 
-/// `dir:$PATH` and `$PATH:dir`, with the PATH that there is.
-fn extended_path(value: &Word, now: Option<&OsStr>) -> Option<OsString> {
+/// `dir:$PATH` and `$HOME/dir:$PATH`, with the PATH that there is.
+fn extended_path(value: &Word, now: Option<&OsStr>, home: Option<&str>) -> Option<OsString> {
     let own = std::env::var_os("PATH");
     let now = now.or(own.as_deref())?.to_str()?;
-    let value = value.assigned(&|name| (name == "PATH").then(|| known_pieces(now)))?;
-    known_value(&value).map(Into::into)
+    let known = |name: &str| match name {
+        "PATH" => Some(known_pieces(now)),
+        "HOME" => home.map(known_pieces),
+        _ => None,
+    };
+    known_value(&value.assigned(&known)?).map(Into::into)
 }
