@@ -198,6 +198,17 @@ impl Word {
         }
     }
 
+    /// The rest of a word whose first characters are known.
+    pub(super) fn after(&self, characters: usize) -> Self {
+        match &self.pieces {
+            Some(pieces) if pieces.pieces.len() > characters => {
+                let rest = Pieces { pieces: pieces.pieces[characters..].to_vec(), ..**pieces };
+                rest.word(&self.written())
+            }
+            _ => Self::anything(&self.written()),
+        }
+    }
+
     /// What the variable of a loop over this word stands for.
     pub(super) fn looped_over(&self) -> Option<Value> {
         let pieces = match (&self.pieces, self.text()) {

@@ -142,7 +142,7 @@ pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
         let (name, _) = word.lead().split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()))?;
         let value = match word.text() {
             Some(text) => Word::known(&text[name.len() + 1..]),
-            None => Word::anything(&word.written()),
+            None => word.after(name.chars().count() + 1),
         };
         Some((name, value))
     };
