@@ -3,8 +3,8 @@
 //! Models read them as answers, people read the same from `retake mcp --check`.
 
 use retake_policy::{
-    AmbiguousSyntax, AppliedCap, Doubt, HiddenBecause, InvalidRule, LineSource, PolicyRefusal, RuleError,
-    RuleList, ShellUse, Unpredictable, UnreadableLine,
+    AmbiguousSyntax, AppliedCap, Doubt, HiddenBecause, InvalidRule, LineSource, PolicyRefusal,
+    RuleError, RuleList, ShellUse, Unpredictable, UnreadableLine,
 };
 use retake_types::text;
 
@@ -57,11 +57,9 @@ pub fn reason(refusal: &PolicyRefusal) -> String {
                 ),
             }
         }
-        PolicyRefusal::MayRunDenied { rule, command, inner } => format!(
-            "{} may run {}, which the rule `{rule}` denies",
-            quoted(command),
-            quoted(inner)
-        ),
+        PolicyRefusal::MayRunDenied { rule, command, inner } => {
+            format!("{} may run {}, which the rule `{rule}` denies", quoted(command), quoted(inner))
+        }
         PolicyRefusal::UnknownProgramFile { command } => {
             format!("which file {} would run cannot be told", quoted(command))
         }
@@ -303,13 +301,14 @@ mod tests {
 
     use retake_policy::Policy;
     use retake_types::EnvMode;
-    use retake_types::config::PolicyConfig;
+    use retake_types::config::{PolicyConfig, PolicyPreset};
 
     use super::*;
 
     fn judge(allow: &[&str], deny: &[&str], shell: bool, line: &str) -> (String, String) {
         let words = |rules: &[&str]| rules.iter().map(|&rule| rule.to_owned()).collect();
         let config = PolicyConfig {
+            preset: PolicyPreset::None,
             allow: words(allow),
             deny: words(deny),
             directories: Vec::new(),
@@ -430,13 +429,7 @@ mod tests {
                 "git zz",
                 "what `git zz` would run cannot be told (zz is no command of git, so it may be an alias for any), so no rule can be applied to it",
             ),
-            (
-                &["ls @ lib"],
-                none,
-                true,
-                "cd $x; ls",
-                "no rule allows `ls` where it may run",
-            ),
+            (&["ls @ lib"], none, true, "cd $x; ls", "no rule allows `ls` where it may run"),
         ] {
             let (reasons, advice) = judge(allow, deny, shell, line);
             assert_eq!(reasons, expected, "{line}");

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{interpret, which};
-use retake_types::config::PolicyConfig;
+use retake_types::config::{PolicyConfig, PolicyPreset};
 use retake_types::request::millis;
 use retake_types::{EnvMode, RunRequest, ShellMode};
 
@@ -36,6 +36,36 @@ use started_commands::{
     StartedCommand, StartedCommands, WrittenFile, loads_code, treats_arguments_as_data,
 };
 use word::{Word, command_line};
+
+/// What the preset `careful` denies: what others see, or what is hard to undo.
+const CAREFUL: [&str; 26] = [
+    "git push",
+    "git reset --hard",
+    "git clean -f",
+    "git checkout --force",
+    "git branch -D",
+    "git filter-branch",
+    "git reflog expire",
+    "rm -rf",
+    "chmod -R",
+    "chown -R",
+    "curl | sh",
+    "sudo",
+    "doas",
+    "su",
+    "mkfs*",
+    "dd of=/dev/*",
+    "shred",
+    "shutdown",
+    "reboot",
+    "npm publish",
+    "cargo publish",
+    "twine upload",
+    "docker push",
+    "gh pr merge",
+    "kubectl delete",
+    "terraform apply",
+];
 
 /// The rules and caps of a project.
 pub struct Policy {
@@ -88,7 +118,13 @@ impl Policy {
             texts.iter().filter_map(parse).collect()
         };
         let allow = rules(RuleList::Allow, &config.allow);
-        let deny = rules(RuleList::Deny, &config.deny);
+        let careful: &[&str] = match config.preset {
+            PolicyPreset::None => &[],
+            PolicyPreset::Careful => &CAREFUL,
+        };
+        let careful = careful.iter().map(|&rule| rule.to_owned());
+        let denied: Vec<String> = config.deny.iter().cloned().chain(careful).collect();
+        let deny = rules(RuleList::Deny, &denied);
         if !invalid.is_empty() {
             return Err(invalid);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retake_policy::{InvalidRule, Policy};
 use retake_types::EnvMode;
-use retake_types::config::PolicyConfig;
+use retake_types::config::{PolicyConfig, PolicyPreset};
 
 const LINES: &str = include_str!("agent-lines.txt");
 
@@ -21,6 +21,7 @@ const ALLOWED: [&str; 20] = [
 fn policy(project: &Path, allow: &[&str], deny: &[&str]) -> Result<Policy, Vec<InvalidRule>> {
     let words = |rules: &[&str]| rules.iter().map(|&rule| rule.to_owned()).collect();
     let config = PolicyConfig {
+        preset: PolicyPreset::None,
         allow: words(allow),
         deny: words(deny),
         directories: vec!["/tmp".to_owned()],
