@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_types::config::{
-    AgentConfig, AgentValue, AuditConfig, ExecutionConfig, GivenValue, PolicyConfig,
+    AgentConfig, AgentValue, AuditConfig, ExecutionConfig, GivenValue, PolicyConfig, PolicyPreset,
     RedactionConfig, SlurmConfig, UnknownKey, find, is_group, keys, misspelled_section,
 };
 use retake_types::{EnvMode, ShellMode, text};
@@ -187,10 +187,15 @@ impl Layers {
             };
             let path =
                 if prefix.is_empty() { text.to_string() } else { format!("{prefix}.{text}") };
-            if is_group(&path) {
+            // A section that is given as one word is one of its presets.
+            let preset = format!("{path}.preset");
+            let is_preset =
+                matches!(value.data, YamlData::Value(Scalar::String(_))) && find(&preset).is_ok();
+            if is_group(&path) && !is_preset {
                 self.visit(file, &path, value, errors);
                 continue;
             }
+            let path = if is_preset { preset } else { path };
             // Other tools share the file: what is not retake's is theirs.
             if prefix.is_empty()
                 && let Some(theirs) = self.not_ours(text, value)
@@ -260,11 +265,21 @@ impl Layers {
                 retention_days: self.number("execution.audit.retention_days"),
             },
         };
+        let preset = match self.word("mcp.policy.preset") {
+            "careful" => PolicyPreset::Careful,
+            _ => PolicyPreset::None,
+        };
+        let is_shell_set = !matches!(self.values["mcp.policy.shell"].1, ValueSource::Default);
         let policy = PolicyConfig {
+            preset,
             allow: self.words("mcp.policy.allow"),
             deny: self.words("mcp.policy.deny"),
             directories: self.words("mcp.policy.directories"),
-            shell: self.truth("mcp.policy.shell"),
+            // Its rules see through lines, so that these need not be off.
+            shell: match preset {
+                PolicyPreset::Careful if !is_shell_set => true,
+                _ => self.truth("mcp.policy.shell"),
+            },
             environment: self.env_mode("mcp.policy.environment"),
             max_timeout: self.seconds("mcp.policy.max_timeout_seconds"),
             max_running_time: self.seconds("mcp.policy.max_running_seconds"),

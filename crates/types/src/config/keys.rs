@@ -178,7 +178,13 @@ const OWN: [Key; 24] = [
     ),
 ];
 
-const MCP: [Key; 11] = [
+const MCP: [Key; 12] = [
+    key(
+        "mcp.policy.preset",
+        KeyKind::Word(&["none", "careful"]),
+        "none",
+        "Rules to start from: careful denies what is hard to undo, and allows shell lines; `mcp.policy: careful` is the same",
+    ),
     key(
         "mcp.policy.allow",
         KeyKind::Words,

@@ -71,9 +71,19 @@ pub struct SlurmConfig {
     pub pack: u64,
 }
 
+/// `mcp.policy.preset`: rules that hold besides those of the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyPreset {
+    None,
+    /// Nothing that is hard to undo: history that others have, whole trees, downloaded scripts.
+    Careful,
+}
+
 /// `mcp.policy`: what clients of the MCP server may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
+    /// Rules that are ready to start from.
+    pub preset: PolicyPreset,
     pub allow: Vec<String>,
     pub deny: Vec<String>,
     pub directories: Vec<String>,
