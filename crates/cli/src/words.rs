@@ -13,7 +13,7 @@ use retake_types::{
     SandboxPart, text,
 };
 
-use crate::term;
+use crate::{network_words, term};
 
 /// What is wrong with the record, and what to do about it.
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
@@ -321,6 +321,9 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
     for promise in outcome.sandbox.iter().flat_map(|report| &report.dropped) {
         term::say(&format!("not kept by the sandbox of this machine: {promise}"));
+    }
+    for line in outcome.sandbox.iter().flat_map(network_words::refused) {
+        term::say(&line);
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

@@ -240,8 +240,10 @@ pub fn execute(
             ProcessResult::not_started(StartFailure::Sandbox(failure))
         }
         Ok(keeper) => {
-            sandbox = keeper.confinement().map(Confinement::report);
-            keeper.run(&prepared.command, cancel, live, &mut on_event)
+            keeper.confinement().inspect(|confinement| confinement.begin_run());
+            let result = keeper.run(&prepared.command, cancel, live, &mut on_event);
+            sandbox = keeper.confinement().map(Confinement::end_run);
+            result
         }
         Err(failure) => ProcessResult::not_started(failure),
     };

@@ -11,8 +11,10 @@ mod enter;
 mod host_rules;
 mod landlock;
 mod lists;
+mod network;
 mod plan;
 mod policy;
+mod proxy;
 mod seccomp;
 
 use std::ffi::{OsStr, OsString};
@@ -21,6 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use enter::{FailedStep, Setup, part};
+use network::Network;
 use plan::{Plan, Step};
 use retake_types::{
     DroppedPromise, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxReport,
@@ -29,7 +32,9 @@ use seccomp::Sockets;
 
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
+pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
+pub use proxy::{ParentProxyError, Parents};
 
 /// The version of Landlock that this kernel has; 0 without it.
 pub fn landlock_abi() -> u32 {
@@ -43,6 +48,7 @@ pub struct Confinement {
     filter: Vec<libc::sock_filter>,
     abi: u32,
     dropped: Vec<DroppedPromise>,
+    network: Network,
 }
 
 #[derive(Debug)]
@@ -64,7 +70,8 @@ impl Confinement {
             gid_map: format!("{gid} {gid} 1").into_bytes(),
         };
         let filter = seccomp::filter(Sockets::Namespaced);
-        Self { mechanism, filter, abi: landlock::abi(), dropped: Vec::new() }
+        let network = Network::own(policy);
+        Self { mechanism, filter, abi: landlock::abi(), dropped: Vec::new(), network }
     }
 
     /// The level of a machine without namespaces.
@@ -81,11 +88,14 @@ impl Confinement {
             return Err(SandboxFailure::Missing { part, errno });
         }
         let temp = PrivateTemp::new().map_err(missing(SandboxPart::Mounts))?;
-        let ruleset = host_rules::ruleset(policy, temp.path(), abi)
+        let network = Network::of_machine(policy, abi).map_err(missing(SandboxPart::Loopback))?;
+        let ports = network.ports().map_err(missing(SandboxPart::Loopback))?;
+        let ruleset = host_rules::ruleset(policy, temp.path(), &ports, abi)
             .map_err(missing(SandboxPart::Landlock))?;
-        let filter = seccomp::filter(Sockets::Host { unix: policy.sockets });
+        let sockets = Sockets::Host { unix: policy.sockets, tcp: !ports.is_empty() };
+        let filter = seccomp::filter(sockets);
         let dropped = host_rules::dropped(policy, abi);
-        Ok(Self { mechanism: Mechanism::Landlock { ruleset, temp }, filter, abi, dropped })
+        Ok(Self { mechanism: Mechanism::Landlock { ruleset, temp }, filter, abi, dropped, network })
     }
 
     pub fn level(&self) -> SandboxLevel {
@@ -95,8 +105,33 @@ impl Confinement {
         }
     }
 
+    /// What is promised, before anything has run.
     pub fn report(&self) -> SandboxReport {
-        SandboxReport { level: self.level(), landlock_abi: self.abi, dropped: self.dropped.clone() }
+        SandboxReport {
+            level: self.level(),
+            landlock_abi: self.abi,
+            dropped: self.dropped.clone(),
+            network: Vec::new(),
+            network_unlisted: 0,
+        }
+    }
+
+    /// From now on there is a run, whose requests to the network are answered.
+    pub fn begin_run(&self) {
+        self.network.begin_run();
+    }
+
+    /// The run is over: nothing of it reaches the network any more. What is promised, and what the
+    /// run asked for.
+    pub fn end_run(&self) -> SandboxReport {
+        let (network, network_unlisted) = self.network.end_run();
+        SandboxReport { network, network_unlisted, ..self.report() }
+    }
+
+    /// Takes what the confined process handed out once it had entered.
+    pub fn entered(&mut self, mut received: Vec<OwnedFd>) -> std::io::Result<()> {
+        received.truncate(self.network.handed());
+        self.network.open(received)
     }
 
     /// The directory for temporary files, as a process inside names it.
@@ -120,7 +155,8 @@ impl Confinement {
             ("GOCACHE", cache("go-build")),
             ("RETAKE_STORE", temp.join(".retake").into()),
         ];
-        list.into_iter().map(|(name, value)| (name.into(), value)).collect()
+        let list = list.into_iter().map(|(name, value)| (name.into(), value));
+        list.chain(self.network.variables()).collect()
     }
 
     /// The flags of the clone that makes the process.
@@ -138,16 +174,23 @@ impl Confinement {
     }
 
     /// Confines the calling process for good, and closes every descriptor above stderr but this
-    /// one. For a process made with [`Self::clone_flags`] and not yet threaded; allocates nothing.
-    pub fn enter(&mut self, kept: RawFd) -> Result<(), SetupFailure> {
+    /// one and those that it gives. For a process made with [`Self::clone_flags`] and not yet
+    /// threaded; allocates nothing.
+    pub fn enter(&mut self, kept: RawFd) -> Result<Listeners, SetupFailure> {
         let ruleset = self.enter_mechanism(kept)?;
+        // Before the right to do so at low ports is given up.
+        let listeners = self.network.listen().map_err(part(SandboxPart::Loopback))?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
         }
-        enter::close_all_but(&[kept]).map_err(part(SandboxPart::Descriptors))?;
+        let mut open = [kept; network::MOST_PORTS + 2];
+        open[1..].iter_mut().zip(listeners.as_slice()).for_each(|(place, fd)| *place = *fd);
+        open.sort_unstable();
+        enter::close_all_but(&open).map_err(part(SandboxPart::Descriptors))?;
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
-        enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))
+        enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
+        Ok(listeners)
     }
 
     fn enter_mechanism(&mut self, kept: RawFd) -> Result<Option<OwnedFd>, SetupFailure> {

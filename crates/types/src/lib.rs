@@ -12,6 +12,7 @@ mod id;
 mod intent;
 pub mod loop_record;
 mod loop_state;
+mod network;
 mod os_text;
 mod outcome;
 mod redacted;
@@ -34,6 +35,10 @@ pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, RedactedParts};
 pub use loop_state::{LoopState, StopReason};
+pub use network::{
+    HostPattern, HostProblem, HostTarget, NetworkRefusal, NetworkRequest, NetworkRule, NetworkUse,
+    ParentProxyProblem, is_public,
+};
 pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
 pub use redacted::{Redact, Redacted, Redactions, TextRedactor};

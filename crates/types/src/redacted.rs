@@ -16,8 +16,8 @@ use crate::request::{
     CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, RedactionRequest, StdinSource,
 };
 use crate::{
-    CorrelationIds, Intent, LeftProcess, OsText, ProgramFile, RanOn, RedactedParts, RunError,
-    RunOutcome, RunRequest, SandboxRequest,
+    CorrelationIds, HostPattern, Intent, LeftProcess, NetworkRequest, NetworkRule, OsText,
+    ProgramFile, RanOn, RedactedParts, RunError, RunOutcome, RunRequest, SandboxRequest,
 };
 
 /// Replaces secrets. `None` is the answer for what has none.
@@ -247,7 +247,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
         effects: EffectsRequest { track, exact: _, tests: _, metrics: _ },
-        sandbox: SandboxRequest { mode: _, paths, sockets },
+        sandbox: SandboxRequest { mode: _, paths, sockets, network },
         labels,
         correlation_ids,
     } = request;
@@ -275,6 +275,15 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
     }
     for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets) {
         parts.sandbox |= redact_path(path, redactor);
+    }
+    let NetworkRequest { allow, deny } = network;
+    for NetworkRule { host, port: _ } in allow.iter_mut().chain(deny) {
+        if let HostPattern::Name(name) | HostPattern::Below(name) = host
+            && let Some(clean) = redactor.redact(name.as_bytes())
+        {
+            parts.sandbox = true;
+            *name = lossy(clean);
+        }
     }
     labels.redact(redactor);
     let CorrelationIds {
@@ -348,8 +357,7 @@ impl Redact for RunOutcome {
             redactions: _,
             redactions_by_name: _,
             effects,
-            // Enumerations and numbers.
-            sandbox: _,
+            sandbox,
             ran_on,
         } = self;
         for LeftProcess { pid: _, command, fate: _ } in left_processes {
@@ -367,6 +375,10 @@ impl Redact for RunOutcome {
                 Some(clean) => lossy(clean),
                 None => text.to_owned(),
             });
+        }
+        // The rest are enumerations and numbers.
+        for used in sandbox.iter_mut().flat_map(|report| &mut report.network) {
+            used.host.redact(redactor);
         }
         if let Some(RanOn { executor: _, node, job, attempt: _, start_time: _ }) = ran_on {
             node.redact(redactor);

@@ -12,8 +12,8 @@ use crate::request::{
     MetricsRequest, OutputRequest, RedactionRequest, RunRequest, StdinSource,
 };
 use crate::{
-    CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, PathGrant, PathRule, RunId, SandboxMode,
-    SandboxRequest, ShellMode,
+    CorrelationIds, EnvMode, HostPattern, Kind, Limits, LoopId, NetworkRequest, NetworkRule,
+    OsText, PathGrant, PathRule, RunId, SandboxMode, SandboxRequest, ShellMode,
 };
 
 /// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
@@ -65,8 +65,23 @@ fn sandbox() -> impl Strategy<Value = SandboxRequest> {
     let mode = select(vec![SandboxMode::Off, SandboxMode::BestEffort, SandboxMode::Strict]);
     let grant = select(vec![AllowRead, DenyRead, AllowWrite, DenyWrite]);
     let rule = (grant, os_text()).prop_map(|(grant, path)| PathRule::new(grant, path));
-    (mode, vec(rule, 0..3), vec(os_text(), 0..3))
-        .prop_map(|(mode, paths, sockets)| SandboxRequest { mode, paths, sockets })
+    (mode, vec(rule, 0..3), vec(os_text(), 0..3), network()).prop_map(
+        |(mode, paths, sockets, network)| SandboxRequest { mode, paths, sockets, network },
+    )
+}
+
+fn network() -> impl Strategy<Value = NetworkRequest> {
+    let host = prop_oneof![
+        Just(HostPattern::All),
+        Just(HostPattern::Loopback),
+        any::<String>().prop_map(HostPattern::Name),
+        any::<String>().prop_map(HostPattern::Below),
+        (any::<std::net::IpAddr>(), any::<u8>())
+            .prop_map(|(base, prefix)| HostPattern::Addresses { base, prefix }),
+    ];
+    let rule = (host, option::of(any::<u16>())).prop_map(|(host, port)| NetworkRule { host, port });
+    let rules = vec(rule, 0..3);
+    (rules.clone(), rules).prop_map(|(allow, deny)| NetworkRequest { allow, deny })
 }
 
 fn any_u64() -> impl Strategy<Value = Option<u64>> {

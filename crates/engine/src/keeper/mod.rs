@@ -236,7 +236,13 @@ impl Keeper {
         loop {
             let socket = self.socket();
             match syscalls::receive::<protocol::RawReport>(socket) {
-                Received::Message(protocol::RawReport::Confined, _) => return Ok(()),
+                Received::Message(protocol::RawReport::Confined, fds) => {
+                    // SAFETY: came with the message; ours alone.
+                    let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+                    let received = fds.into_iter().filter(|fd| *fd >= 0).map(own).collect();
+                    let entered = self.confinement.as_mut().map(|own| own.entered(received));
+                    return entered.unwrap_or(Ok(())).map_err(ConfineError::Process);
+                }
                 Received::Message(protocol::RawReport::NotConfined(failure), _) => {
                     let explain = |confinement: &Confinement| confinement.explain(failure);
                     let failure = self.confinement.as_ref().map(explain);

@@ -26,7 +26,8 @@ pub(super) enum KeeperOrder {
 /// Keeper to runner.
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
-    /// The keeper is confined, as was asked. The first report of such a keeper.
+    /// The keeper is confined, as was asked. The first report of such a keeper; the descriptors
+    /// that the confinement hands out come along.
     Confined,
     /// It could not be, and has ended.
     NotConfined(retake_sandbox::SetupFailure),

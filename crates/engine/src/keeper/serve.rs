@@ -153,13 +153,16 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
 
 /// Enters the confinement, or says why that is not possible and ends.
 fn confine(confinement: &mut Confinement, socket: RawFd) {
-    let entered = confinement.enter(socket);
-    let report = entered.map_or_else(RawReport::NotConfined, |()| RawReport::Confined);
     // A runner that is gone shows as a closed socket on the next look.
-    _ = syscalls::send(socket, &report, &[]);
-    if entered.is_err() {
-        // SAFETY: ends the process without running the runner's exit handlers.
-        unsafe { libc::_exit(1) }
+    match confinement.enter(socket) {
+        Ok(listeners) => {
+            _ = syscalls::send(socket, &RawReport::Confined, listeners.as_slice());
+        }
+        Err(failure) => {
+            _ = syscalls::send(socket, &RawReport::NotConfined(failure), &[]);
+            // SAFETY: ends the process without running the runner's exit handlers.
+            unsafe { libc::_exit(1) }
+        }
     }
 }
 
