@@ -9,5 +9,6 @@ mod confined;
 mod effects;
 mod escapes;
 mod faults;
+mod network;
 mod running;
 mod terminal;
