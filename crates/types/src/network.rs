@@ -413,11 +413,13 @@ pub fn is_public(address: IpAddr) -> bool {
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
     // The special-purpose registry of IANA, and multicast.
-    const SPECIAL: [([u8; 4], u8); 17] = [
+    const SPECIAL: [([u8; 4], u8); 18] = [
         ([0, 0, 0, 0], 8),
         ([10, 0, 0, 0], 8),
         ([100, 64, 0, 0], 10),
         ([127, 0, 0, 0], 8),
+        // The services of a cloud for its own machines.
+        ([168, 63, 129, 16], 32),
         ([169, 254, 0, 0], 16),
         ([172, 16, 0, 0], 12),
         ([192, 0, 0, 0], 24),
@@ -646,6 +648,7 @@ mod tests {
             "fec0::1",
             "ff02::1",
             "100.64.0.1",
+            "168.63.129.16",
             "224.0.0.1",
             "255.255.255.255",
             "192.0.2.1",
