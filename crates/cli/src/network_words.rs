@@ -85,7 +85,17 @@ mod tests {
 
     fn report(network: Vec<NetworkUse>, network_unlisted: u64) -> SandboxReport {
         let (level, dropped) = (SandboxLevel::Full, Vec::new());
-        SandboxReport { level, landlock_abi: 7, dropped, network, network_unlisted }
+        let (denied, denied_unlisted, left_for_host) = (Vec::new(), 0, None);
+        SandboxReport {
+            level,
+            landlock_abi: 7,
+            dropped,
+            denied,
+            denied_unlisted,
+            left_for_host,
+            network,
+            network_unlisted,
+        }
     }
 
     #[test]

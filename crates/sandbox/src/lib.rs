@@ -7,6 +7,7 @@
 //!
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
+mod denials;
 mod enter;
 mod host_rules;
 mod landlock;
@@ -21,7 +22,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use denials::Judge;
 use enter::{FailedStep, Setup, part};
 use network::Network;
 use plan::{Plan, Step};
@@ -30,6 +33,7 @@ use retake_types::{
 };
 use seccomp::Sockets;
 
+pub use denials::{DenialWatch, Entered, WatchedCalls};
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
 pub use network::Listeners;
@@ -46,9 +50,19 @@ pub fn landlock_abi() -> u32 {
 pub struct Confinement {
     mechanism: Mechanism,
     filter: Vec<libc::sock_filter>,
+    /// Has calls notified that can be denied, where that is possible.
+    notified: Option<Vec<libc::sock_filter>>,
+    judge: Arc<Judge>,
     abi: u32,
     dropped: Vec<DroppedPromise>,
     network: Network,
+}
+
+/// What a process that confined itself hands to its runner.
+#[derive(Debug)]
+pub struct Handed {
+    pub sockets: Listeners,
+    pub entered: Option<Entered>,
 }
 
 #[derive(Debug)]
@@ -70,8 +84,9 @@ impl Confinement {
             gid_map: format!("{gid} {gid} 1").into_bytes(),
         };
         let filter = seccomp::filter(Sockets::Namespaced);
-        let network = Network::own(policy);
-        Self { mechanism, filter, abi: landlock::abi(), dropped: Vec::new(), network }
+        let (notified, judge) = (denials::program(), Arc::new(Judge::full(policy)));
+        let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
+        Self { mechanism, filter, notified, judge, abi, dropped, network }
     }
 
     /// The level of a machine without namespaces.
@@ -95,7 +110,9 @@ impl Confinement {
         let sockets = Sockets::Host { unix: policy.sockets, tcp: !ports.is_empty() };
         let filter = seccomp::filter(sockets);
         let dropped = host_rules::dropped(policy, abi);
-        Ok(Self { mechanism: Mechanism::Landlock { ruleset, temp }, filter, abi, dropped, network })
+        let judge = Arc::new(Judge::landlock(policy, temp.path()));
+        let (mechanism, notified) = (Mechanism::Landlock { ruleset, temp }, denials::program());
+        Ok(Self { mechanism, filter, notified, judge, abi, dropped, network })
     }
 
     pub fn level(&self) -> SandboxLevel {
@@ -111,9 +128,27 @@ impl Confinement {
             level: self.level(),
             landlock_abi: self.abi,
             dropped: self.dropped.clone(),
+            denied: Vec::new(),
+            denied_unlisted: 0,
+            left_for_host: None,
             network: Vec::new(),
             network_unlisted: 0,
         }
+    }
+
+    /// Watches what a process does that entered this confinement.
+    pub fn watch(&self, entered: Entered) -> std::io::Result<DenialWatch> {
+        DenialWatch::start(entered.listener, entered.root, self.judge.clone())
+    }
+
+    /// How many sockets the confined process hands out.
+    pub fn sockets(&self) -> usize {
+        self.network.handed()
+    }
+
+    /// Takes the sockets that the confined process handed out.
+    pub fn open_network(&mut self, sockets: Vec<OwnedFd>) -> std::io::Result<()> {
+        self.network.open(sockets)
     }
 
     /// From now on there is a run, whose requests to the network are answered.
@@ -126,12 +161,6 @@ impl Confinement {
     pub fn end_run(&self) -> SandboxReport {
         let (network, network_unlisted) = self.network.end_run();
         SandboxReport { network, network_unlisted, ..self.report() }
-    }
-
-    /// Takes what the confined process handed out once it had entered.
-    pub fn entered(&mut self, mut received: Vec<OwnedFd>) -> std::io::Result<()> {
-        received.truncate(self.network.handed());
-        self.network.open(received)
     }
 
     /// The directory for temporary files, as a process inside names it.
@@ -174,23 +203,26 @@ impl Confinement {
     }
 
     /// Confines the calling process for good, and closes every descriptor above stderr but this
-    /// one and those that it gives. For a process made with [`Self::clone_flags`] and not yet
+    /// one and those that it hands out. For a process made with [`Self::clone_flags`] and not yet
     /// threaded; allocates nothing.
-    pub fn enter(&mut self, kept: RawFd) -> Result<Listeners, SetupFailure> {
+    pub fn enter(&mut self, kept: RawFd) -> Result<Handed, SetupFailure> {
         let ruleset = self.enter_mechanism(kept)?;
         // Before the right to do so at low ports is given up.
-        let listeners = self.network.listen().map_err(part(SandboxPart::Loopback))?;
+        let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
         }
         let mut open = [kept; network::MOST_PORTS + 2];
-        open[1..].iter_mut().zip(listeners.as_slice()).for_each(|(place, fd)| *place = *fd);
+        open[1..].iter_mut().zip(sockets.as_slice()).for_each(|(place, fd)| *place = *fd);
         open.sort_unstable();
         enter::close_all_but(&open).map_err(part(SandboxPart::Descriptors))?;
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
+        // Before calls are notified of which there is nobody yet to read.
+        let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
         enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
-        Ok(listeners)
+        let listener = self.notified.as_deref().and_then(denials::install);
+        Ok(Handed { sockets, entered: listener.map(|listener| Entered { listener, root }) })
     }
 
     fn enter_mechanism(&mut self, kept: RawFd) -> Result<Option<OwnedFd>, SetupFailure> {

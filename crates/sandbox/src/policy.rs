@@ -51,6 +51,8 @@ pub(crate) enum Area {
 pub struct Policy {
     pub(crate) rules: Vec<PathRule>,
     pub(crate) areas: Vec<(PathBuf, Area)>,
+    /// The directory that is writable because the command runs there.
+    pub(crate) workspace: Option<PathBuf>,
     /// Where the record is, if it exists.
     pub(crate) store: Option<PathBuf>,
     /// Whether sockets outside were allowed.
@@ -130,7 +132,8 @@ impl Policy {
         }
         let sockets = !allowed_sockets.is_empty();
         let network = request.network.clone();
-        Ok(Self { rules: rules.merged(), areas, store: None, sockets, network, parents })
+        let rules = rules.merged();
+        Ok(Self { rules, areas, workspace, store: None, sockets, network, parents })
     }
 
     /// The same with the record neither readable nor writable, whatever else was asked for. To be
@@ -143,6 +146,11 @@ impl Policy {
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
+    }
+
+    /// The directory that is writable because the command runs there.
+    pub fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref()
     }
 
     pub(crate) fn access(&self, path: &Path) -> PathAccess {

@@ -39,6 +39,7 @@ pub enum ExecFlag {
     DenyRead,
     AllowSocket,
     AllowNet,
+    Quarantine,
     Track,
     Exact,
     Tests,
@@ -125,7 +126,7 @@ const fn in_sandbox(definition: FlagDefinition) -> FlagDefinition {
 }
 
 /// Every option of `exec`, in the order of its help.
-pub const EXEC_FLAGS: [FlagDefinition; 39] = [
+pub const EXEC_FLAGS: [FlagDefinition; 40] = [
     with_hyphens(flag(
         ExecFlag::Timeout,
         "timeout",
@@ -270,6 +271,13 @@ pub const EXEC_FLAGS: [FlagDefinition; 39] = [
         FlagValue::Many("HOST[:PORT]"),
         SANDBOX,
         "With --sandbox: let it reach this host through retake's proxy: a name, *.example.com, an address, localhost:PORT for a port of this machine, or all for every public host; repeatable",
+    )),
+    in_sandbox(flag(
+        ExecFlag::Quarantine,
+        "quarantine",
+        FlagValue::None,
+        SANDBOX,
+        "With --sandbox: after the run, move aside what it left that this machine may execute later, such as git hooks",
     )),
     flag(
         ExecFlag::Track,

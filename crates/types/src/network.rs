@@ -121,14 +121,10 @@ pub struct NetworkUse {
     pub address: Option<IpAddr>,
     pub requests: u64,
     /// How many of the requests were allowed, and got no connection.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub failed: u64,
     pub sent_bytes: u64,
     pub received_bytes: u64,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl NetworkUse {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NetworkRequest, NetworkUse, OsText};
+use crate::{Denial, LeftForHost, NetworkRequest, NetworkUse, OsText};
 
 /// How much confinement a run must have to take place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ pub struct SandboxRequest {
     pub sockets: Vec<OsText>,
     #[serde(skip_serializing_if = "NetworkRequest::is_empty")]
     pub network: NetworkRequest,
+    /// Moves aside what the run left that the host may execute later.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub quarantine: bool,
 }
 
 impl SandboxRequest {
@@ -211,21 +214,26 @@ pub struct SandboxReport {
     pub landlock_abi: u32,
     #[serde(default)]
     pub dropped: Vec<DroppedPromise>,
+    /// What it kept the run from, at most [`Denial::LISTED`] different things.
+    #[serde(default)]
+    pub denied: Vec<Denial>,
+    /// How many times something was denied that is not listed.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub denied_unlisted: u64,
+    /// What it left that the host may execute later; `None` where nothing was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_for_host: Option<LeftForHost>,
     /// The hosts that were asked for, at most [`SandboxReport::HOSTS_LISTED`].
     #[serde(default)]
     pub network: Vec<NetworkUse>,
     /// Requests to further hosts, which are not listed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub network_unlisted: u64,
 }
 
 impl SandboxReport {
     /// How many hosts a report lists.
     pub const HOSTS_LISTED: usize = 100;
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// Why a confinement could not be set up.

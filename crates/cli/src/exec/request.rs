@@ -165,9 +165,12 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
             allow: network_rules(&args.texts(ExecFlag::AllowNet), problems),
             deny: Vec::new(),
         },
+        quarantine: args.given(ExecFlag::Quarantine),
     };
-    let rules =
-        !request.paths.is_empty() || !request.sockets.is_empty() || !request.network.is_empty();
+    let rules = !request.paths.is_empty()
+        || !request.sockets.is_empty()
+        || !request.network.is_empty()
+        || request.quarantine;
     if mode == Some(SandboxMode::Off) && rules {
         problems.note("--sandbox=off: there is no sandbox for its rules; leave them out");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_store::{Store, StoredRunTree};
 use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State, Stream};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::effects;
 use crate::record::Record;
 use crate::term::{Palette, visible};
-use crate::{Exit, Failure, network_words, record, term, words};
+use crate::{Exit, Failure, denied, network_words, record, term, words};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -204,6 +204,16 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             }
             for line in network_words::lines(report) {
                 facts.add("network", &line);
+            }
+            for file in report.left_for_host.iter().flat_map(|left| &left.files) {
+                facts.add("left", &denied::left_line(file));
+            }
+            let (denied, unlisted) = denied_text::lines(report, &intent.request.directory());
+            for line in denied {
+                facts.add("denied", &line.what);
+            }
+            if unlisted > 0 {
+                facts.add("denied", &format!("{} more", term::count(unlisted, "time")));
             }
         }
         if let Some(ran_on) = &outcome.ran_on {

@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use protocol::{KeeperOrder, RawUsage, SharedBlock};
-use retake_sandbox::Confinement;
+use retake_sandbox::{Confinement, DenialWatch, Entered};
 use retake_types::{SandboxFailure, SandboxPart, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 use serve::{KeeperInheritance, Scratch};
@@ -139,6 +139,8 @@ pub struct Keeper {
     kept: Vec<i32>,
     /// What it and everything it starts is confined by.
     confinement: Option<Confinement>,
+    /// Sees what of it is denied.
+    denials: Option<DenialWatch>,
     /// For the next run.
     death_mark: Option<OwnedFd>,
 }
@@ -236,12 +238,8 @@ impl Keeper {
         loop {
             let socket = self.socket();
             match syscalls::receive::<protocol::RawReport>(socket) {
-                Received::Message(protocol::RawReport::Confined, fds) => {
-                    // SAFETY: came with the message; ours alone.
-                    let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
-                    let received = fds.into_iter().filter(|fd| *fd >= 0).map(own).collect();
-                    let entered = self.confinement.as_mut().map(|own| own.entered(received));
-                    return entered.unwrap_or(Ok(())).map_err(ConfineError::Process);
+                Received::Message(protocol::RawReport::Confined { notified }, fds) => {
+                    return self.entered(notified, fds);
                 }
                 Received::Message(protocol::RawReport::NotConfined(failure), _) => {
                     let explain = |confinement: &Confinement| confinement.explain(failure);
@@ -270,9 +268,34 @@ impl Keeper {
         }
     }
 
+    /// Begins to answer the notifications of a confined keeper: unanswered, its calls would fail.
+    fn entered(&mut self, notified: bool, fds: [RawFd; MAX_FDS]) -> Result<(), ConfineError> {
+        // SAFETY: came with the message; ours alone.
+        let owned = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut sockets: Vec<OwnedFd> = fds.into_iter().filter(|fd| *fd >= 0).map(owned).collect();
+        let Some(confinement) = &mut self.confinement else { return Ok(()) };
+        let mut watch = sockets.split_off(confinement.sockets().min(sockets.len())).into_iter();
+        confinement.open_network(sockets).map_err(ConfineError::Process)?;
+        if !notified {
+            return Ok(());
+        }
+        // None arrives when this program has no descriptor to spare.
+        let (Some(listener), Some(root)) = (watch.next(), watch.next()) else {
+            return Err(ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE)));
+        };
+        let watch = confinement.watch(Entered { listener, root });
+        self.denials = Some(watch.map_err(ConfineError::Process)?);
+        Ok(())
+    }
+
     /// What its runs are confined by.
     pub fn confinement(&self) -> Option<&Confinement> {
         self.confinement.as_ref()
+    }
+
+    /// Sees what its runs are denied; `None` where nothing is confined, or nothing can be seen.
+    pub fn denials(&self) -> Option<&DenialWatch> {
+        self.denials.as_ref()
     }
 
     fn fork(settings: KeeperSettings, mut confinement: Option<Confinement>) -> io::Result<Self> {
@@ -316,8 +339,16 @@ impl Keeper {
         scratch.release();
         let pid = pid?;
         leftovers::register(pid);
-        let (kept, death_mark) = (Vec::new(), None);
-        Ok(Self { pid, socket: Some(socket), block, settings, kept, confinement, death_mark })
+        Ok(Self {
+            pid,
+            socket: Some(socket),
+            block,
+            settings,
+            kept: Vec::new(),
+            confinement,
+            denials: None,
+            death_mark: None,
+        })
     }
 
     /// The keeper's process id: everything it runs is below this process.
@@ -437,7 +468,7 @@ impl Keeper {
                 protocol::RawReport::Empty { usage } => KeeperReport::Empty { usage: usage.into() },
                 protocol::RawReport::Stuck => KeeperReport::Stuck,
                 // Only ever the first report, which was read at its start.
-                protocol::RawReport::Confined | protocol::RawReport::NotConfined(_) => {
+                protocol::RawReport::Confined { .. } | protocol::RawReport::NotConfined(_) => {
                     return None;
                 }
             }),

@@ -11,7 +11,7 @@ use super::protocol::{KeeperOrder, RawReport, RawUsage, SpawnHead, SpawnStage, T
 use super::{KeeperSession, SignalDispositions};
 use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
-use retake_sandbox::Confinement;
+use retake_sandbox::{Confinement, Entered};
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
@@ -155,8 +155,22 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
 fn confine(confinement: &mut Confinement, socket: RawFd) {
     // A runner that is gone shows as a closed socket on the next look.
     match confinement.enter(socket) {
-        Ok(listeners) => {
-            _ = syscalls::send(socket, &RawReport::Confined, listeners.as_slice());
+        Ok(handed) => {
+            let report = RawReport::Confined { notified: handed.entered.is_some() };
+            let mut fds = [-1; MAX_FDS];
+            let mut count = 0;
+            let watch = handed.entered.as_ref();
+            let watch = watch
+                .into_iter()
+                .flat_map(|Entered { listener, root }| [listener.as_raw_fd(), root.as_raw_fd()]);
+            for (place, fd) in
+                fds.iter_mut().zip(handed.sockets.as_slice().iter().copied().chain(watch))
+            {
+                *place = fd;
+                count += 1;
+            }
+            // All are closed here: the runner's death must end the listener.
+            _ = syscalls::send(socket, &report, &fds[..count]);
         }
         Err(failure) => {
             _ = syscalls::send(socket, &RawReport::NotConfined(failure), &[]);
