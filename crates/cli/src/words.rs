@@ -13,7 +13,7 @@ use retake_types::{
     SandboxPart, text,
 };
 
-use crate::{denied, term};
+use crate::{denied, network_words, term};
 
 /// What is wrong with the record, and what to do about it.
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
@@ -325,6 +325,9 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     if let Some(report) = &outcome.sandbox {
         denied::say_left(report);
         denied::say(report, &finished.run.intent.request.directory());
+        for line in network_words::refused(report) {
+            term::say(&line);
+        }
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

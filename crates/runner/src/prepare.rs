@@ -13,7 +13,7 @@ use retake_engine::{
     Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, check_variable,
     interpret, locate, which,
 };
-use retake_sandbox::{Places, Policy, PolicyError};
+use retake_sandbox::{ParentProxyError, Places, Policy, PolicyError};
 use retake_store::redact::{CountingRedactor, Redactor, argument_secrets, is_secret_name};
 use retake_types::config::RedactionConfig;
 use retake_types::request::{CommandForm, StdinSource};
@@ -159,6 +159,10 @@ fn policy(
         }
         PolicyError::OwnInside(path) => RefusalReason::SandboxOwnPath(path),
         PolicyError::WorkspaceIsHome(path) => RefusalReason::SandboxHome(path),
+        PolicyError::ParentProxy(ParentProxyError { variable, problem }) => {
+            RefusalReason::SandboxParentProxy { variable, problem }
+        }
+        PolicyError::Ports { most } => RefusalReason::SandboxPorts { most },
     };
     match Policy::new(&request.sandbox, &places) {
         Ok(policy) => Some(policy),

@@ -107,7 +107,9 @@ pub(crate) fn carry_out(
     mount(None, c"/", None, private).map_err(part(SandboxPart::Mounts))?;
     let ruleset = match abi {
         0 => None,
-        abi => Some(landlock::ruleset(Handled::Writing, abi).map_err(part(SandboxPart::Landlock))?),
+        abi => Some(
+            landlock::ruleset(Handled::Writing, false, abi).map_err(part(SandboxPart::Landlock))?,
+        ),
     };
     for (index, step) in steps.iter().enumerate() {
         one(step, slots, ruleset.as_ref(), abi).map_err(|error| SetupFailure {

@@ -5,9 +5,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use retake_types::{PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
+use retake_types::{NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
 
 use crate::lists::{GIT_PROTECTED, PROTECTED, RUN_KEPT, SECRETS};
+use crate::network::MOST_PORTS;
+use crate::proxy::{ParentProxyError, Parents};
 
 /// Where the run takes place, as far as the defaults depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,10 @@ pub enum PolicyError {
     OwnInside(PathBuf),
     /// Everything below the working directory would be writable, and that is the user's home.
     WorkspaceIsHome(PathBuf),
+    /// The way of this machine to the network cannot be gone.
+    ParentProxy(ParentProxyError),
+    /// More ports of this machine than can be opened.
+    Ports { most: usize },
 }
 
 /// A directory that is replaced by an empty one.
@@ -51,6 +57,9 @@ pub struct Policy {
     pub(crate) store: Option<PathBuf>,
     /// Whether sockets outside were allowed.
     pub(crate) sockets: bool,
+    pub(crate) network: NetworkRequest,
+    /// The proxies that this machine goes out through.
+    pub(crate) parents: Parents,
 }
 
 impl Policy {
@@ -81,6 +90,7 @@ impl Policy {
                 None
             }
         };
+        let parents = parents(&request.network, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -121,7 +131,9 @@ impl Policy {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
         let sockets = !allowed_sockets.is_empty();
-        Ok(Self { rules: rules.merged(), areas, workspace, store: None, sockets })
+        let network = request.network.clone();
+        let rules = rules.merged();
+        Ok(Self { rules, areas, workspace, store: None, sockets, network, parents })
     }
 
     /// The same with the record neither readable nor writable, whatever else was asked for. To be
@@ -192,6 +204,18 @@ impl Rules {
         rules.extend(asked);
         rules
     }
+}
+
+/// The proxies of this machine, if anything is to be reached.
+fn parents(network: &NetworkRequest, problems: &mut Vec<PolicyError>) -> Parents {
+    if network.loopback_ports().len() > MOST_PORTS {
+        problems.push(PolicyError::Ports { most: MOST_PORTS });
+    }
+    if network.allow.is_empty() {
+        return Parents::default();
+    }
+    let wrong = |error| problems.push(PolicyError::ParentProxy(error));
+    Parents::from_variables(|name| std::env::var(name).ok()).map_err(wrong).unwrap_or_default()
 }
 
 fn resolve(path: &Path, problems: &mut Vec<PolicyError>) -> Option<PathBuf> {

@@ -13,8 +13,8 @@ use retake_types::request::{
     RedactionRequest, RunRequest,
 };
 use retake_types::{
-    CorrelationIds, OsText, PathGrant, PathRule, RefusalReason, SandboxMode, SandboxRequest,
-    ShellMode, parse_duration,
+    CorrelationIds, NetworkRequest, NetworkRule, OsText, PathGrant, PathRule, RefusalReason,
+    SandboxMode, SandboxRequest, ShellMode, parse_duration,
 };
 
 use super::parse::{self, ENV_MODES, Problems, SHELL_MODES};
@@ -161,13 +161,29 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
         mode: mode.unwrap_or_default(),
         paths: paths.collect(),
         sockets: sockets.collect(),
+        network: NetworkRequest {
+            allow: network_rules(&args.texts(ExecFlag::AllowNet), problems),
+            deny: Vec::new(),
+        },
         quarantine: args.given(ExecFlag::Quarantine),
     };
-    let rules = !request.paths.is_empty() || !request.sockets.is_empty() || request.quarantine;
+    let rules = !request.paths.is_empty()
+        || !request.sockets.is_empty()
+        || !request.network.is_empty()
+        || request.quarantine;
     if mode == Some(SandboxMode::Off) && rules {
         problems.note("--sandbox=off: there is no sandbox for its rules; leave them out");
     }
     request
+}
+
+/// The hosts that were named; what is none is a reason to refuse.
+fn network_rules(hosts: &[String], problems: &mut Problems) -> Vec<NetworkRule> {
+    let rule = |host: &String| {
+        let wrong = |problem| RefusalReason::SandboxHost { host: host.clone(), problem };
+        NetworkRule::parse(host).map_err(|problem| problems.0.push(wrong(problem))).ok()
+    };
+    hosts.iter().filter_map(rule).collect()
 }
 
 fn effects(args: &Args, here: &Path, cwd: &Path, problems: &mut Problems) -> EffectsRequest {

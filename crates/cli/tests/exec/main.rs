@@ -10,5 +10,6 @@ mod denied;
 mod effects;
 mod escapes;
 mod faults;
+mod network;
 mod running;
 mod terminal;
