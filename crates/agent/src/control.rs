@@ -35,8 +35,13 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
+    /// Where the requests to a workspace are.
+    pub fn directory(workspace: &Workspace) -> PathBuf {
+        workspace.dir().join(".control")
+    }
+
     pub fn of(workspace: &Workspace) -> Result<Self, ControlError> {
-        let dir = workspace.dir().join(".control");
+        let dir = Self::directory(workspace);
         std::fs::create_dir_all(&dir).map_err(at(&dir))?;
         Ok(Self { dir })
     }

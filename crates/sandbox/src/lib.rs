@@ -7,6 +7,8 @@
 //!
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
+mod caches;
+mod covered;
 mod enter;
 mod host_rules;
 mod landlock;
@@ -20,6 +22,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use caches::CacheLayers;
 use enter::{FailedStep, Setup, part};
 use plan::{Plan, Step};
 use retake_types::{
@@ -27,6 +30,7 @@ use retake_types::{
 };
 use seccomp::Sockets;
 
+pub use covered::Covered;
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
 pub use policy::{Places, Policy, PolicyError};
@@ -47,14 +51,32 @@ pub struct Confinement {
 
 #[derive(Debug)]
 enum Mechanism {
-    Namespaces { steps: Vec<Step>, slots: Vec<Option<OwnedFd>>, uid_map: Vec<u8>, gid_map: Vec<u8> },
-    Landlock { ruleset: OwnedFd, temp: PrivateTemp },
+    Namespaces {
+        steps: Vec<Step>,
+        slots: Vec<Option<OwnedFd>>,
+        uid_map: Vec<u8>,
+        gid_map: Vec<u8>,
+        layers: Option<CacheLayers>,
+    },
+    Landlock {
+        ruleset: OwnedFd,
+        temp: PrivateTemp,
+    },
 }
 
 impl Confinement {
-    /// The full level. Whether the kernel allows it shows only when it is entered.
-    pub fn full(policy: &Policy) -> Self {
-        let Plan { steps, slots } = plan::plan(policy);
+    /// The full level. Whether the kernel allows it shows only when it is entered. `base` is where
+    /// the writable layers of caches are kept; without, caches are read-only.
+    pub fn full(policy: &Policy, base: Option<&Path>) -> Self {
+        let layers = base.zip(policy.workspace.as_deref()).and_then(|(base, workspace)| {
+            // Caches are a convenience: where no layer can be made, they are read-only.
+            CacheLayers::new(base, workspace, &policy.caches).ok()
+        });
+        let made = layers.as_ref().map_or(&[][..], |layers| &layers.layers[..]);
+        let Plan { steps, slots } = match base.filter(|_| !made.is_empty()) {
+            None => plan::plan(policy, &[]),
+            Some(base) => plan::plan(&policy.with_writable_caches(base), made),
+        };
         // SAFETY: no arguments, no failure.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let mechanism = Mechanism::Namespaces {
@@ -62,6 +84,7 @@ impl Confinement {
             slots: (0..slots).map(|_| None).collect(),
             uid_map: format!("{uid} {uid} 1").into_bytes(),
             gid_map: format!("{gid} {gid} 1").into_bytes(),
+            layers,
         };
         let filter = seccomp::filter(Sockets::Namespaced);
         Self { mechanism, filter, abi: landlock::abi(), dropped: Vec::new() }
@@ -111,16 +134,15 @@ impl Confinement {
     /// otherwise be written where nothing can be.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let temp = self.temp();
-        let cache = |name: &str| temp.join(".cache").join(name).into_os_string();
-        let list: [(&str, OsString); 6] = [
-            ("TMPDIR", temp.into()),
-            ("XDG_CACHE_HOME", temp.join(".cache").into()),
-            ("NPM_CONFIG_CACHE", cache("npm")),
-            ("PIP_CACHE_DIR", cache("pip")),
-            ("GOCACHE", cache("go-build")),
-            ("RETAKE_STORE", temp.join(".retake").into()),
-        ];
-        list.into_iter().map(|(name, value)| (name.into(), value)).collect()
+        let layered: Vec<PathBuf> = match &self.mechanism {
+            Mechanism::Namespaces { layers: Some(layers), .. } => {
+                layers.layers.iter().map(|layer| layer.cache.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let own = [("TMPDIR", temp.to_owned()), ("RETAKE_STORE", temp.join(".retake"))];
+        let list = own.into_iter().chain(caches::variables(&layered, temp));
+        list.map(|(name, value)| (name.into(), value.into())).collect()
     }
 
     /// The flags of the clone that makes the process.
@@ -155,7 +177,7 @@ impl Confinement {
             enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
         };
         match &mut self.mechanism {
-            Mechanism::Namespaces { steps, slots, uid_map, gid_map } => {
+            Mechanism::Namespaces { steps, slots, uid_map, gid_map, .. } => {
                 close(&[kept])?;
                 enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
                 enter::carry_out(steps, slots, self.abi)

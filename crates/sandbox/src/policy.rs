@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use retake_types::{PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
 
+use crate::caches;
 use crate::lists::{GIT_PROTECTED, PROTECTED, RUN_KEPT, SECRETS};
 
 /// Where the run takes place, as far as the defaults depend on it.
@@ -49,6 +50,10 @@ pub struct Policy {
     pub(crate) store: Option<PathBuf>,
     /// Whether sockets outside were allowed.
     pub(crate) sockets: bool,
+    /// The directory that is writable by default.
+    pub(crate) workspace: Option<PathBuf>,
+    /// Caches that may have a writable layer: no rule is about them.
+    pub(crate) caches: Vec<PathBuf>,
 }
 
 impl Policy {
@@ -119,7 +124,15 @@ impl Policy {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
         let sockets = !allowed_sockets.is_empty();
-        Ok(Self { rules: rules.merged(), areas, store: None, sockets })
+        let mut caches = home.as_deref().map(caches::existing).unwrap_or_default();
+        let rules = rules.merged();
+        caches.retain(|cache| !rules.iter().any(|rule| cache.starts_with(rule.path.as_path())));
+        Ok(Self { rules, areas, store: None, sockets, workspace, caches })
+    }
+
+    /// Whether a path lies where a sandbox shows something of its own.
+    pub fn replaces(path: &Path) -> bool {
+        ["/tmp", "/var/tmp", "/run", "/var/run", "/dev"].iter().any(|area| path.starts_with(area))
     }
 
     /// The same with the record neither readable nor writable, whatever else was asked for. To be
@@ -132,6 +145,19 @@ impl Policy {
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
+    }
+
+    /// The same with the caches writable, each of which has a layer of its own. The layers of all
+    /// projects lie in `base`.
+    pub(crate) fn with_writable_caches(&self, base: &Path) -> Self {
+        let mut policy = self.clone();
+        let caches = self.caches.iter();
+        let rules = caches.map(|cache| PathRule::new(PathGrant::AllowWrite, cache.clone()));
+        policy.rules.extend(rules);
+        if let Ok(base) = base.canonicalize() {
+            policy.rules.push(PathRule::new(PathGrant::DenyRead, base));
+        }
+        policy
     }
 
     pub(crate) fn access(&self, path: &Path) -> PathAccess {

@@ -75,6 +75,8 @@ pub enum RefusalReason {
     SandboxHome(PathBuf),
     /// Nothing outlives a sandbox.
     SandboxDetach,
+    /// Rules were given for a sandbox, and there is none.
+    SandboxOff,
     /// A front end's own reason, in its own words; only front ends make these.
     Other(String),
 }
@@ -137,7 +139,8 @@ impl RefusalReason {
             Self::SandboxPath { .. }
             | Self::SandboxOwnPath(_)
             | Self::SandboxHome(_)
-            | Self::SandboxDetach => Some(RequestField::Sandbox),
+            | Self::SandboxDetach
+            | Self::SandboxOff => Some(RequestField::Sandbox),
             Self::StringsTooLong { .. }
             | Self::RedactionPattern { .. }
             | Self::Redaction(_)
@@ -223,6 +226,9 @@ impl fmt::Display for RefusalReason {
                 f,
                 "sandbox: in {} everything of yours would be writable; work in the directory of a project",
                 path.display()
+            ),
+            Self::SandboxOff => f.write_str(
+                "rules for a sandbox were given, and none was asked for; ask for one or leave the rules out",
             ),
             Self::SandboxDetach => {
                 f.write_str("sandbox: no process can be left running, since nothing outlives a sandbox")

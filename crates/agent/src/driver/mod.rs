@@ -18,6 +18,7 @@ mod report_run;
 mod session;
 mod steered_plan;
 mod task;
+mod task_sandbox;
 mod verification;
 
 pub use agent_loop::{FinishedLoop, run};
@@ -25,5 +26,6 @@ pub use event::{AgentDisplay, AgentEvent, AgentRunError, LiveLine, StoppedLoop, 
 pub use report_run::{ReportError, VerificationReport};
 pub use session::{AgentSession, StartError};
 pub use task::{AgentTask, OfferServer, RunOptions, ServerOffer, TaskError};
+pub use task_sandbox::TaskSandbox;
 
 use agent_loop::AgentLoop;

@@ -15,6 +15,7 @@ use retake_runner::config::Config;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_store::{Error, Store, StoredLoop};
+use retake_types::SandboxRequest;
 use retake_types::loop_record::matrix::{CellKey, Disturbance, MatrixEntry, MatrixLoopPlan};
 
 use crate::{Failure, context, init, term, words};
@@ -122,6 +123,7 @@ pub(super) fn project(
         shared: None,
         unset: git_variables(),
         redact: true,
+        sandbox: SandboxRequest::default(),
     };
     Ok((project, config))
 }

@@ -12,6 +12,7 @@ use retake_matrix::plan::ScheduleMode;
 use retake_matrix::stats::{Comparison, Gate, Verdict};
 use retake_runner::signals;
 use retake_runner::worker::Worker;
+use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::matrix::Disturbance;
 use retake_types::{LoopId, parse_duration};
 use serde::Serialize;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use super::events::{self, EventScreen};
 use super::open::{self, Common, Filters, IfMissing, margin};
 use super::{compare, remote, table, words};
+use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
 /// Run what has no successful run yet, every iteration of all cells in a new random order
@@ -29,6 +31,8 @@ use crate::{Exit, Failure, context, term};
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     #[command(flatten)]
     filters: Filters,
     /// Add so many iterations to every cell
@@ -141,6 +145,10 @@ const UNDECIDED: usize = 32;
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
     project.redact = !args.no_redact;
+    project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
+    if args.on.is_some() && project.sandbox.is_on() {
+        return Err(Failure::Usage(crate::words::SANDBOX_IS_LOCAL.to_owned()));
+    }
     let screen = EventScreen::new(args.quiet);
     let mut executor = match &args.on {
         Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),

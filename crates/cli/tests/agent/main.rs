@@ -8,6 +8,7 @@ mod common;
 mod model;
 
 mod completion;
+mod confined;
 mod gate;
 mod notifications;
 mod real;
