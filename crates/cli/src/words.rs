@@ -10,7 +10,7 @@ use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError,
-    SandboxPart, text,
+    SandboxPart, StartFailure, text,
 };
 
 use crate::term;

@@ -245,7 +245,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let left = base.path().join(format!("x-1{TEMPORARY}1-0/a/work/work"));
         make(&left).unwrap();
-        std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0o000)).unwrap();
         let old = base.path().join("old-1");
         drop(locked(&old).unwrap());
         let lock = File::options().write(true).open(old.join(LOCK)).unwrap();

@@ -9,8 +9,7 @@ use crate::confinement::{self, AgentConfinement};
 use crate::settings::Settings;
 use crate::workspace::Workspace;
 
-/// What is asked of every run of a task. One policy for all of them, so that they share their
-/// temporary files.
+/// What is asked of every run of a task: one policy for all of them.
 #[derive(Clone, Debug, Default)]
 pub struct TaskSandbox {
     request: SandboxRequest,

@@ -43,13 +43,10 @@ fn the_agent_its_hooks_and_its_gate_write_only_in_the_project() {
         plant("pre"),
         plant("post")
     );
-    let step = format!(
-        "start\n{}\necho made > made\necho x > /tmp/shared\ncomplete\nresult",
-        plant("agent")
-    );
+    let step = format!("start\n{}\necho made > made\ncomplete\nresult", plant("agent"));
     sandbox.agent(&extra, &[&step]);
     sandbox.workspace("task", &[]);
-    let gate = format!("{}; cat /tmp/shared made && touch gate", plant("gate"));
+    let gate = format!("{}; cat made && touch gate", plant("gate"));
     let called = confined(&sandbox, &["--verify", &gate]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 completed");

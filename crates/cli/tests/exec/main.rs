@@ -6,6 +6,8 @@
 mod common;
 
 mod confined;
+mod confined_by_configuration;
+mod confined_caches;
 mod effects;
 mod escapes;
 mod faults;
