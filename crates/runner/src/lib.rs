@@ -36,4 +36,5 @@ pub mod screen;
 pub mod signals;
 pub mod terminal;
 pub mod unified_diff;
+pub mod wanted_metrics;
 pub mod worker;

@@ -13,7 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::request::{
-    CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, RedactionRequest, StdinSource,
+    CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, MetricsRequest,
+    RedactionRequest, StdinSource,
 };
 use crate::{
     CorrelationIds, Intent, LeftProcess, OsText, ProgramFile, RanOn, RedactedParts, RunError,
@@ -246,7 +247,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         nice: _,
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
-        effects: EffectsRequest { track, exact: _, tests: _, metrics: _ },
+        effects: EffectsRequest { track, exact: _, tests: _, metrics },
         sandbox: SandboxRequest { mode: _, paths, sockets },
         labels,
         correlation_ids,
@@ -272,6 +273,9 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
     }
     if let Some(track) = track {
         parts.track = redact_path(track, redactor);
+    }
+    for text in metrics.iter_mut().flat_map(MetricsRequest::texts_mut) {
+        text.redact(redactor);
     }
     for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets) {
         parts.sandbox |= redact_path(path, redactor);

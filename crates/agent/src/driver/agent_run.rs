@@ -20,6 +20,7 @@ use crate::log::Log;
 use crate::plan::{AgentPlan, AgentStopReason};
 
 use super::event::{AgentDisplay, LiveLine};
+use super::tool_tests::OpenCalls;
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -75,6 +76,7 @@ pub(super) struct AgentObserver<'a> {
     said: Tail,
     /// For an agent without an event stream: all that it prints.
     parser: Option<TestOutputParser>,
+    calls: OpenCalls,
     tests: Option<TestResults>,
     state_read_only: bool,
 }
@@ -102,6 +104,7 @@ impl<'a> AgentObserver<'a> {
             shared: Arc::default(),
             said: Tail::default(),
             parser: (effects.parse_tests && !events).then(TestOutputParser::new),
+            calls: OpenCalls::default(),
             tests: None,
             state_read_only: false,
             reporting,
@@ -148,7 +151,7 @@ impl<'a> AgentObserver<'a> {
     }
 
     fn follow(&mut self, bytes: Option<&[u8]>) {
-        let Self { reader, shown, reporting, effects, said, tests, .. } = self;
+        let Self { reader, shown, reporting, effects, said, calls, tests, .. } = self;
         let (kind, state_read_only) = (self.kind, &mut self.state_read_only);
         let mut each = |event: &StreamEvent<'_>| {
             let result = match event {
@@ -159,6 +162,7 @@ impl<'a> AgentObserver<'a> {
                 reporting.log.output(&text);
                 reporting.display.detail(&text);
             }
+            calls.see(event);
             if let StreamEvent::ToolResult { is_error: true, .. } = event {
                 *state_read_only |= confinement::cannot_write_state(kind, &result);
             }
@@ -169,9 +173,9 @@ impl<'a> AgentObserver<'a> {
                         said.push(b"\n");
                     }
                 }
-                StreamEvent::ToolResult { exit_code, is_error, .. } if effects.parse_tests => {
+                StreamEvent::ToolResult { id, exit_code, is_error, .. } if effects.parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    if !may_hold_tests(&result) {
+                    if !calls.returned(id) || !may_hold_tests(&result) {
                         return;
                     }
                     let mut parser = TestOutputParser::new();

@@ -15,10 +15,12 @@ pub mod interactive;
 mod iteration;
 pub mod recorded_loop;
 mod report_run;
+pub mod rollback;
 mod session;
 mod steered_plan;
 mod task;
 mod task_sandbox;
+mod tool_tests;
 mod verification;
 
 pub use agent_loop::{FinishedLoop, run};

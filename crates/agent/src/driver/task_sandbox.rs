@@ -37,11 +37,10 @@ impl TaskSandbox {
         };
         let mut needed = SandboxRequest { paths: agent.paths.clone(), ..SandboxRequest::default() };
         let dir = workspace.dir();
-        let control = crate::control::Mailbox::directory(workspace);
-        std::fs::create_dir_all(&control)?;
+        workspace.make_loop_state_dir()?;
         needed.paths.push(PathRule::new(PathGrant::AllowWrite, dir.to_owned()));
         // They name commands, and steer the loop.
-        for path in [workspace.metadata_path(), control] {
+        for path in [workspace.metadata_path(), workspace.loop_state_dir().to_owned()] {
             needed.paths.push(PathRule::new(PathGrant::DenyWrite, path));
         }
         Ok(Self { request: asked.with_rules(&needed), agent })

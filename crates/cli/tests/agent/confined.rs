@@ -64,7 +64,7 @@ fn what_names_commands_and_steers_the_loop_cannot_be_written() {
     }
     // The file is replaced by retake itself between two iterations.
     let step = "start\ncd $RETAKE_WORKSPACE_PATH\n\
-        for f in .metadata.json .control/stop ../../config.yml; do\n\
+        for f in .metadata.json ../../config.yml; do\n\
         (echo x >> $f) 2>/dev/null && echo $f >> $dir/written; done\n\
         mv .metadata.json m 2>/dev/null && echo moved >> $dir/written\n\
         [ $n = 3 ] && complete || progress $n 3\nresult";
