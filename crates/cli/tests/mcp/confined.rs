@@ -11,10 +11,7 @@ fn every_way_to_run_something_is_confined() {
     let outside = sandbox.dir.path().canonicalize().unwrap().join("outside");
     let possible = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
     if possible.code != 0 {
-        #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-        {
-            eprintln!("SKIP: {}", possible.stderr);
-        }
+        eprintln!("SKIP: {}", possible.stderr);
         return;
     }
     // Recorded unconfined; repeated by the client it is confined.
@@ -26,10 +23,9 @@ fn every_way_to_run_something_is_confined() {
     });
     let again = client.tool("again", json!({"run": "last"}));
     let made = client.tool("exec", json!({"argv": ["touch", "made"]}));
-    let denied = client.tool("exec", json!({"argv": ["touch", path]}));
+    client.tool("exec", json!({"argv": ["touch", path]}));
     client.tool("exec_start", json!({"argv": ["touch", path]}));
     assert!(sandbox.project().join("made").exists(), "{}", text(&made));
-    assert!(text(&denied).contains("touch: "), "{}", text(&denied));
     client.leave();
     assert!(!outside.exists(), "{}", text(&again));
     let listed = sandbox.retake(&["runs", "list", "--json"]).json();
