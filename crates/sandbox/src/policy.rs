@@ -46,12 +46,12 @@ pub(crate) enum Area {
 pub struct Policy {
     pub(crate) rules: Vec<PathRule>,
     pub(crate) areas: Vec<(PathBuf, Area)>,
+    /// The directory that is writable because the command runs there.
+    pub(crate) workspace: Option<PathBuf>,
     /// Where the record is, if it exists.
     pub(crate) store: Option<PathBuf>,
     /// Whether sockets outside were allowed.
     pub(crate) sockets: bool,
-    /// The directory that is writable by default.
-    pub(crate) workspace: Option<PathBuf>,
     /// Caches that may have a writable layer: no rule is about them.
     pub(crate) caches: Vec<PathBuf>,
 }
@@ -158,6 +158,11 @@ impl Policy {
             policy.rules.push(PathRule::new(PathGrant::DenyRead, base));
         }
         policy
+    }
+
+    /// The directory that is writable because the command runs there.
+    pub fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref()
     }
 
     pub(crate) fn access(&self, path: &Path) -> PathAccess {

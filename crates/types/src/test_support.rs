@@ -66,8 +66,9 @@ fn sandbox() -> impl Strategy<Value = SandboxRequest> {
     let mode = select(vec![SandboxMode::Off, SandboxMode::BestEffort, SandboxMode::Strict]);
     let grant = select(vec![AllowRead, DenyRead, AllowWrite, DenyWrite]);
     let rule = (grant, os_text()).prop_map(|(grant, path)| PathRule::new(grant, path));
-    (mode, vec(rule, 0..3), vec(os_text(), 0..3))
-        .prop_map(|(mode, paths, sockets)| SandboxRequest { mode, paths, sockets })
+    (mode, vec(rule, 0..3), vec(os_text(), 0..3), any::<bool>()).prop_map(
+        |(mode, paths, sockets, quarantine)| SandboxRequest { mode, paths, sockets, quarantine },
+    )
 }
 
 fn any_u64() -> impl Strategy<Value = Option<u64>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use retake_types::RefusalReason;
-use retake_types::loop_record::agent::{HookTime, WaitCause};
+use retake_types::loop_record::agent::{HookTime, Iteration, WaitCause};
 
 use crate::adapters::AgentKind;
 use crate::display::Live;
@@ -22,6 +22,8 @@ pub enum AgentEvent<'a> {
     IterationStarted {
         number: u32,
     },
+    /// An iteration is over, and recorded.
+    IterationEnded(&'a Iteration),
     /// An iteration counts as failed.
     IterationFailed {
         number: u32,

@@ -417,6 +417,7 @@ impl AgentLoop {
             self.session.display.event(AgentEvent::IterationFailed { number, why });
             self.notifier.notify(Notification::error(name.as_str(), number, why));
         }
+        self.session.display.event(AgentEvent::IterationEnded(&iteration));
         self.session.display.event(AgentEvent::Status(completion));
         let remaining = completion.remaining;
         let notification = Notification::iteration(name.as_str(), number, status, remaining);

@@ -313,6 +313,11 @@ impl Workspace {
         self.text(&self.instructions_path())
     }
 
+    pub fn write_instructions(&self, text: &str) -> Result<(), WorkspaceError> {
+        let path = self.instructions_path();
+        files::replace(&path, text.as_bytes()).map_err(at(&path))
+    }
+
     pub fn status_instructions(&self) -> Result<Option<String>, WorkspaceError> {
         self.text(&self.status_instructions_path())
     }

@@ -224,6 +224,10 @@ pub(super) fn rollback_error(error: &RollbackError, name: &Name) -> String {
     }
 }
 
+pub(super) fn no_such_iteration(name: &Name, number: u32) -> String {
+    format!("{name} has no iteration {number}; `retake agent show {name}` lists them")
+}
+
 pub(super) fn no_checkpoints(name: &Name) -> String {
     format!("{name} has no checkpoints; run it with --checkpoint")
 }

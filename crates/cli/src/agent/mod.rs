@@ -3,6 +3,7 @@
 mod archive;
 mod checkpoints;
 mod messages;
+mod one_iteration;
 mod project;
 mod run;
 mod screen;

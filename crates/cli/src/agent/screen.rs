@@ -67,6 +67,10 @@ impl AgentScreen {
             AgentStopReason::Stagnation => self.message(&messages::stagnation(stopped.idle)),
             AgentStopReason::Failed => {}
             AgentStopReason::VerifyFailed => self.error(messages::not_accepted()),
+            AgentStopReason::Interrupted | AgentStopReason::Stopped => {
+                self.message(&format!("Stopped: {}", messages::stop_reason(stopped.reason)));
+                self.message(&format!("→ Continue: retake agent run {}", stopped.workspace));
+            }
             other => self.message(&format!("Stopped: {}", messages::stop_reason(other))),
         }
     }
@@ -83,6 +87,9 @@ impl AgentDisplay for AgentScreen {
             }
             AgentEvent::IterationStarted { number } => {
                 self.message(&messages::running_iteration(number));
+            }
+            AgentEvent::IterationEnded(iteration) => {
+                self.message(&display::iteration_line(iteration));
             }
             AgentEvent::IterationFailed { number, why } => {
                 self.error(&format!("{}: {why}", messages::iteration_failed(number)));

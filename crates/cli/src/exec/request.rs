@@ -187,6 +187,7 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
         mode: mode.unwrap_or_default(),
         paths: paths.collect(),
         sockets: sockets.collect(),
+        quarantine: args.given(ExecFlag::Quarantine),
     }
 }
 

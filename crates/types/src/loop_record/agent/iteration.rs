@@ -273,7 +273,22 @@ impl Iteration {
             tokens: self.tokens(),
             session_id: self.facts.session_id.as_deref(),
             run_id: self.facts.run_id,
+            error: self.facts.error.as_deref(),
+            denials: self.facts.denials.unwrap_or(0),
+            denied_tools: self.facts.denied_tools.as_deref(),
+            prompt: &self.prompt,
         }
+    }
+
+    /// Files that it changed in any way.
+    pub fn changed_files(&self) -> Option<usize> {
+        let result = self.result.as_ref()?;
+        let lists = [&result.files_modified, &result.files_created, &result.files_deleted];
+        Some(lists.iter().map(|list| list.len()).sum())
+    }
+
+    pub fn test_results(&self) -> Option<&TestResults> {
+        self.result.as_ref()?.test_results.as_ref()
     }
 }
 
@@ -299,6 +314,10 @@ pub struct IterationRow<'a> {
     tokens: Option<u64>,
     session_id: Option<&'a str>,
     run_id: Option<RunId>,
+    error: Option<&'a str>,
+    denials: u64,
+    denied_tools: Option<&'a str>,
+    prompt: &'a str,
 }
 
 #[cfg(test)]
@@ -321,14 +340,15 @@ mod tests {
         let json = serde_json::to_string(&iteration.row()).unwrap();
         let expected = "number status startedAt endedAt exitCode filesModified filesCreated \
                         filesDeleted testsRun testResults contextUsagePercent progressDetected \
-                        summary durationMs costUsd tokens sessionId runId";
+                        summary durationMs costUsd tokens sessionId runId error denials \
+                        deniedTools prompt";
         let mut from = 0;
         for key in expected.split_whitespace() {
             let at = json[from..].find(&format!("\"{key}\":")).expect(key);
             from += at;
         }
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(value.as_object().unwrap().len(), 18);
+        assert_eq!(value.as_object().unwrap().len(), 22);
     }
 
     #[test]
