@@ -72,7 +72,7 @@ fn keeper<'a>(
         };
         // Looked at first: what is replaced meanwhile is then found to have changed.
         let covered = Covered::by(whole);
-        let keeper = start(whole, mode, given_input, settings)?;
+        let keeper = start(whole, (mode, given_input), Reports::Denials, settings)?;
         let store = store.map(Path::to_owned);
         let policy = policy.clone();
         *known = Some(ConfinedKeeper { policy, store, mode, given_input, covered, keeper });
@@ -88,7 +88,7 @@ fn keeper<'a>(
 }
 
 /// A keeper for whoever runs commands off the record, confined by this policy and without the
-/// record.
+/// record. Starts no thread, and so reports nothing that is denied.
 pub fn start_keeper(
     request: &SandboxRequest,
     cwd: &Path,
@@ -106,7 +106,7 @@ pub fn start_keeper(
         Ok(store) => policy.without_store(store),
         Err(_) => policy,
     };
-    start(&policy, request.mode, false, settings)
+    start(&policy, (request.mode, false), Reports::Nothing, settings)
 }
 
 /// What this machine can do, found out by doing it.
@@ -115,6 +115,10 @@ pub struct SandboxProbe {
     /// `None` where nothing can be confined.
     pub level: Option<SandboxLevel>,
     pub landlock_abi: u32,
+    /// Whether system calls can be filtered.
+    pub seccomp: bool,
+    /// Whether what is denied can be reported.
+    pub seccomp_notification: bool,
     /// What keeps the full level from being had.
     pub lacking: Option<SandboxFailure>,
 }
@@ -125,31 +129,50 @@ pub fn probe() -> SandboxProbe {
     let temp = std::env::temp_dir();
     let places = Places { cwd: &temp, project: None, home: None, program: None };
     let landlock_abi = retake_sandbox::landlock_abi();
+    let [seccomp, seccomp_notification] = retake_sandbox::seccomp_available();
+    let found = |level, lacking| SandboxProbe {
+        level,
+        landlock_abi,
+        seccomp,
+        seccomp_notification,
+        lacking,
+    };
     let attempt = |mode| {
         let policy = Policy::new(&request, &places).ok()?;
-        Some(start(&policy, mode, false, KeeperSettings::default()))
+        Some(start(&policy, (mode, false), Reports::Nothing, KeeperSettings::default()))
     };
     let level = |keeper: &Keeper| keeper.confinement().map(Confinement::level);
     let lacking = match attempt(SandboxMode::Strict) {
         Some(Ok(keeper)) => {
-            return SandboxProbe { level: level(&keeper), landlock_abi, lacking: None };
+            return found(level(&keeper), None);
         }
         Some(Err(StartFailure::Sandbox(failure))) => Some(failure),
         _ => None,
     };
     let level = attempt(SandboxMode::BestEffort).and_then(Result::ok).as_ref().and_then(level);
-    SandboxProbe { level, landlock_abi, lacking }
+    found(level, lacking)
+}
+
+/// What a sandbox tells of what goes on inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reports {
+    Denials,
+    /// Also where no thread may be started.
+    Nothing,
 }
 
 fn start(
     policy: &Policy,
-    mode: SandboxMode,
-    given_input: bool,
+    (mode, given_input): (SandboxMode, bool),
+    reports: Reports,
     settings: KeeperSettings,
 ) -> Result<Keeper, StartFailure> {
     let enter = |mut confinement: Confinement| -> Result<Keeper, ConfineError> {
         if given_input {
             confinement.note_given_input();
+        }
+        if reports == Reports::Nothing {
+            confinement.report_nothing();
         }
         if !confinement.satisfies(mode) {
             let promises = confinement.report().dropped;

@@ -44,6 +44,11 @@ pub fn landlock_abi() -> u32 {
     landlock::abi()
 }
 
+/// Whether this kernel filters system calls, and whether it can tell another process of them.
+pub fn seccomp_available() -> [bool; 2] {
+    seccomp::available()
+}
+
 /// Everything that a process needs to confine itself, made before it exists.
 #[derive(Debug)]
 pub struct Confinement {
@@ -76,6 +81,9 @@ impl Confinement {
     /// the writable layers of caches are kept; without, caches are read-only.
     pub fn full(policy: &Policy, base: Option<&Path>) -> Self {
         let layers = base.zip(policy.workspace.as_deref()).and_then(|(base, workspace)| {
+            if policy.caches.is_empty() {
+                return None;
+            }
             // Caches are a convenience: where no layer can be made, they are read-only.
             CacheLayers::new(base, workspace, &policy.caches).ok()
         });
@@ -181,6 +189,11 @@ impl Confinement {
             }
             Mechanism::Landlock { .. } => 0,
         }
+    }
+
+    /// Reports nothing that is denied, which needs a thread.
+    pub fn report_nothing(&mut self) {
+        self.notified = None;
     }
 
     /// Confines the calling process for good, and closes every descriptor above stderr but this
