@@ -6,6 +6,7 @@
 //! Nothing here prints: progress and notices are [`event`]s, which a front end puts into words.
 
 pub mod check;
+pub mod check_sandbox;
 pub mod check_worker;
 pub mod crash_test;
 pub mod error;

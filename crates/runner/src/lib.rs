@@ -25,6 +25,7 @@ pub mod machine;
 pub mod metrics;
 pub mod notice;
 pub mod point_in_time;
+pub mod policy_cache;
 pub mod prepare;
 pub mod project;
 pub mod record_location;

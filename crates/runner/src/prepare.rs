@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -43,7 +44,7 @@ pub struct PreparedRun {
     /// Replacements already made in the intent.
     pub redactions: Redactions,
     /// What it must be confined by.
-    pub policy: Option<Policy>,
+    pub policy: Option<Arc<Policy>>,
 }
 
 /// A request that is refused: the intent it would have had, and every reason.
@@ -138,8 +139,11 @@ fn policy(
     context: &RunContext,
     program: Option<&Path>,
     reasons: &mut Vec<RefusalReason>,
-) -> Option<Policy> {
+) -> Option<Arc<Policy>> {
     if !request.sandbox.is_on() {
+        if request.sandbox.has_rules() {
+            reasons.push(RefusalReason::SandboxOff);
+        }
         return None;
     }
     if request.detach {
@@ -153,7 +157,17 @@ fn policy(
         home: home.as_deref(),
         program: program.as_deref(),
     };
-    let refusal = |error: PolicyError| match error {
+    match context.policies.policy(&request.sandbox, &places) {
+        Ok(policy) => Some(policy),
+        Err(errors) => {
+            reasons.extend(errors.into_iter().map(policy_refusal));
+            None
+        }
+    }
+}
+
+pub(crate) fn policy_refusal(error: PolicyError) -> RefusalReason {
+    match error {
         PolicyError::Path { path, error } => {
             RefusalReason::SandboxPath { path, why: text::plain(&error) }
         }
@@ -163,13 +177,6 @@ fn policy(
             RefusalReason::SandboxParentProxy { variable, problem }
         }
         PolicyError::Ports { most } => RefusalReason::SandboxPorts { most },
-    };
-    match Policy::new(&request.sandbox, &places) {
-        Ok(policy) => Some(policy),
-        Err(errors) => {
-            reasons.extend(errors.into_iter().map(refusal));
-            None
-        }
     }
 }
 

@@ -7,6 +7,8 @@
 //!
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
+mod caches;
+mod covered;
 mod denials;
 mod enter;
 mod host_rules;
@@ -24,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use caches::CacheLayers;
 use denials::Judge;
 use enter::{FailedStep, Setup, part};
 use network::Network;
@@ -33,6 +36,7 @@ use retake_types::{
 };
 use seccomp::Sockets;
 
+pub use covered::Covered;
 pub use denials::{DenialWatch, Entered, WatchedCalls};
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
@@ -43,6 +47,11 @@ pub use proxy::{ParentProxyError, Parents};
 /// The version of Landlock that this kernel has; 0 without it.
 pub fn landlock_abi() -> u32 {
     landlock::abi()
+}
+
+/// Whether this kernel filters system calls, and whether it can tell another process of them.
+pub fn seccomp_available() -> [bool; 2] {
+    seccomp::available()
 }
 
 /// Everything that a process needs to confine itself, made before it exists.
@@ -67,14 +76,36 @@ pub struct Handed {
 
 #[derive(Debug)]
 enum Mechanism {
-    Namespaces { steps: Vec<Step>, slots: Vec<Option<OwnedFd>>, uid_map: Vec<u8>, gid_map: Vec<u8> },
-    Landlock { ruleset: OwnedFd, temp: PrivateTemp },
+    Namespaces {
+        steps: Vec<Step>,
+        slots: Vec<Option<OwnedFd>>,
+        uid_map: Vec<u8>,
+        gid_map: Vec<u8>,
+        layers: Option<CacheLayers>,
+    },
+    Landlock {
+        ruleset: OwnedFd,
+        temp: PrivateTemp,
+    },
 }
 
 impl Confinement {
-    /// The full level. Whether the kernel allows it shows only when it is entered.
-    pub fn full(policy: &Policy) -> Self {
-        let Plan { steps, slots } = plan::plan(policy);
+    /// The full level. Whether the kernel allows it shows only when it is entered. `base` is where
+    /// the writable layers of caches are kept; without, caches are read-only.
+    pub fn full(policy: &Policy, base: Option<&Path>) -> Self {
+        let layers = base.zip(policy.workspace.as_deref()).and_then(|(base, workspace)| {
+            if policy.caches.is_empty() {
+                return None;
+            }
+            // Caches are a convenience: where no layer can be made, they are read-only.
+            CacheLayers::new(base, workspace, &policy.caches).ok()
+        });
+        let made = layers.as_ref().map_or(&[][..], |layers| &layers.layers[..]);
+        let policy = match base.filter(|_| !made.is_empty()) {
+            None => policy,
+            Some(base) => &policy.with_writable_caches(base),
+        };
+        let Plan { steps, slots } = plan::plan(policy, made);
         // SAFETY: no arguments, no failure.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let mechanism = Mechanism::Namespaces {
@@ -82,6 +113,7 @@ impl Confinement {
             slots: (0..slots).map(|_| None).collect(),
             uid_map: format!("{uid} {uid} 1").into_bytes(),
             gid_map: format!("{gid} {gid} 1").into_bytes(),
+            layers,
         };
         let filter = seccomp::filter(Sockets::Namespaced);
         let (notified, judge) = (denials::program(), Arc::new(Judge::full(policy)));
@@ -175,16 +207,15 @@ impl Confinement {
     /// otherwise be written where nothing can be.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let temp = self.temp();
-        let cache = |name: &str| temp.join(".cache").join(name).into_os_string();
-        let list: [(&str, OsString); 6] = [
-            ("TMPDIR", temp.into()),
-            ("XDG_CACHE_HOME", temp.join(".cache").into()),
-            ("NPM_CONFIG_CACHE", cache("npm")),
-            ("PIP_CACHE_DIR", cache("pip")),
-            ("GOCACHE", cache("go-build")),
-            ("RETAKE_STORE", temp.join(".retake").into()),
-        ];
-        let list = list.into_iter().map(|(name, value)| (name.into(), value));
+        let layered: Vec<PathBuf> = match &self.mechanism {
+            Mechanism::Namespaces { layers: Some(layers), .. } => {
+                layers.layers.iter().map(|layer| layer.cache.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let own = [("TMPDIR", temp.to_owned()), ("RETAKE_STORE", temp.join(".retake"))];
+        let list = own.into_iter().chain(caches::variables(&layered, temp));
+        let list = list.map(|(name, value)| (name.into(), value.into()));
         list.chain(self.network.variables()).collect()
     }
 
@@ -200,6 +231,11 @@ impl Confinement {
             }
             Mechanism::Landlock { .. } => 0,
         }
+    }
+
+    /// Reports nothing that is denied, which needs a thread.
+    pub fn report_nothing(&mut self) {
+        self.notified = None;
     }
 
     /// Confines the calling process for good, and closes every descriptor above stderr but this
@@ -230,7 +266,7 @@ impl Confinement {
             enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
         };
         match &mut self.mechanism {
-            Mechanism::Namespaces { steps, slots, uid_map, gid_map } => {
+            Mechanism::Namespaces { steps, slots, uid_map, gid_map, .. } => {
                 close(&[kept])?;
                 enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
                 enter::carry_out(steps, slots, self.abi)

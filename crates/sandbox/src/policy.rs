@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use retake_types::{NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
 
+use crate::caches;
 use crate::lists::{GIT_PROTECTED, PROTECTED, RUN_KEPT, SECRETS};
 use crate::network::MOST_PORTS;
 use crate::proxy::{ParentProxyError, Parents};
@@ -60,6 +61,8 @@ pub struct Policy {
     pub(crate) network: NetworkRequest,
     /// The proxies that this machine goes out through.
     pub(crate) parents: Parents,
+    /// Caches that may have a writable layer: no rule is about them.
+    pub(crate) caches: Vec<PathBuf>,
 }
 
 impl Policy {
@@ -131,9 +134,16 @@ impl Policy {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
         let sockets = !allowed_sockets.is_empty();
+        let mut caches = home.as_deref().map(caches::existing).unwrap_or_default();
         let network = request.network.clone();
         let rules = rules.merged();
-        Ok(Self { rules, areas, workspace, store: None, sockets, network, parents })
+        caches.retain(|cache| !rules.iter().any(|rule| cache.starts_with(rule.path.as_path())));
+        Ok(Self { rules, areas, store: None, sockets, workspace, network, parents, caches })
+    }
+
+    /// Whether a path lies where a sandbox shows something of its own.
+    pub fn replaces(path: &Path) -> bool {
+        ["/tmp", "/var/tmp", "/run", "/var/run", "/dev"].iter().any(|area| path.starts_with(area))
     }
 
     /// The same with the record neither readable nor writable, whatever else was asked for. To be
@@ -146,6 +156,19 @@ impl Policy {
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
+    }
+
+    /// The same with the caches writable, each of which has a layer of its own. The layers of all
+    /// projects lie in `base`.
+    pub(crate) fn with_writable_caches(&self, base: &Path) -> Self {
+        let mut policy = self.clone();
+        let caches = self.caches.iter();
+        let rules = caches.map(|cache| PathRule::new(PathGrant::AllowWrite, cache.clone()));
+        policy.rules.extend(rules);
+        if let Ok(base) = base.canonicalize() {
+            policy.rules.push(PathRule::new(PathGrant::DenyRead, base));
+        }
+        policy
     }
 
     /// The directory that is writable because the command runs there.

@@ -86,6 +86,15 @@ const ABSENT: [c_long; 4] = [
     libc::SYS_clone3,
 ];
 
+/// Whether the kernel filters system calls, and whether it can tell another process of them.
+pub(crate) fn available() -> [bool; 2] {
+    const GET_ACTION_AVAIL: libc::c_uint = 2;
+    [libc::SECCOMP_RET_ERRNO, libc::SECCOMP_RET_USER_NOTIF].map(|action: u32| {
+        // SAFETY: reads one number.
+        unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0u32, &raw const action) == 0 }
+    })
+}
+
 /// The program for the kernel.
 pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
     let mut program = vec![

@@ -89,6 +89,8 @@ pub enum RefusalReason {
     },
     /// Nothing outlives a sandbox.
     SandboxDetach,
+    /// Rules were given for a sandbox, and there is none.
+    SandboxOff,
     /// A front end's own reason, in its own words; only front ends make these.
     Other(String),
 }
@@ -154,7 +156,8 @@ impl RefusalReason {
             | Self::SandboxHost { .. }
             | Self::SandboxParentProxy { .. }
             | Self::SandboxPorts { .. }
-            | Self::SandboxDetach => Some(RequestField::Sandbox),
+            | Self::SandboxDetach
+            | Self::SandboxOff => Some(RequestField::Sandbox),
             Self::StringsTooLong { .. }
             | Self::RedactionPattern { .. }
             | Self::Redaction(_)
@@ -248,6 +251,9 @@ impl fmt::Display for RefusalReason {
             Self::SandboxPorts { most } => {
                 write!(f, "sandbox: more than {most} ports of this machine; leave some out")
             }
+            Self::SandboxOff => f.write_str(
+                "rules for a sandbox were given, and none was asked for; ask for one or leave the rules out",
+            ),
             Self::SandboxDetach => {
                 f.write_str("sandbox: no process can be left running, since nothing outlives a sandbox")
             }

@@ -54,6 +54,29 @@ impl SandboxRequest {
     pub fn is_on(&self) -> bool {
         self.mode != SandboxMode::Off
     }
+
+    /// Whether it says anything besides its mode.
+    pub fn has_rules(&self) -> bool {
+        let mode = self.mode;
+        *self != Self { mode, ..Self::default() }
+    }
+
+    /// The same with further rules that give way to those it has about the same path.
+    #[must_use]
+    pub fn with_rules(mut self, further: &Self) -> Self {
+        let own = self.paths.len();
+        for rule in &further.paths {
+            if !self.paths[..own].iter().any(|known| known.path == rule.path) {
+                self.paths.push(rule.clone());
+            }
+        }
+        for socket in &further.sockets {
+            if !self.sockets.contains(socket) {
+                self.sockets.push(socket.clone());
+            }
+        }
+        self
+    }
 }
 
 /// One rule about a path and everything below it.
@@ -266,6 +289,8 @@ pub enum SandboxPart {
     Landlock,
     Seccomp,
     Descriptors,
+    /// A writable layer over a read-only cache.
+    CacheLayers,
 }
 
 impl SandboxPart {
@@ -281,6 +306,7 @@ impl SandboxPart {
             Self::Landlock => "Landlock",
             Self::Seccomp => "a system call filter",
             Self::Descriptors => "closing descriptors",
+            Self::CacheLayers => "overlay mounts in a namespace",
         }
     }
 }

@@ -38,6 +38,10 @@ use super::{dry_run, recorded_loop};
 /// How much of an iteration's output its history carries; the whole is in the record.
 pub(super) const CARRIED: u64 = 16 * 1024;
 
+/// Why an attempt counts as failed although the agent reports success.
+const STATE_READ_ONLY: &str =
+    "the agent cannot write its own state, so that each of its commands fails; let it write there";
+
 /// An attempt at an iteration, as the plan wants it.
 #[derive(Clone, Copy)]
 pub(super) struct PlannedAttempt {
@@ -194,6 +198,7 @@ impl AgentLoop {
         for (name, value) in offer.variables {
             request.environment.set(name, value);
         }
+        task.sandbox.equip_agent(&mut request);
         let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
         Ok((request, input))
     }
@@ -254,6 +259,10 @@ impl AgentLoop {
         let finished = run.map_err(Unrecorded)?;
         let verdict = match observed.ended_by_us {
             Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
+            // It reports success, and none of its commands ran.
+            _ if observed.state_read_only && finished.outcome.success() => {
+                AttemptVerdict::Failed { why: STATE_READ_ONLY.to_owned() }
+            }
             _ => observed.reading.verdict(kind, &finished.outcome),
         };
         let verdict = match verdict {

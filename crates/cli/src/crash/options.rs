@@ -9,6 +9,7 @@ use std::time::Duration;
 use retake_crash::model::Model;
 use retake_crash::operation::Recording;
 use retake_crash_driver::check::Check;
+use retake_crash_driver::check_sandbox::CheckSandbox;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::fresh_root::FreshRoot;
 use retake_runner::config::Config;
@@ -17,9 +18,11 @@ use retake_runner::project::Project;
 use retake_runner::{prepare, recovery, regular_file};
 use retake_store::Store;
 use retake_store::redact::Redactor;
-use retake_types::parse_duration;
+use retake_types::config::SandboxedCommand;
+use retake_types::{SandboxRequest, parse_duration};
 
 use super::CrashFailure;
+use crate::exec::{self, SandboxArgs};
 use crate::{Failure, context, term, words};
 
 /// How states are explored and reported.
@@ -59,6 +62,8 @@ pub(super) struct ExplorationArgs {
     /// Write the timeline with its findings as one HTML file, too
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArgs,
 }
 
 impl ExplorationArgs {
@@ -167,8 +172,28 @@ impl CrashProject {
         }
     }
 
-    pub(super) fn check(&self, command: &str, timeout: Duration) -> Result<Check, CrashTestError> {
-        let request = Check::request(command, self.here.as_path(), timeout);
+    /// What is asked of checks.
+    pub(super) fn sandbox(&self, args: &SandboxArgs) -> Result<SandboxRequest, Failure> {
+        exec::sandbox_of(SandboxedCommand::Crash, args, &self.config)
+    }
+
+    /// How checks are confined.
+    pub(super) fn check_sandbox<'a>(
+        &'a self,
+        request: &'a SandboxRequest,
+    ) -> Option<CheckSandbox<'a>> {
+        let (cwd, context) = (self.here.as_path(), &*self.context);
+        request.is_on().then_some(CheckSandbox { request, cwd, context })
+    }
+
+    pub(super) fn check(
+        &self,
+        command: &str,
+        timeout: Duration,
+        sandbox: &SandboxRequest,
+    ) -> Result<Check, CrashTestError> {
+        let mut request = Check::request(command, self.here.as_path(), timeout);
+        request.sandbox = sandbox.clone();
         Check::new(request, &self.context).map_err(CrashTestError::Refused)
     }
 

@@ -14,6 +14,7 @@ use retake_runner::signals;
 
 use super::CrashFailure;
 use super::options::{CrashProject, log_path, read_log, some_time};
+use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, term};
 
 /// Check the state of a finding again; exits with 1 if it still fails, 0 if it recovers
@@ -39,6 +40,8 @@ pub(super) struct Args {
     /// Put the state into this directory, which must not exist, instead of checking it
     #[arg(long, value_name = "DIR", conflicts_with = "verify")]
     into: Option<PathBuf>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
@@ -106,8 +109,11 @@ fn check(
     let timeout = args.verify_timeout.unwrap_or_else(|| {
         Duration::from_millis(found.map_or(30_000, |found| found.verify_timeout_ms))
     });
-    let check = project.check(&verify, timeout)?;
-    let mut workers = CheckWorkers::start(1, root, true).map_err(CrashTestError::NoWorkers)?;
+    let sandbox = project.sandbox(&args.sandbox)?;
+    let check = project.check(&verify, timeout, &sandbox)?;
+    let confined = project.check_sandbox(&sandbox);
+    let mut workers =
+        CheckWorkers::start_confined(1, root, true, confined).map_err(CrashTestError::NoWorkers)?;
     if let Some(reason) = workers.other_path.clone() {
         term::say(&ReportNote::OtherPath(reason).to_string());
     }

@@ -17,6 +17,8 @@ use retake_runner::config::Config;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_store::{Error, Store, StoredLoop};
+use retake_types::SandboxRequest;
+use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::matrix::{CellKey, Disturbance, MatrixEntry, MatrixLoopPlan};
 
 use crate::{Failure, context, init, term, words};
@@ -137,6 +139,7 @@ pub(super) fn project_of(
         shared: None,
         unset: git_variables(),
         redact: true,
+        sandbox: config.sandbox.request(SandboxedCommand::Matrix, None, SandboxRequest::default()),
     };
     Ok((project, config))
 }

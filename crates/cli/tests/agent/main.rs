@@ -9,6 +9,7 @@ mod model;
 
 mod checkpoints;
 mod completion;
+mod confined;
 mod gate;
 mod notifications;
 mod planted;

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod confined;
 mod env;
 mod leftovers;
 mod programs;

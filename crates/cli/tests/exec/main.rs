@@ -6,6 +6,9 @@
 mod common;
 
 mod confined;
+mod confined_by_configuration;
+mod confined_caches;
+mod degraded;
 mod denied;
 mod effects;
 mod escapes;

@@ -4,6 +4,7 @@
 //! A value that cannot be read is an error, never a default; all errors are reported at once.
 
 pub mod edit;
+mod sandbox;
 mod value;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 use retake_types::config::{
     AgentConfig, AgentValue, AuditConfig, ExecutionConfig, GivenValue, PolicyConfig, PolicyPreset,
-    RedactionConfig, SlurmConfig, UnknownKey, find, is_group, keys, misspelled_section,
+    RedactionConfig, SandboxConfig, SlurmConfig, UnknownKey, find, is_group, keys,
+    misspelled_section,
 };
 use retake_types::{EnvMode, ShellMode, text};
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
@@ -53,6 +55,7 @@ pub struct Config {
     /// `record.push`: a PostgreSQL database that gets every run.
     pub push: Option<String>,
     pub slurm: SlurmConfig,
+    pub sandbox: SandboxConfig,
     pub policy: PolicyConfig,
     pub agent: AgentConfig,
     layers: Layers,
@@ -99,7 +102,8 @@ impl Config {
             }
         }
         errors.extend(unknown_variables());
-        if errors.is_empty() { Ok(layers.typed()) } else { Err(ConfigErrors(errors)) }
+        let sandbox = layers.sandbox(project, &mut errors);
+        if errors.is_empty() { Ok(layers.typed(sandbox)) } else { Err(ConfigErrors(errors)) }
     }
 
     /// Every key with its value and where that comes from.
@@ -245,7 +249,7 @@ impl Layers {
         Some(Theirs { misspelled: misspelled_section(name, inside) })
     }
 
-    fn typed(self) -> Config {
+    fn typed(self, sandbox: SandboxConfig) -> Config {
         let execution = ExecutionConfig {
             default_timeout: self.seconds("execution.default_timeout_seconds"),
             grace: self.seconds("execution.grace_seconds"),
@@ -307,6 +311,7 @@ impl Layers {
                 max_in_flight: self.number("slurm.max_in_flight"),
                 pack: self.number("slurm.pack"),
             },
+            sandbox,
             policy,
             agent: self.agent(),
             layers: self,
@@ -432,7 +437,8 @@ mod tests {
         let mut layers = Layers::defaults();
         let mut errors = Vec::new();
         layers.read(Path::new("c.yml"), text, &mut errors);
-        (layers.typed(), errors)
+        let sandbox = layers.sandbox(Some(Path::new("/project")), &mut errors);
+        (layers.typed(sandbox), errors)
     }
 
     #[test]

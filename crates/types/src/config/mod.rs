@@ -6,6 +6,7 @@
 
 mod agent_keys;
 mod keys;
+mod sandbox_keys;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use agent_keys::{agent_key, agent_keys};
 pub use keys::{
     Key, KeyKind, UnknownKey, commented_defaults, find, is_group, keys, misspelled_section,
 };
+pub use sandbox_keys::{SandboxConfig, SandboxedCommand};
 
 /// `execution`: how commands run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
