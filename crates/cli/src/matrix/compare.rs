@@ -7,6 +7,7 @@ use retake_matrix::stats::{Comparison, Gate, Reason};
 use serde::Serialize;
 
 use super::open::{Common, Filters, View, percent};
+use super::shown::Shown;
 use crate::{Exit, Failure, term};
 
 /// Say whether B is faster than A, slower, the same, or not sure
@@ -53,6 +54,7 @@ struct Family<'a> {
 pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
+    let shown = Shown::of(&view.project);
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
         let pairs = baselines(&view.matrix);
         if pairs.is_empty() {
@@ -60,9 +62,9 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         }
         let family = samples.compare(&pairs, args.margin, &view.resources);
         if args.common.json {
-            term::document(&Family { comparisons: &family })?;
+            shown.document(&Family { comparisons: &family })?;
         } else {
-            tell(&family)?;
+            tell(&family, &shown)?;
         }
         advise(&family);
         return Ok(gate(&args.fail_if, &family));
@@ -85,11 +87,11 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         _ => samples.compare_with_whole(&pairs, args.margin, &view.resources, (a, b)),
     };
     if args.common.json {
-        term::document(&Document { whole: &whole, cells: &cells })?;
+        shown.document(&Document { whole: &whole, cells: &cells })?;
     } else {
-        tell(std::slice::from_ref(&whole))?;
+        tell(std::slice::from_ref(&whole), &shown)?;
         for cell in &cells {
-            term::data(format!("  {}\n", term::visible(&cell.sentence())).as_bytes())?;
+            shown.lines(&format!("  {}\n", term::visible(&cell.sentence())))?;
         }
     }
     advise(std::iter::once(&whole).chain(&cells));
@@ -100,9 +102,9 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     }
 }
 
-pub(super) fn tell(family: &[Comparison]) -> Result<(), Failure> {
+fn tell(family: &[Comparison], shown: &Shown) -> Result<(), Failure> {
     for comparison in family {
-        term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+        shown.lines(&format!("{}\n", term::visible(&comparison.sentence())))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use retake_matrix::stats::{Comparison, Criteria, summarise, value_text};
 use retake_matrix::table::Table;
 
 use super::open::{Common, Filters, View, percent};
+use super::shown::Shown;
 use crate::{Exit, Failure, term};
 
 /// Say which axis a difference comes from, or that it takes several together
@@ -35,12 +36,13 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let pairs = baselines(&view.matrix);
     let comparisons = samples.compare(&pairs, args.margin, &view.resources);
     let explanation = explained(&table, &comparisons, args.margin);
+    let shown = Shown::of(&view.project);
     if args.common.json {
-        term::document(&explanation)?;
+        shown.document(&explanation)?;
         return Ok(Exit::OK);
     }
     let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table, samples.unit.as_deref()));
-    term::data(term::visible_lines(&text).as_bytes())?;
+    shown.lines(&text)?;
     Ok(Exit::OK)
 }
 

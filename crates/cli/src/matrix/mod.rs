@@ -12,6 +12,7 @@ mod open;
 mod remote;
 mod report;
 mod run;
+mod shown;
 mod status;
 mod table;
 mod words;

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::explain::explained;
 use super::open::{Common, Filters, View, percent};
+use super::shown::Shown;
 use super::words;
 use crate::{Exit, Failure, term};
 
@@ -48,7 +49,7 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         (given, _) => given.to_vec(),
     };
     let page = page(&view, &metrics, args.margin)?;
-    let html = render(&page);
+    let html = Shown::of(&view.project).text(&render(&page));
     let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
     if args.output == Path::new("-") {
         term::data(html.as_bytes())?;

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::events::{self, EventScreen};
 use super::open::{self, Common, Filters, IfMissing, margin};
+use super::shown::Shown;
 use super::{compare, remote, table, words};
 use crate::{Exit, Failure, context, term};
 
@@ -171,7 +172,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let exit = run
         .run(&mut workers, matrix, executor.as_mut())
         .map_err(remote::failure)
-        .and_then(|result| args.show(&result, &screen));
+        .and_then(|result| args.show(&result, &screen, &Shown::of(&project)));
     let stopped = signals::received();
     if let Some(ended) = workers.into_iter().map(Worker::end).last() {
         context::finish(ended, &config);
@@ -211,7 +212,12 @@ impl Args {
         self.budget.unwrap_or_default().0
     }
 
-    fn show(&self, result: &MatrixRunResult, screen: &EventScreen) -> Result<Exit, Failure> {
+    fn show(
+        &self,
+        result: &MatrixRunResult,
+        screen: &EventScreen,
+        shown: &Shown,
+    ) -> Result<Exit, Failure> {
         let (ok, failed) = (result.ok, result.failed);
         let unavailable: Vec<String> = result.unavailable.iter().map(events::unavailable).collect();
         let skipped: Vec<String> =
@@ -244,7 +250,7 @@ impl Args {
             ));
         }
         if self.common.json {
-            term::document(&Document {
+            shown.document(&Document {
                 loop_id: result.loop_id,
                 seed: result.seed,
                 order: result.order.as_str(),
@@ -258,7 +264,7 @@ impl Args {
                 comparisons: &result.comparisons,
             })?;
         } else if !self.quiet {
-            self.show_table(result)?;
+            self.show_table(result, shown)?;
         }
         if result.all_failed() {
             term::say("every iteration failed; `retake matrix status --failures` lists them");
@@ -277,18 +283,18 @@ impl Args {
 
 impl Args {
     /// The numbers, and what is not decided.
-    fn show_table(&self, result: &MatrixRunResult) -> Result<(), Failure> {
+    fn show_table(&self, result: &MatrixRunResult, shown: &Shown) -> Result<(), Failure> {
         for disturbance in &result.disturbances {
             term::say(&words::disturbance(disturbance));
         }
         let unit = result.unit.as_deref();
         let table = table::render(&self.metric, unit, &result.rows);
-        term::data(term::visible_lines(&table).as_bytes())?;
+        shown.lines(&table)?;
         let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
         // Without a question nobody waits for an answer.
         let asked = self.until_sure.is_some() || !self.fail_if.is_empty();
         for comparison in open.clone().filter(|_| asked) {
-            term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+            shown.lines(&format!("{}\n", term::visible(&comparison.sentence())))?;
         }
         compare::advise(open.filter(|_| asked));
         Ok(())

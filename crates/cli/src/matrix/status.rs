@@ -12,6 +12,7 @@ use retake_types::{RunId, Stream};
 
 use super::events;
 use super::open::{Common, Filters, View};
+use super::shown::Shown;
 use crate::{Exit, Failure, term};
 
 /// Show how far every cell is: successful iterations of those wanted
@@ -46,12 +47,13 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let view = View::open(&args.common, &args.filters, store)?;
     let cells = cells(&view);
     let last = view.last_run();
+    let shown = Shown::of(&view.project);
     if args.common.json {
         let order = last.map_or_else(
             || view.project.config.order.as_str().to_owned(),
             |planned| planned.order.clone(),
         );
-        term::document(&Status {
+        shown.document(&Status {
             cells,
             seed: last.map(|planned| planned.seed),
             order,
@@ -61,12 +63,12 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         return Ok(Exit::OK);
     }
     let draw = if args.compact { compact } else { grid };
-    term::data(term::visible_lines(&draw(&view.matrix.axes, &cells)).as_bytes())?;
+    shown.lines(&draw(&view.matrix.axes, &cells))?;
     for (sha, refs) in view.resources.same_commits() {
         term::say(&events::same_commit(&sha, &refs));
     }
     if args.failures {
-        failures(&view, &cells)?;
+        failures(&view, &cells, &shown)?;
     }
     Ok(Exit::OK)
 }
@@ -75,7 +77,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
 const LINES: usize = 10;
 const BYTES: u64 = 4096;
 
-fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
+fn failures(view: &View, cells: &[StatusCell], shown: &Shown) -> Result<(), Failure> {
     let mut text = String::new();
     for PhaseRow { phase, name, id, exit_code } in phase_failures(view)? {
         text += &format!("\n{name}\n  {phase}  exit:{exit_code}  retake runs logs {id}\n");
@@ -100,8 +102,7 @@ fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
         }
         text += &format!("  again: {}\n", retry(view, cell));
     }
-    term::data(term::visible_lines(&text).as_bytes())?;
-    Ok(())
+    shown.lines(&text)
 }
 
 /// What failed in the last run besides iterations.

@@ -318,6 +318,13 @@ pub(crate) fn cannot_map_wal_index(path: &Path) -> bool {
     })
 }
 
+/// Whether all blocks of the WAL's index are there, so that touching it needs no room.
+pub(crate) fn has_allocated_wal_index(dir: &StoreDir) -> bool {
+    const INDEX: u64 = 32 * 1024;
+    let index = dir.beside_database("-shm").metadata();
+    index.is_ok_and(|index| index.len() >= INDEX && index.blocks() * 512 >= index.len())
+}
+
 /// WAL needs shared memory between all readers, which these cannot give across machines.
 /// FUSE is refused only where it is known to be remote: overlay and encrypted local ones work.
 fn network_filesystem(path: &Path) -> Result<Option<&'static str>> {

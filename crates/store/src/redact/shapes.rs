@@ -33,6 +33,8 @@ pub(crate) enum Class {
     Query,
     /// The body of a PEM block.
     Pem,
+    /// The same of OpenPGP, whose headers are free text.
+    Armor,
 }
 
 impl Class {
@@ -56,7 +58,13 @@ impl Class {
                     || byte.is_ascii_whitespace()
                     || matches!(byte, b'+' | b'/' | b'=' | b'\\' | b'-' | b':' | b',')
             }
+            Self::Armor => Self::Pem.has(byte) || b"._()<>@".contains(&byte),
         }
+    }
+
+    /// Whether a line of its own ends it.
+    pub(crate) fn is_key_block(self) -> bool {
+        matches!(self, Self::Pem | Self::Armor)
     }
 
     /// How many bytes from the beginning belong to the class.
@@ -67,7 +75,7 @@ impl Class {
     /// How many bytes belong to a token that is open here, and whether more may follow.
     pub(crate) fn extent(self, bytes: &[u8], last: bool) -> (usize, bool) {
         let run = self.run(bytes);
-        if self != Self::Pem {
+        if !self.is_key_block() {
             return (run, run == bytes.len() && !last);
         }
         // The line that ends a key is no secret, and it tells where ordinary output goes on.
@@ -126,7 +134,7 @@ const fn shape(
 /// The prefixes are those that their makers document; see the public rules of gitleaks and
 /// detect-secrets. Tokens without one, that only a regular expression over their context would
 /// find, are left to `redaction.patterns`.
-pub(crate) const SHAPES: [Shape; 101] = [
+pub(crate) const SHAPES: [Shape; 169] = [
     shape("github-token", b"ghp_", Kind::Token(Class::Alphanumeric, 36), 1, 0),
     shape("github-token", b"gho_", Kind::Token(Class::Alphanumeric, 36), 1, 0),
     shape("github-token", b"ghu_", Kind::Token(Class::Alphanumeric, 36), 0, 0),
@@ -138,10 +146,10 @@ pub(crate) const SHAPES: [Shape; 101] = [
     shape("digitalocean-token", b"doo_v1_", Kind::Token(Class::Alphanumeric, 40), 1, 0),
     shape("digitalocean-token", b"dor_v1_", Kind::Token(Class::Alphanumeric, 40), 1, 0),
     shape("supabase-token", b"sbp_", Kind::Token(Class::Alphanumeric, 40), 3, 0),
-    shape("gitlab-token", b"glpat-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glpat-", Kind::Token(Class::Dotted, 20), 2, 0),
     shape("gitlab-token", b"gldt-", Kind::Token(Class::Word, 20), 2, 0),
     shape("gitlab-token", b"glft-", Kind::Token(Class::Word, 20), 2, 0),
-    shape("gitlab-token", b"glrt-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("gitlab-token", b"glrt-", Kind::Token(Class::Dotted, 20), 2, 0),
     shape("gitlab-token", b"glcbt-", Kind::Token(Class::Word, 20), 2, 0),
     shape("gitlab-token", b"glimt-", Kind::Token(Class::Word, 20), 0, 0),
     shape("gitlab-token", b"glptt-", Kind::Token(Class::Word, 20), 2, 0),
@@ -226,6 +234,74 @@ pub(crate) const SHAPES: [Shape; 101] = [
     shape("url-token", b"&api_key=", Kind::Value(Class::Query, 8), 1, 5),
     shape("url-token", b"&apikey=", Kind::Value(Class::Query, 8), 1, 4),
     shape("url-token", b"&client_secret=", Kind::Value(Class::Query, 8), 1, 11),
+    shape("gitlab-token", b"glwt-", Kind::Token(Class::Word, 20), 2, 0),
+    shape("slack-token", b"xoxc-", Kind::Token(Class::Word, 20), 3, 0),
+    shape("slack-token", b"xoxd-", Kind::Token(Class::Credential, 20), 3, 0),
+    shape("1password-token", b"ops_eyJ", Kind::Token(Class::Credential, 200), 0, 0),
+    shape("adobe-secret", b"p8e-", Kind::Token(Class::Alphanumeric, 32), 0, 0),
+    shape("artifactory-token", b"cmVmd", Kind::Exact(Class::Alphanumeric, 59), 0, 0),
+    shape("aws-bedrock-key", b"bedrock-api-key-", Kind::Token(Class::Credential, 28), 0, 0),
+    shape("clojars-token", b"CLOJARS_", Kind::Token(Class::Alphanumeric, 60), 0, 0),
+    shape("cloudflare-key", b"v1.0-", Kind::Token(Class::Word, 160), 0, 0),
+    shape("crates-io-token", b"cio", Kind::Exact(Class::Alphanumeric, 32), 0, 0),
+    shape("defined-networking-token", b"dnkey-", Kind::Token(Class::Word, 60), 0, 0),
+    shape("docker-token", b"dckr_oat_", Kind::Token(Class::Word, 20), 0, 0),
+    shape("doppler-token", b"dp.pt.", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("doppler-token", b"dp.st.", Kind::Token(Class::Dotted, 40), 0, 0),
+    shape("duffel-token", b"duffel_live_", Kind::Token(Class::Credential, 40), 0, 0),
+    shape("duffel-token", b"duffel_test_", Kind::Token(Class::Credential, 40), 0, 0),
+    shape("dynatrace-token", b"dt0c01.", Kind::Token(Class::Dotted, 80), 0, 0),
+    shape("easypost-key", b"EZAK", Kind::Token(Class::Alphanumeric, 54), 0, 0),
+    shape("easypost-key", b"EZTK", Kind::Token(Class::Alphanumeric, 54), 0, 0),
+    shape("facebook-token", b"EAAM", Kind::Token(Class::Alphanumeric, 100), 0, 0),
+    shape("facebook-token", b"EAAC", Kind::Token(Class::Alphanumeric, 100), 0, 0),
+    shape("flutterwave-key", b"FLWSECK_TEST-", Kind::Token(Class::Word, 12), 0, 0),
+    shape("flutterwave-key", b"FLWSECK-", Kind::Token(Class::Word, 32), 0, 0),
+    shape("fly-token", b"fo1_", Kind::Token(Class::Word, 43), 0, 0),
+    shape("fly-token", b"fm1a_", Kind::Token(Class::Credential, 100), 0, 0),
+    shape("fly-token", b"fm1r_", Kind::Token(Class::Credential, 100), 0, 0),
+    shape("fly-token", b"fm2_", Kind::Token(Class::Credential, 100), 0, 0),
+    shape("frameio-token", b"fio-u-", Kind::Token(Class::Credential, 60), 0, 0),
+    shape("gitlab-session", b"_gitlab_session=", Kind::Value(Class::Alphanumeric, 32), 0, 0),
+    shape("grafana-key", b"eyJrIjoi", Kind::Token(Class::Credential, 70), 6, 0),
+    shape("huggingface-token", b"api_org_", Kind::Token(Class::Alphanumeric, 30), 0, 0),
+    shape("infracost-key", b"ico-", Kind::Token(Class::Alphanumeric, 32), 0, 0),
+    shape("notion-token", b"ntn_", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("nvidia-key", b"nvapi-", Kind::Token(Class::Word, 60), 0, 0),
+    shape("octopus-key", b"API-", Kind::Exact(Class::Upper, 26), 0, 0),
+    shape("openrouter-key", b"sk-or-v1-", Kind::Token(Class::Alphanumeric, 40), 5, 0),
+    shape("openshift-token", b"sha256~", Kind::Token(Class::Word, 43), 0, 0),
+    shape("planetscale-token", b"pscale_tkn_", Kind::Token(Class::Credential, 32), 0, 0),
+    shape("planetscale-token", b"pscale_oauth_", Kind::Token(Class::Credential, 32), 0, 0),
+    shape("planetscale-token", b"pscale_pw_", Kind::Token(Class::Credential, 32), 0, 0),
+    shape("prefect-key", b"pnu_", Kind::Token(Class::Alphanumeric, 36), 0, 0),
+    shape("readme-key", b"rdme_", Kind::Token(Class::Alphanumeric, 70), 0, 0),
+    shape("replicate-token", b"r8_", Kind::Token(Class::Alphanumeric, 37), 0, 0),
+    shape("scalingo-token", b"tk-us-", Kind::Token(Class::Word, 48), 0, 0),
+    shape("settlemint-token", b"sm_aat_", Kind::Token(Class::Alphanumeric, 16), 0, 0),
+    shape("settlemint-token", b"sm_pat_", Kind::Token(Class::Alphanumeric, 16), 0, 0),
+    shape("settlemint-token", b"sm_sat_", Kind::Token(Class::Alphanumeric, 16), 0, 0),
+    shape("shippo-token", b"shippo_live_", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("shippo-token", b"shippo_test_", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("sonar-token", b"squ_", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("sonar-token", b"sqp_", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("sonar-token", b"sqa_", Kind::Token(Class::Alphanumeric, 40), 0, 0),
+    shape("sourcegraph-token", b"sgp_", Kind::Token(Class::Word, 40), 0, 0),
+    shape("stripe-key", b"sk_prod_", Kind::Token(Class::Alphanumeric, 16), 0, 0),
+    shape("stripe-key", b"rk_prod_", Kind::Token(Class::Alphanumeric, 16), 0, 0),
+    shape("stripe-webhook-secret", b"whsec_", Kind::Token(Class::Credential, 32), 0, 0),
+    shape("supabase-token", b"sb_secret_", Kind::Token(Class::Word, 20), 0, 0),
+    shape("terraform-token", b".atlasv1.", Kind::Value(Class::Credential, 60), 0, 0),
+    shape("typeform-token", b"tfp_", Kind::Token(Class::Credential, 50), 0, 0),
+    shape("vault-token", b"hvr.", Kind::Token(Class::Word, 60), 2, 0),
+    shape("yandex-key", b"AQVN", Kind::Token(Class::Word, 35), 0, 0),
+    shape("atlassian-token", b"ATCTT3", Kind::Token(Class::Credential, 60), 1, 0),
+    shape("bitbucket-password", b"ATBB", Kind::Exact(Class::Alphanumeric, 32), 1, 0),
+    shape("slack-webhook", b"hooks.slack.com/workflows/", Kind::Value(Class::Query, 30), 4, 4),
+    shape("slack-webhook", b"hooks.slack.com/triggers/", Kind::Value(Class::Query, 30), 4, 4),
+    shape("teams-webhook", b"/IncomingWebhook/", Kind::Value(Class::Query, 32), 0, 0),
+    shape("putty-key", b"Private-Lines: ", Kind::Value(Class::Pem, 32), 0, 0),
+    shape("private-key", b"SSH2 ENCRYPTED PRIVATE KEY ----", Kind::Value(Class::Pem, 32), 0, 0),
     shape("authorization", b"uthorization", Kind::Authorization, 0, 2),
     shape("authorization", b"UTHORIZATION", Kind::Authorization, 0, 2),
 ];
@@ -324,18 +400,24 @@ fn jwt(bytes: &[u8], at: usize, last: bool) -> Verdict {
 
 fn private_key(bytes: &[u8], at: usize, last: bool) -> Verdict {
     // `-----BEGIN ` + up to four words + `PRIVATE KEY-----`, on one line.
-    const END: &[u8] = b"PRIVATE KEY-----";
+    const END: &[u8] = b"PRIVATE KEY";
     const LONGEST: usize = 64;
     let head = &bytes[at..bytes.len().min(at + LONGEST)];
     let line = head.iter().skip(11).position(|&byte| {
         !(byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b' ' | b'-'))
     });
     let line = &head[..line.map_or(head.len(), |end| end + 11)];
-    match memchr::memmem::find(line, END) {
-        Some(found) => {
-            let body = at + found + END.len();
-            let (run, more) = Class::Pem.extent(&bytes[body..], last);
-            Verdict::Found { start: at, end: body + run, open: more.then_some(Class::Pem) }
+    let class = |after: &[u8]| match after {
+        [b'-', b'-', b'-', b'-', b'-', ..] => Some((Class::Pem, 5)),
+        _ if after.starts_with(b" BLOCK-----") => Some((Class::Armor, 11)),
+        _ => None,
+    };
+    let found = memchr::memmem::find(line, END).map(|found| found + END.len());
+    match found.and_then(|end| Some((end, class(&line[end..])?))) {
+        Some((end, (class, dashes))) => {
+            let body = at + end + dashes;
+            let (run, more) = class.extent(&bytes[body..], last);
+            Verdict::Found { start: at, end: body + run, open: more.then_some(class) }
         }
         None if line.len() == head.len() && head.len() < LONGEST && !last => Verdict::NeedMore,
         None => Verdict::No,

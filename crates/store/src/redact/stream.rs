@@ -203,7 +203,7 @@ impl Scan {
     }
 
     fn stay_open(&mut self, class: Class, seen: usize, more: bool) {
-        if more && (class != Class::Pem || seen < LONGEST_KEY) {
+        if more && (!class.is_key_block() || seen < LONGEST_KEY) {
             self.open = Some((class, seen));
         }
     }

@@ -106,6 +106,18 @@ fn well_known_tokens_are_found_by_shape() {
         ("lin_api_0123456789abcdef0123456789abcdef01234567", "linear-key"),
         ("GOCSPX-abcdefghijklmnopqrstuvwxyz01", "google-oauth-secret"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.dBjftJeZ4CVP-mB92K27uhbUJU1p1r", "jwt"),
+        ("glpat-abcdefghij0123456789abcdefg.01.0z1abcdef", "gitlab-token"),
+        ("sk-or-v1-0123456789abcdef0123456789abcdef0123456789", "openrouter-key"),
+        ("ntn_01234567890abcdefghijABCDEFGHIJ0123456789abcde", "notion-token"),
+        ("nvapi-0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab-_cd", "nvidia-key"),
+        ("sha256~0123456789abcdefghijABCDEFGHIJ0123456789-_abc", "openshift-token"),
+        ("pscale_tkn_0123456789abcdefghijABCDEFGHIJ012345", "planetscale-token"),
+        ("cio0123456789abcdefghijABCDEFGHIJ01", "crates-io-token"),
+        ("dckr_oat_abcdefghijklmnopqrstuvwxyz0", "docker-token"),
+        ("xoxc-123456789012-abcdefghijkl", "slack-token"),
+        ("ATBB0123456789abcdefghijABCDEFGHIJ01", "bitbucket-password"),
+        ("sgp_0123456789abcdef_0123456789abcdef0123456789abcdef01234567", "sourcegraph-token"),
+        ("whsec_0123456789abcdefghijABCDEFGHIJ0123", "stripe-webhook-secret"),
     ];
     for (token, name) in cases {
         let expected = format!("t={{[redacted:{name}]}} end");
@@ -135,6 +147,27 @@ fn a_private_key_goes_and_what_follows_stays() {
         text,
         "a\n[redacted:private-key]-----END RSA PRIVATE KEY-----\nb: c\n",
     );
+}
+
+#[test]
+fn private_keys_of_other_programs_go_too() {
+    let redactor = redactor(&[]);
+    for (text, expected) in [
+        (
+            "a\n-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2.0 (x)\n\nlQHYBF/abc+\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----\nb: c.\n",
+            "a\n[redacted:private-key]-----END PGP PRIVATE KEY BLOCK-----\nb: c.\n",
+        ),
+        (
+            "Private-Lines: 2\nAAAAgQDkW2Bx0123456789abcdefghij\nAAAA/b==\nPrivate-MAC: 0123abcd\n",
+            "Private-Lines: [redacted:putty-key]",
+        ),
+        (
+            "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nP2/56wAAAgIAAAAmZGwtbW9kcH0123456789\n.",
+            "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----[redacted:private-key].",
+        ),
+    ] {
+        assert_redacts(&redactor, text, expected);
+    }
 }
 
 #[test]
@@ -187,6 +220,14 @@ fn credentials_are_found_by_what_stands_around_them() {
         (
             "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
             "https://hooks.slack.com/services/[redacted:slack-webhook]",
+        ),
+        (
+            "x.webhook.office.com/webhookb2/a@b/IncomingWebhook/0123456789abcdef0123456789abcdef/c",
+            "x.webhook.office.com/webhookb2/a@b/IncomingWebhook/[redacted:teams-webhook]",
+        ),
+        (
+            "token abcdefghij0123.atlasv1.0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab;",
+            "token abcdefghij0123.atlasv1.[redacted:terraform-token];",
         ),
     ] {
         assert_redacts(&redactor, text, expected);
