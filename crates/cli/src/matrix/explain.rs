@@ -9,7 +9,7 @@ use retake_matrix::table::Table;
 
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
-use crate::{Exit, Failure, term};
+use crate::{Exit, Failure};
 
 /// Say which axis a difference comes from, or that it takes several together
 #[derive(clap::Args)]

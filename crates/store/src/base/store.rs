@@ -193,7 +193,7 @@ impl Store {
             Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
         };
-        if !cannot_map_wal_index(dir.root()) {
+        if !cannot_map_wal_index(&dir) {
             return Self::connect_with(dir.database().to_owned(), dir, access, flags);
         }
         match Self::connect_alone(dir.clone(), access) {
