@@ -125,6 +125,54 @@ fn well_known_tokens_are_found_by_shape() {
     }
 }
 
+/// The shortest text of a shape, and what must not be left of it.
+fn sample(shape: &shapes::Shape) -> (Vec<u8>, String) {
+    let (length, around) = match shape.shortest_body() {
+        Some(length) => (length, ""),
+        None => match shape.name {
+            "jwt" => (0, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.x"),
+            "private-key" => (0, "-----BEGIN PRIVATE KEY-----\nMIIEpAIB\n-----END"),
+            "url-password" => (0, "://u:pw1@h"),
+            "authorization" if shape.prefix[0] == b'u' => (0, "uthorization: Bearer abcd1234"),
+            "authorization" => (0, "UTHORIZATION=Basic abcd1234"),
+            other => panic!("{other}"),
+        },
+    };
+    if length == 0 {
+        return (around.as_bytes().to_vec(), shape.name.to_owned());
+    }
+    let body: String = "Q7X2M9K4".chars().cycle().take(length).collect();
+    ([shape.prefix, body.as_bytes()].concat(), shape.name.to_owned())
+}
+
+#[test]
+fn every_shape_is_found_wherever_it_stands() {
+    let redactor = redactor(&[]);
+    let filler = b"error: it is (not) so, see line 12 of \"src/main.rs\" and x=1: ".repeat(9);
+    for shape in &SHAPES {
+        let (token, name) = sample(shape);
+        for before in (0..150).chain([255, 256, 383, 500]) {
+            let mut text = filler[filler.len() - before..].to_vec();
+            text.push(b' ');
+            text.extend(&token);
+            text.extend(b" end of it");
+            for size in [text.len(), 64, before + 3, before + 9] {
+                let mut stream = redactor.stream();
+                for piece in text.chunks(size) {
+                    stream.push(piece, &mut |_| {});
+                }
+                stream.finish(&mut |_| {});
+                let found = stream.redactions();
+                assert!(
+                    found.iter().any(|(found, _)| found == name),
+                    "{name} after {before} bytes in pieces of {size}: {:?}",
+                    String::from_utf8_lossy(&token)
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn honest_output_is_left_alone() {
     let redactor = redactor(&[]);
@@ -158,8 +206,8 @@ fn private_keys_of_other_programs_go_too() {
             "a\n[redacted:private-key]-----END PGP PRIVATE KEY BLOCK-----\nb: c.\n",
         ),
         (
-            "Private-Lines: 2\nAAAAgQDkW2Bx0123456789abcdefghij\nAAAA/b==\nPrivate-MAC: 0123abcd\n",
-            "Private-Lines: [redacted:putty-key]",
+            "PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\nAAAAgQDkW2Bx\nPrivate-MAC: 0123abcd\n;",
+            "PuTTY-User-Key-File-[redacted:putty-key];",
         ),
         (
             "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nP2/56wAAAgIAAAAmZGwtbW9kcH0123456789\n.",
