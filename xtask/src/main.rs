@@ -18,6 +18,7 @@ mod test_programs;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
+    default_signals();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
@@ -37,6 +38,15 @@ fn main() -> ExitCode {
             eprintln!("xtask: {message}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A job started in the background by a shell, or with `nohup`, ignores some signals, and everything
+/// it starts would, too: tests that interrupt a program would wait for it in vain.
+fn default_signals() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        // SAFETY: nothing else runs yet, and the default action needs no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 

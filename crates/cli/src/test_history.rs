@@ -48,15 +48,15 @@ struct Document<'a> {
     failed: usize,
     flips: u64,
     flaky: bool,
-    first_failure: Option<Place>,
-    failing_since: Option<Place>,
+    first_failure: Option<RunReference>,
+    failing_since: Option<RunReference>,
     p50_ms: Option<u64>,
     results: Vec<ResultDocument>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Place {
+struct RunReference {
     run_id: RunId,
     at: Timestamp,
 }
@@ -121,7 +121,7 @@ fn p50(test: &TestHistory) -> Option<u64> {
 }
 
 fn document(test: &TestHistory) -> Document<'_> {
-    let place = |result: &TestResult| Place { run_id: result.run, at: result.at };
+    let place = |result: &TestResult| RunReference { run_id: result.run, at: result.at };
     Document {
         name: &test.name,
         status: test.results.last().map_or(TestStatus::Skipped, |result| result.status),

@@ -11,18 +11,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use files_support::{Place, lines, shown};
+use files_support::{TrackedTree, lines, shown};
 use retake_effects::files::{Error, Tracker, TrackingRules};
 
 #[test]
 fn created_modified_deleted_and_renamed_in_order() {
-    let place = Place::with(&[("a", "1"), ("b/deep/er", "x\ny\n"), ("c", "2"), ("z", "moved")]);
-    let changes = place.during(|| {
-        place.put("new/2", "");
-        place.put("new/1", "one\ntwo\n");
-        place.put("b/deep/er", "x\nY\nz\n");
-        place.remove("a");
-        place.rename("z", "elsewhere/z");
+    let tree =
+        TrackedTree::with(&[("a", "1"), ("b/deep/er", "x\ny\n"), ("c", "2"), ("z", "moved")]);
+    let changes = tree.during(|| {
+        tree.put("new/2", "");
+        tree.put("new/1", "one\ntwo\n");
+        tree.put("b/deep/er", "x\nY\nz\n");
+        tree.remove("a");
+        tree.rename("z", "elsewhere/z");
     });
     assert_eq!(shown(&changes), ["+new/1", "+new/2", "~b/deep/er", "-a", "z>elsewhere/z"]);
     assert_eq!(lines(&changes, "b/deep/er"), Some((2, 1)));
@@ -30,83 +31,83 @@ fn created_modified_deleted_and_renamed_in_order() {
     assert_eq!(lines(&changes, "new/2"), Some((0, 0)));
     assert_eq!(lines(&changes, "a"), Some((0, 1)));
     assert_eq!(lines(&changes, "elsewhere/z"), None);
-    assert!(place.during(|| {}).is_empty());
+    assert!(tree.during(|| {}).is_empty());
 }
 
 #[test]
 fn an_edit_that_keeps_size_and_mtime_is_found() {
-    let place = Place::with(&[("a", "old"), ("b", "old")]);
-    place.settle("b");
-    let mtime = std::fs::metadata(place.at("a")).unwrap().modified().unwrap();
-    let changes = place.during(|| {
-        place.put("a", "new");
-        let file = std::fs::File::options().write(true).open(place.at("a")).unwrap();
+    let tree = TrackedTree::with(&[("a", "old"), ("b", "old")]);
+    tree.settle("b");
+    let mtime = std::fs::metadata(tree.at("a")).unwrap().modified().unwrap();
+    let changes = tree.during(|| {
+        tree.put("a", "new");
+        let file = std::fs::File::options().write(true).open(tree.at("a")).unwrap();
         file.set_modified(mtime).unwrap();
     });
-    assert_eq!(std::fs::metadata(place.at("a")).unwrap().modified().unwrap(), mtime);
+    assert_eq!(std::fs::metadata(tree.at("a")).unwrap().modified().unwrap(), mtime);
     assert_eq!(shown(&changes), ["~a"]);
 }
 
 #[test]
 fn a_touch_or_the_same_content_again_is_no_change() {
-    let place = Place::with(&[("a", "same"), ("b", "same again"), ("c", "copied")]);
-    place.settle("c");
-    let changes = place.during(|| {
-        let file = std::fs::File::options().write(true).open(place.at("a")).unwrap();
+    let tree = TrackedTree::with(&[("a", "same"), ("b", "same again"), ("c", "copied")]);
+    tree.settle("c");
+    let changes = tree.during(|| {
+        let file = std::fs::File::options().write(true).open(tree.at("a")).unwrap();
         file.set_modified(std::time::SystemTime::now()).unwrap();
-        place.put("b", "same again");
-        std::fs::copy(place.at("c"), place.at("c.new")).unwrap();
-        place.rename("c.new", "c");
+        tree.put("b", "same again");
+        std::fs::copy(tree.at("c"), tree.at("c.new")).unwrap();
+        tree.rename("c.new", "c");
     });
     assert_eq!(shown(&changes), [""; 0]);
 }
 
 #[test]
 fn permissions_count() {
-    let place = Place::with(&[("a", "x\n")]);
-    place.chmod("a", 0o644);
-    place.settle("a");
-    let changes = place.during(|| place.chmod("a", 0o755));
+    let tree = TrackedTree::with(&[("a", "x\n")]);
+    tree.chmod("a", 0o644);
+    tree.settle("a");
+    let changes = tree.during(|| tree.chmod("a", 0o755));
     assert_eq!(shown(&changes), ["~a"]);
     assert_eq!(lines(&changes, "a"), Some((0, 0)));
 }
 
 #[test]
 fn links_count_by_their_target_and_are_not_followed() {
-    let place = Place::with(&[("real/file", "content"), ("outside", "x")]);
-    place.link("real", "directory");
-    place.link("..", "real/loop");
-    place.link("self", "self");
-    place.link("nowhere", "dangling");
-    let changes = place.during(|| {
-        place.put("real/file", "other");
-        place.remove("dangling");
-        place.link("outside", "dangling");
+    let tree = TrackedTree::with(&[("real/file", "content"), ("outside", "x")]);
+    tree.link("real", "directory");
+    tree.link("..", "real/loop");
+    tree.link("self", "self");
+    tree.link("nowhere", "dangling");
+    let changes = tree.during(|| {
+        tree.put("real/file", "other");
+        tree.remove("dangling");
+        tree.link("outside", "dangling");
     });
     assert_eq!(shown(&changes), ["~dangling", "~real/file"]);
     assert_eq!(lines(&changes, "dangling"), None);
     assert_eq!(
-        place.paths(TrackingRules::new()),
+        tree.paths(TrackingRules::new()),
         ["dangling", "directory", "outside", "real/file", "real/loop", "self"]
     );
 }
 
 #[test]
 fn a_change_of_type_is_what_it_looks_like() {
-    let place = Place::with(&[("to_link", "target"), ("to_dir", "1"), ("from_dir/a", "2")]);
-    place.put("to_fifo", "3");
-    place.link("target", "from_link");
-    let changes = place.during(|| {
-        place.remove("to_link");
-        place.link("target", "to_link");
-        place.remove("from_link");
-        place.put("from_link", "target");
-        place.remove("to_dir");
-        place.put("to_dir/b", "4");
-        std::fs::remove_dir_all(place.at("from_dir")).unwrap();
-        place.put("from_dir", "5");
-        place.remove("to_fifo");
-        fifo(&place, "to_fifo");
+    let tree = TrackedTree::with(&[("to_link", "target"), ("to_dir", "1"), ("from_dir/a", "2")]);
+    tree.put("to_fifo", "3");
+    tree.link("target", "from_link");
+    let changes = tree.during(|| {
+        tree.remove("to_link");
+        tree.link("target", "to_link");
+        tree.remove("from_link");
+        tree.put("from_link", "target");
+        tree.remove("to_dir");
+        tree.put("to_dir/b", "4");
+        std::fs::remove_dir_all(tree.at("from_dir")).unwrap();
+        tree.put("from_dir", "5");
+        tree.remove("to_fifo");
+        fifo(&tree, "to_fifo");
     });
     assert_eq!(
         shown(&changes),
@@ -114,35 +115,35 @@ fn a_change_of_type_is_what_it_looks_like() {
     );
 }
 
-fn fifo(place: &Place, path: &str) {
+fn fifo(tree: &TrackedTree, path: &str) {
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     let kind = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, place.at(path), kind, mode, 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, tree.at(path), kind, mode, 0).unwrap();
 }
 
 #[test]
 fn special_files_are_never_opened() {
-    let place = Place::with(&[("a", "1")]);
-    let _socket = UnixListener::bind(place.at("socket")).unwrap();
-    fifo(&place, "fifo");
+    let tree = TrackedTree::with(&[("a", "1")]);
+    let _socket = UnixListener::bind(tree.at("socket")).unwrap();
+    fifo(&tree, "fifo");
     // Opening the FIFO for reading would wait for a writer, for ever.
-    assert_eq!(place.paths(TrackingRules::new()), ["a"]);
-    let changes = place.during(|| fifo(&place, "another"));
+    assert_eq!(tree.paths(TrackingRules::new()), ["a"]);
+    let changes = tree.during(|| fifo(&tree, "another"));
     assert!(changes.is_empty() && changes.unreadable.is_empty());
 }
 
 #[test]
 fn renames_prefer_the_inode_then_the_name_then_the_order() {
-    let place = Place::with(&[("a", "same"), ("b", "same"), ("c/n", "same"), ("d", "same")]);
-    let changes = place.during(|| {
-        place.rename("d", "y");
-        place.remove("a");
-        place.remove("b");
-        place.remove("c/n");
-        place.put("w/n", "same");
-        place.put("x", "same");
-        place.put("z", "same");
-        place.put("zz", "same");
+    let tree = TrackedTree::with(&[("a", "same"), ("b", "same"), ("c/n", "same"), ("d", "same")]);
+    let changes = tree.during(|| {
+        tree.rename("d", "y");
+        tree.remove("a");
+        tree.remove("b");
+        tree.remove("c/n");
+        tree.put("w/n", "same");
+        tree.put("x", "same");
+        tree.put("z", "same");
+        tree.put("zz", "same");
     });
     // d kept its inode, n its name; a and b come in order, and zz has no origin left. Freed inodes
     // may be handed out again, but then with another content or to a file that fits anyway.
@@ -158,16 +159,16 @@ fn renames_prefer_the_inode_then_the_name_then_the_order() {
 
 #[test]
 fn renames_need_content_and_keep_a_change_of_permissions() {
-    let place = Place::with(&[("empty", ""), ("tool", "#!/bin/sh\n"), ("edited", "one")]);
-    place.chmod("tool", 0o644);
-    place.link("tool", "link");
-    let changes = place.during(|| {
-        place.rename("empty", "void");
-        place.rename("tool", "bin/tool");
-        place.chmod("bin/tool", 0o755);
-        place.rename("edited", "edited2");
-        place.put("edited2", "two");
-        place.rename("link", "bin/link");
+    let tree = TrackedTree::with(&[("empty", ""), ("tool", "#!/bin/sh\n"), ("edited", "one")]);
+    tree.chmod("tool", 0o644);
+    tree.link("tool", "link");
+    let changes = tree.during(|| {
+        tree.rename("empty", "void");
+        tree.rename("tool", "bin/tool");
+        tree.chmod("bin/tool", 0o755);
+        tree.rename("edited", "edited2");
+        tree.put("edited2", "two");
+        tree.rename("link", "bin/link");
     });
     assert_eq!(
         shown(&changes),
@@ -177,10 +178,10 @@ fn renames_need_content_and_keep_a_change_of_permissions() {
 
 #[test]
 fn names_need_not_be_text() {
-    let place = Place::new();
-    let name = |bytes: &'static [u8]| place.at(OsStr::from_bytes(bytes));
+    let tree = TrackedTree::new();
+    let name = |bytes: &'static [u8]| tree.at(OsStr::from_bytes(bytes));
     std::fs::write(name(b"a\xff"), "1").unwrap();
-    let changes = place.during(|| {
+    let changes = tree.during(|| {
         std::fs::write(name(b"a\xff"), "2").unwrap();
         std::fs::write(name(b"a\xfe\n"), "3").unwrap();
     });
@@ -190,42 +191,42 @@ fn names_need_not_be_text() {
 
 #[test]
 fn large_directories_and_paths_beyond_the_limit() {
-    let place = Place::new();
+    let tree = TrackedTree::new();
     for at in 0..3_000 {
-        place.put(&format!("many/{at:05}"), format!("{at}"));
+        tree.put(&format!("many/{at:05}"), format!("{at}"));
     }
     // Deeper than PATH_MAX, one step at a time.
     let name = "d".repeat(250);
     let mut here =
-        rustix::fs::open(place.root(), rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty())
+        rustix::fs::open(tree.root(), rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty())
             .unwrap();
     for _ in 0..20 {
         rustix::fs::mkdirat(&here, &*name, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
         let flags = rustix::fs::OFlags::DIRECTORY;
         here = rustix::fs::openat(&here, &*name, flags, rustix::fs::Mode::empty()).unwrap();
     }
-    let changes = place.during(|| {
+    let changes = tree.during(|| {
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
         let mode = rustix::fs::Mode::from_raw_mode(0o644);
         rustix::fs::openat(&here, "bottom", flags, mode).unwrap();
-        place.put("many/01234", "other");
-        place.remove("many/02999");
-        place.put("many/03000", "new");
+        tree.put("many/01234", "other");
+        tree.remove("many/02999");
+        tree.put("many/03000", "new");
     });
     assert_eq!(changes.created.len(), 2, "{:?}", &shown(&changes)[1..]);
     assert!(changes.created[0].as_os_str().len() > 5_000);
     assert_eq!(shown(&changes)[1..], ["+many/03000", "~many/01234", "-many/02999"]);
-    assert_eq!(place.tracker().snapshot().unwrap().len(), 3_001);
+    assert_eq!(tree.tracker().snapshot().unwrap().len(), 3_001);
 }
 
 #[test]
 fn files_that_come_and_go_do_no_harm() {
-    let place = Place::with(&[("stays", "1")]);
+    let tree = TrackedTree::with(&[("stays", "1")]);
     for at in 0..200 {
-        place.put(&format!("goes/{at}"), "x");
+        tree.put(&format!("goes/{at}"), "x");
     }
     let done = Arc::new(AtomicBool::new(false));
-    let (root, stop) = (place.root(), done.clone());
+    let (root, stop) = (tree.root(), done.clone());
     let churn = std::thread::spawn(move || {
         let mut round = 0usize;
         while !stop.load(Ordering::Relaxed) {
@@ -241,7 +242,7 @@ fn files_that_come_and_go_do_no_harm() {
             round += 7;
         }
     });
-    let mut tracker = place.tracker();
+    let mut tracker = tree.tracker();
     for _ in 0..30 {
         let snapshot = tracker.snapshot().unwrap();
         assert!(snapshot.len() <= 201 && snapshot.paths().contains(&"stays".into()));
@@ -250,17 +251,18 @@ fn files_that_come_and_go_do_no_harm() {
     churn.join().unwrap();
     // And when all is quiet again, what is found is what is there.
     let quiet = tracker.snapshot().unwrap();
-    let changes = quiet.changes(&place.tracker().snapshot().unwrap());
+    let changes = quiet.changes(&tree.tracker().snapshot().unwrap());
     assert_eq!(shown(&changes), [""; 0]);
 }
 
 #[test]
 fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
-    let place = Place::with(&[("closed/a", "1"), ("open", "2"), ("secret", "3"), ("grows", "4")]);
-    place.put("listed/b", "5");
-    let everyone = |path: &str| place.chmod(path, 0o755);
+    let tree =
+        TrackedTree::with(&[("closed/a", "1"), ("open", "2"), ("secret", "3"), ("grows", "4")]);
+    tree.put("listed/b", "5");
+    let everyone = |path: &str| tree.chmod(path, 0o755);
     everyone("");
-    let mut up = place.root();
+    let mut up = tree.root();
     while up.pop() && up != Path::new("/tmp") && up != Path::new("/") {
         std::fs::set_permissions(&up, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
@@ -284,17 +286,17 @@ fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
                 .join()
                 .unwrap()
         };
-        let (before, tracker) = look(place.tracker());
-        place.chmod("closed", 0o000);
-        place.chmod("listed", 0o744);
-        place.chmod("secret", 0o000);
-        place.put("grows", "44");
+        let (before, tracker) = look(tree.tracker());
+        tree.chmod("closed", 0o000);
+        tree.chmod("listed", 0o744);
+        tree.chmod("secret", 0o000);
+        tree.put("grows", "44");
         let (after, tracker) = look(tracker);
         let (before, after) = (before.unwrap(), after.unwrap());
         // The other way round nothing is created, either.
         let back = after.changes(&before);
         assert_eq!(shown(&back), ["~grows", "~secret", "?closed", "?listed/b", "?secret"]);
-        place.chmod("", 0o000);
+        tree.chmod("", 0o000);
         let (refused, _) = look(tracker);
         assert!(matches!(refused, Err(Error::Root { .. })));
         before.changes(&after)
@@ -307,14 +309,14 @@ fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
 
 #[test]
 fn binary_and_very_large_files_have_no_line_counts() {
-    let place = Place::with(&[("text", "a\n"), ("huge", ""), ("long", "")]);
-    place.put("binary", b"a\0b\n");
-    place.put("huge", vec![b'x'; 5 << 20]);
-    let changes = place.during(|| {
-        place.put("binary", b"a\0c\n");
-        place.put("huge", vec![b'y'; 5 << 20]);
-        place.put("long", vec![b'\n'; 200_000]);
-        place.put("text", "a\nb\n");
+    let tree = TrackedTree::with(&[("text", "a\n"), ("huge", ""), ("long", "")]);
+    tree.put("binary", b"a\0b\n");
+    tree.put("huge", vec![b'x'; 5 << 20]);
+    let changes = tree.during(|| {
+        tree.put("binary", b"a\0c\n");
+        tree.put("huge", vec![b'y'; 5 << 20]);
+        tree.put("long", vec![b'\n'; 200_000]);
+        tree.put("text", "a\nb\n");
     });
     assert_eq!(shown(&changes), ["~binary", "~huge", "~long", "~text"]);
     let counted: Vec<_> = changes.lines.keys().collect();
@@ -351,25 +353,25 @@ fn exact_sees_a_store_through_a_mapping() {
 
 #[test]
 fn a_root_must_be_a_directory_and_may_be_reached_through_a_link() {
-    let place = Place::with(&[("a/b", "1")]);
-    place.link("a", "to_a");
-    let mut tracker = Tracker::new(&place.at("to_a"), TrackingRules::new()).unwrap();
+    let tree = TrackedTree::with(&[("a/b", "1")]);
+    tree.link("a", "to_a");
+    let mut tracker = Tracker::new(&tree.at("to_a"), TrackingRules::new()).unwrap();
     assert_eq!(files_support::paths(&tracker.snapshot().unwrap()), ["b"]);
     assert!(matches!(
-        Tracker::new(&place.at("none"), TrackingRules::new()),
+        Tracker::new(&tree.at("none"), TrackingRules::new()),
         Err(Error::Root { .. })
     ));
-    let mut file = Tracker::new(&place.at("a/b"), TrackingRules::new()).unwrap();
+    let mut file = Tracker::new(&tree.at("a/b"), TrackingRules::new()).unwrap();
     assert!(matches!(file.snapshot(), Err(Error::Root { .. })));
-    std::fs::remove_dir_all(place.at("a")).unwrap();
+    std::fs::remove_dir_all(tree.at("a")).unwrap();
     assert!(matches!(tracker.snapshot(), Err(Error::Root { .. })));
 }
 
 #[test]
 fn a_snapshot_can_be_stopped() {
-    let place = Place::with(&[("a", "1")]);
+    let tree = TrackedTree::with(&[("a", "1")]);
     let stop = Arc::new(AtomicBool::new(true));
-    let mut tracker = place.tracker().stop_on(stop.clone());
+    let mut tracker = tree.tracker().stop_on(stop.clone());
     assert!(matches!(tracker.snapshot(), Err(Error::Stopped { .. })));
     stop.store(false, Ordering::Relaxed);
     assert_eq!(tracker.snapshot().unwrap().len(), 1);

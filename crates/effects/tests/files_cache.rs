@@ -9,36 +9,36 @@ use no_secrets::NoSecrets;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use files_support::{Place, lines, paths, shown};
+use files_support::{TrackedTree, lines, paths, shown};
 use retake_effects::files::{Error, Tracker, TrackingRules, cache_name, clear_cache};
 
-fn keep(place: &Place) {
-    let mut tracker = place.cached();
+fn keep(tree: &TrackedTree) {
+    let mut tracker = tree.cached();
     tracker.snapshot().unwrap();
     tracker.save(&mut NoSecrets).unwrap();
 }
 
-fn named(place: &Place, start: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(place.cache()).unwrap();
+fn named(tree: &TrackedTree, start: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(tree.cache()).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(start)).collect()
 }
 
-fn only(place: &Place, start: &str) -> PathBuf {
-    let found = named(place, start);
+fn only(tree: &TrackedTree, start: &str) -> PathBuf {
+    let found = named(tree, start);
     assert_eq!(found.len(), 1, "{found:?}");
     found.into_iter().next().unwrap()
 }
 
 #[test]
 fn the_next_process_goes_on_where_the_last_one_stopped() {
-    let place = Place::with(&[("a", "1\n2\n3\n"), ("b/c", "x\n"), ("d", "gone\n")]);
-    keep(&place);
-    let mut tracker = place.cached();
+    let tree = TrackedTree::with(&[("a", "1\n2\n3\n"), ("b/c", "x\n"), ("d", "gone\n")]);
+    keep(&tree);
+    let mut tracker = tree.cached();
     let before = tracker.last().unwrap();
     assert_eq!(paths(&before), ["a", "b/c", "d"]);
-    place.put("a", "1\n3\n4\n5\n");
-    place.remove("d");
+    tree.put("a", "1\n3\n4\n5\n");
+    tree.remove("d");
     let changes = before.changes(&tracker.snapshot().unwrap());
     assert_eq!(shown(&changes), ["~a", "-d"]);
     assert_eq!(lines(&changes, "a"), Some((2, 1)));
@@ -48,26 +48,26 @@ fn the_next_process_goes_on_where_the_last_one_stopped() {
 
 #[test]
 fn nothing_changed_means_nothing_written() {
-    let place = Place::with(&[("a", "1"), ("b", "2")]);
-    place.settle("b");
-    place.settle("");
-    keep(&place);
-    let inode = |place: &Place| std::fs::metadata(place.cache().join("cache")).unwrap().ino();
-    let first = inode(&place);
-    keep(&place);
-    assert_eq!(inode(&place), first);
-    place.put("a", "3");
-    keep(&place);
-    assert_ne!(inode(&place), first);
+    let tree = TrackedTree::with(&[("a", "1"), ("b", "2")]);
+    tree.settle("b");
+    tree.settle("");
+    keep(&tree);
+    let inode = |tree: &TrackedTree| std::fs::metadata(tree.cache().join("cache")).unwrap().ino();
+    let first = inode(&tree);
+    keep(&tree);
+    assert_eq!(inode(&tree), first);
+    tree.put("a", "3");
+    keep(&tree);
+    assert_ne!(inode(&tree), first);
 }
 
 #[test]
 fn what_is_kept_is_for_the_user_s_eyes_and_holds_no_text() {
-    let place = Place::with(&[("a", "PASSWORD=hunter2hunter2\n")]);
-    keep(&place);
+    let tree = TrackedTree::with(&[("a", "PASSWORD=hunter2hunter2\n")]);
+    keep(&tree);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&place.cache()), 0o700);
-    let files = named(&place, "");
+    assert_eq!(mode(&tree.cache()), 0o700);
+    let files = named(&tree, "");
     assert_eq!(files.len(), 3);
     for file in files {
         assert_eq!(mode(&file), 0o600, "{file:?}");
@@ -75,20 +75,20 @@ fn what_is_kept_is_for_the_user_s_eyes_and_holds_no_text() {
         assert!(memchr::memmem::find(&content, b"hunter2").is_none(), "{file:?}");
     }
     // A directory that others can read is closed to them.
-    std::fs::set_permissions(place.cache(), PermissionsExt::from_mode(0o755)).unwrap();
-    keep(&place);
-    assert_eq!(mode(&place.cache()), 0o700);
+    std::fs::set_permissions(tree.cache(), PermissionsExt::from_mode(0o755)).unwrap();
+    keep(&tree);
+    assert_eq!(mode(&tree.cache()), 0o700);
 }
 
 #[test]
 fn a_damaged_cache_is_built_anew() {
-    let place = Place::with(&[("a", "1\n"), ("b/c", "2\n")]);
-    place.link("a", "link");
-    place.settle("link");
-    keep(&place);
-    let file = only(&place, "cache");
+    let tree = TrackedTree::with(&[("a", "1\n"), ("b/c", "2\n")]);
+    tree.link("a", "link");
+    tree.settle("link");
+    keep(&tree);
+    let file = only(&tree, "cache");
     let whole = std::fs::read(&file).unwrap();
-    let truth = place.tracker().snapshot().unwrap();
+    let truth = tree.tracker().snapshot().unwrap();
     let cases = (0..whole.len())
         .map(|at| {
             let mut damaged = whole.clone();
@@ -99,7 +99,7 @@ fn a_damaged_cache_is_built_anew() {
         .chain([[&whole[..], b"more"].concat()]);
     for (at, damaged) in cases.enumerate() {
         std::fs::write(&file, &damaged).unwrap();
-        let mut tracker = place.cached();
+        let mut tracker = tree.cached();
         assert!(tracker.last().is_none(), "believed: {damaged:?}");
         // That nothing was believed says it all; a few are looked at further.
         if at % 97 == 0 {
@@ -108,12 +108,12 @@ fn a_damaged_cache_is_built_anew() {
         }
     }
     std::fs::write(&file, &whole).unwrap();
-    assert!(place.cached().last().is_some());
+    assert!(tree.cached().last().is_some());
 }
 
 #[test]
 fn another_root_s_cache_is_not_believed() {
-    let (one, other) = (Place::with(&[("a", "1")]), Place::with(&[("a", "2")]));
+    let (one, other) = (TrackedTree::with(&[("a", "1")]), TrackedTree::with(&[("a", "2")]));
     keep(&one);
     let mut tracker =
         Tracker::new(&other.root(), TrackingRules::new()).unwrap().with_cache(&one.cache());
@@ -124,18 +124,18 @@ fn another_root_s_cache_is_not_believed() {
 
 #[test]
 fn lines_that_are_lost_or_damaged_are_unknown_and_nothing_else() {
-    let place = Place::with(&[("a", "1\n2\n"), ("b", "3\n")]);
-    place.settle("b");
-    keep(&place);
-    let file = only(&place, "lines-");
+    let tree = TrackedTree::with(&[("a", "1\n2\n"), ("b", "3\n")]);
+    tree.settle("b");
+    keep(&tree);
+    let file = only(&tree, "lines-");
     let whole = std::fs::read(&file).unwrap();
-    place.put("a", "1\n");
+    tree.put("a", "1\n");
     let mut counted = 0;
     for at in 0..whole.len() {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x10;
         std::fs::write(&file, damaged).unwrap();
-        let mut tracker = place.cached();
+        let mut tracker = tree.cached();
         let before = tracker.last().unwrap();
         let changes = before.changes(&tracker.snapshot().unwrap());
         assert_eq!(shown(&changes), ["~a"]);
@@ -145,56 +145,56 @@ fn lines_that_are_lost_or_damaged_are_unknown_and_nothing_else() {
     }
     assert!(counted > 0 && counted < whole.len() - 16, "{counted}");
     std::fs::remove_file(&file).unwrap();
-    let mut tracker = place.cached();
+    let mut tracker = tree.cached();
     let before = tracker.last().unwrap();
     let changes = before.changes(&tracker.snapshot().unwrap());
     assert_eq!((shown(&changes), lines(&changes, "a")), (vec!["~a".to_owned()], None));
     // From here on they are known again.
     tracker.save(&mut NoSecrets).unwrap();
-    place.put("a", "1\n2\n3\n");
+    tree.put("a", "1\n2\n3\n");
     let before = tracker.last().unwrap();
     assert_eq!(lines(&before.changes(&tracker.snapshot().unwrap()), "a"), Some((2, 0)));
 }
 
 #[test]
 fn lines_that_someone_removed_while_they_were_in_use_are_written_again() {
-    let place = Place::with(&[("a", "1\n2\n")]);
-    let mut tracker = place.cached();
+    let tree = TrackedTree::with(&[("a", "1\n2\n")]);
+    let mut tracker = tree.cached();
     tracker.snapshot().unwrap();
     tracker.save(&mut NoSecrets).unwrap();
-    std::fs::remove_file(only(&place, "lines-")).unwrap();
-    place.put("b", "3\n");
+    std::fs::remove_file(only(&tree, "lines-")).unwrap();
+    tree.put("b", "3\n");
     tracker.snapshot().unwrap();
     tracker.save(&mut NoSecrets).unwrap();
     drop(tracker);
-    let mut tracker = place.cached();
+    let mut tracker = tree.cached();
     let before = tracker.last().unwrap();
-    place.put("a", "2\n");
+    tree.put("a", "2\n");
     assert_eq!(lines(&before.changes(&tracker.snapshot().unwrap()), "a"), Some((0, 1)));
 }
 
 #[test]
 fn dead_lines_are_tidied_away_and_the_living_stay() {
-    let place = Place::with(&[("stays", "a\nb\n")]);
-    let mut tracker = place.cached();
+    let tree = TrackedTree::with(&[("stays", "a\nb\n")]);
+    let mut tracker = tree.cached();
     tracker.snapshot().unwrap();
     tracker.save(&mut NoSecrets).unwrap();
     for round in 0..6 {
         for file in 0..400 {
-            place.put(&format!("changes/{file}"), format!("{round} {file}\n"));
+            tree.put(&format!("changes/{file}"), format!("{round} {file}\n"));
         }
         tracker.snapshot().unwrap();
     }
-    let before = named(&place, "lines-");
+    let before = named(&tree, "lines-");
     tracker.save(&mut NoSecrets).unwrap();
-    assert_ne!(named(&place, "lines-"), before);
-    let size = || std::fs::metadata(only(&place, "lines-")).unwrap().len();
+    assert_ne!(named(&tree, "lines-"), before);
+    let size = || std::fs::metadata(only(&tree, "lines-")).unwrap().len();
     assert!(size() < 30_000 + 8 * 1024, "{}", size());
     drop(tracker);
-    let mut tracker = place.cached();
+    let mut tracker = tree.cached();
     let before = tracker.last().unwrap();
-    place.put("stays", "b\n");
-    place.put("changes/7", "");
+    tree.put("stays", "b\n");
+    tree.put("changes/7", "");
     let changes = before.changes(&tracker.snapshot().unwrap());
     assert_eq!(lines(&changes, "stays"), Some((0, 1)));
     assert_eq!(lines(&changes, "changes/7"), Some((0, 1)));
@@ -202,18 +202,18 @@ fn dead_lines_are_tidied_away_and_the_living_stay() {
 
 #[test]
 fn two_at_once_do_each_other_no_harm() {
-    let place = Place::with(&[("a", "1\n"), ("b", "2\n")]);
-    keep(&place);
+    let tree = TrackedTree::with(&[("a", "1\n"), ("b", "2\n")]);
+    keep(&tree);
     std::thread::scope(|scope| {
         for who in 0..4 {
-            let place = &place;
+            let tree = &tree;
             scope.spawn(move || {
                 let own = format!("own/{who}");
-                place.put(&own, "start\n");
-                let mut tracker = place.cached();
+                tree.put(&own, "start\n");
+                let mut tracker = tree.cached();
                 let mut before = tracker.snapshot().unwrap();
                 for round in 0..15 {
-                    place.put(&own, format!("{round}\nmore\n"));
+                    tree.put(&own, format!("{round}\nmore\n"));
                     let after = tracker.snapshot().unwrap();
                     let changes = before.changes(&after);
                     assert!(changes.modified.contains(&own.clone().into()), "{changes:?}");
@@ -223,45 +223,45 @@ fn two_at_once_do_each_other_no_harm() {
                     before = after;
                     // Now and then as a new process.
                     if round % 5 == 4 {
-                        tracker = place.cached();
+                        tracker = tree.cached();
                     }
                 }
             });
         }
     });
-    let mut tracker = place.cached();
+    let mut tracker = tree.cached();
     let kept = tracker.last().unwrap();
     let after = tracker.snapshot().unwrap();
-    assert_eq!(shown(&place.tracker().snapshot().unwrap().changes(&after)), [""; 0]);
+    assert_eq!(shown(&tree.tracker().snapshot().unwrap().changes(&after)), [""; 0]);
     assert!(kept.len() == 6, "{:?}", kept.paths());
     tracker.save(&mut NoSecrets).unwrap();
     // Whatever the others left behind goes with the next change.
-    place.put("a", "3\n");
+    tree.put("a", "3\n");
     tracker.snapshot().unwrap();
     tracker.save(&mut NoSecrets).unwrap();
-    let segments = named(&place, "lines-").len();
+    let segments = named(&tree, "lines-").len();
     assert!(segments <= 8, "{segments}");
 }
 
 #[test]
 fn a_process_that_saves_nothing_leaves_nothing() {
-    let place = Place::with(&[("a", "1\n")]);
-    let mut tracker = place.cached();
+    let tree = TrackedTree::with(&[("a", "1\n")]);
+    let mut tracker = tree.cached();
     tracker.snapshot().unwrap();
-    assert_eq!(named(&place, "lines-").len(), 1);
+    assert_eq!(named(&tree, "lines-").len(), 1);
     drop(tracker);
-    assert_eq!(named(&place, "").len(), 0);
+    assert_eq!(named(&tree, "").len(), 0);
 }
 
 #[test]
 fn a_cache_that_cannot_be_written_only_costs_time() {
-    let place = Place::with(&[("a", "1\n")]);
-    std::fs::write(place.cache().parent().unwrap().join(""), "").ok();
-    std::fs::write(place.root().parent().unwrap().join("kept"), "in the way").unwrap();
-    let mut tracker = place.cached();
+    let tree = TrackedTree::with(&[("a", "1\n")]);
+    std::fs::write(tree.cache().parent().unwrap().join(""), "").ok();
+    std::fs::write(tree.root().parent().unwrap().join("kept"), "in the way").unwrap();
+    let mut tracker = tree.cached();
     let before = tracker.snapshot().unwrap();
     assert!(matches!(tracker.problem(), Some(Error::Cache { .. })));
-    place.put("a", "2\n3\n");
+    tree.put("a", "2\n3\n");
     let changes = before.changes(&tracker.snapshot().unwrap());
     assert_eq!(lines(&changes, "a"), Some((2, 1)));
     assert!(matches!(tracker.save(&mut NoSecrets), Err(Error::Cache { .. })));
@@ -269,23 +269,23 @@ fn a_cache_that_cannot_be_written_only_costs_time() {
 
 #[test]
 fn clearing_removes_what_was_kept_and_only_that() {
-    let place = Place::with(&[("a", "1\n")]);
-    keep(&place);
-    clear_cache(&place.cache()).unwrap();
-    assert!(!place.cache().exists());
-    clear_cache(&place.cache()).unwrap();
-    keep(&place);
-    std::fs::write(place.cache().join("somebody's"), "").unwrap();
-    assert!(clear_cache(&place.cache()).is_err());
-    assert_eq!(named(&place, "").len(), 1);
+    let tree = TrackedTree::with(&[("a", "1\n")]);
+    keep(&tree);
+    clear_cache(&tree.cache()).unwrap();
+    assert!(!tree.cache().exists());
+    clear_cache(&tree.cache()).unwrap();
+    keep(&tree);
+    std::fs::write(tree.cache().join("somebody's"), "").unwrap();
+    assert!(clear_cache(&tree.cache()).is_err());
+    assert_eq!(named(&tree, "").len(), 1);
 }
 
 #[test]
 fn a_cache_within_the_tree_is_not_part_of_it() {
-    let place = Place::with(&[("a", "1\n")]);
-    let cache = place.at(".agent/data/snapshots").join(cache_name(&place.root()));
+    let tree = TrackedTree::with(&[("a", "1\n")]);
+    let cache = tree.at(".agent/data/snapshots").join(cache_name(&tree.root()));
     for _ in 0..2 {
-        let mut tracker = place.tracker().with_cache(&cache);
+        let mut tracker = tree.tracker().with_cache(&cache);
         assert_eq!(paths(&tracker.snapshot().unwrap()), ["a"]);
         tracker.save(&mut NoSecrets).unwrap();
     }

@@ -5,12 +5,12 @@ mod files_support;
 use std::path::Path;
 use std::process::Command;
 
-use files_support::{Place, paths, shown};
+use files_support::{TrackedTree, paths, shown};
 use retake_effects::files::{Tracker, TrackingRules};
 
 #[test]
 fn ignore_files_hold_without_git() {
-    let place = Place::with(&[
+    let tree = TrackedTree::with(&[
         (".gitignore", "*.o\n/target/\n!keep.o\n"),
         (".ignore", "notes\n"),
         ("a.o", ""),
@@ -23,7 +23,7 @@ fn ignore_files_hold_without_git() {
         ("sub/e", ""),
         ("sub/f", ""),
     ]);
-    let counted = place.paths(TrackingRules::new());
+    let counted = tree.paths(TrackingRules::new());
     assert_eq!(
         counted,
         [".gitignore", ".ignore", "keep.o", "src/target/c", "sub/.gitignore", "sub/f"]
@@ -32,7 +32,7 @@ fn ignore_files_hold_without_git() {
 
 #[test]
 fn dot_ignore_outranks_gitignore_and_the_configured_list_outranks_both() {
-    let place = Place::with(&[
+    let tree = TrackedTree::with(&[
         (".gitignore", "a\nb\n"),
         (".ignore", "!a\n!b\nc\n"),
         ("a", ""),
@@ -40,14 +40,14 @@ fn dot_ignore_outranks_gitignore_and_the_configured_list_outranks_both() {
         ("c", ""),
         ("d/e", ""),
     ]);
-    assert_eq!(place.paths(TrackingRules::new()), [".gitignore", ".ignore", "a", "b", "d/e"]);
+    assert_eq!(tree.paths(TrackingRules::new()), [".gitignore", ".ignore", "a", "b", "d/e"]);
     let rules = TrackingRules::new().ignore(["b", "!c", "d/"]).unwrap();
-    assert_eq!(place.paths(rules), [".gitignore", ".ignore", "a", "c"]);
+    assert_eq!(tree.paths(rules), [".gitignore", ".ignore", "a", "c"]);
 }
 
 #[test]
 fn git_s_own_data_and_retake_s_never_count() {
-    let place = Place::with(&[
+    let tree = TrackedTree::with(&[
         (".git/config", ""),
         ("sub/.git", "gitdir: elsewhere"),
         (".agent/config.yml", ""),
@@ -59,12 +59,12 @@ fn git_s_own_data_and_retake_s_never_count() {
         ("z", ""),
     ]);
     let rules = TrackingRules::new().exclude(Path::new("store")).exclude(Path::new("z"));
-    assert_eq!(place.paths(rules), [".agent/config.yml", "data/x"]);
+    assert_eq!(tree.paths(rules), [".agent/config.yml", "data/x"]);
 }
 
 #[test]
 fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
-    let place = Place::with(&[
+    let tree = TrackedTree::with(&[
         (".agent/.gitignore", "*\n"),
         (".agent/config.yml", ""),
         (".agent/workspaces/one/TODO.md", ""),
@@ -82,33 +82,37 @@ fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
         ".agent/workspaces/one/working/deep/c",
         ".agent/workspaces/two/reports/r.md",
     ];
-    assert_eq!(place.paths(TrackingRules::new()), work);
+    assert_eq!(tree.paths(TrackingRules::new()), work);
     // A new workspace is found by a tracker that knows the others already.
-    let mut tracker = place.tracker();
+    let mut tracker = tree.tracker();
     let before = tracker.snapshot().unwrap();
-    place.put(".agent/workspaces/three/working/new", "1");
-    place.put(".agent/workspaces/three/.status.json", "{}");
+    tree.put(".agent/workspaces/three/working/new", "1");
+    tree.put(".agent/workspaces/three/.status.json", "{}");
     let after = tracker.snapshot().unwrap();
     assert_eq!(shown(&before.changes(&after)), ["+.agent/workspaces/three/working/new"]);
     // Tracked itself, a workspace counts, whatever is said above it.
-    place.put(".git/HEAD", "");
-    let working = place.at(".agent/workspaces/one/working");
+    tree.put(".git/HEAD", "");
+    let working = tree.at(".agent/workspaces/one/working");
     let mut tracker = Tracker::new(&working, TrackingRules::new()).unwrap();
     assert_eq!(paths(&tracker.snapshot().unwrap()), [".gitignore", "a.rs", "deep/c"]);
 }
 
 #[test]
 fn what_the_caller_includes_counts_and_what_it_excludes_wins() {
-    let place =
-        Place::with(&[(".gitignore", "out\n"), ("out/a/x", ""), ("out/b/x", ""), ("out/f", "")]);
+    let tree = TrackedTree::with(&[
+        (".gitignore", "out\n"),
+        ("out/a/x", ""),
+        ("out/b/x", ""),
+        ("out/f", ""),
+    ]);
     let rules = TrackingRules::new().include(Path::new("out/a")).include(Path::new("out/f"));
-    assert_eq!(place.paths(rules.clone()), [".gitignore", "out/a/x", "out/f"]);
-    assert_eq!(place.paths(rules.exclude(Path::new("out/a"))), [".gitignore", "out/f"]);
+    assert_eq!(tree.paths(rules.clone()), [".gitignore", "out/a/x", "out/f"]);
+    assert_eq!(tree.paths(rules.exclude(Path::new("out/a"))), [".gitignore", "out/f"]);
 }
 
 #[test]
 fn the_repository_above_the_root_speaks_unless_it_ignores_the_root() {
-    let place = Place::with(&[
+    let tree = TrackedTree::with(&[
         (".git/info/exclude", "*.bak\n"),
         (".gitignore", "*.o\n/sub/gen/\n/ignored/\n"),
         ("sub/a.o", ""),
@@ -120,50 +124,52 @@ fn the_repository_above_the_root_speaks_unless_it_ignores_the_root() {
         ("ignored/e", ""),
     ]);
     let counted = |path: &str| {
-        paths(&Tracker::new(&place.at(path), TrackingRules::new()).unwrap().snapshot().unwrap())
+        paths(&Tracker::new(&tree.at(path), TrackingRules::new()).unwrap().snapshot().unwrap())
     };
     assert_eq!(counted("sub"), ["c"]);
     assert_eq!(counted("ignored"), [".gitignore", "d.o"]);
     // A repository within is its own master.
-    place.put("sub/inner/.git/HEAD", "");
-    place.put("sub/inner/f.o", "");
+    tree.put("sub/inner/.git/HEAD", "");
+    tree.put("sub/inner/f.o", "");
     assert_eq!(counted("sub"), ["c", "inner/f.o"]);
 }
 
 #[test]
 fn other_rules_neither_create_nor_delete() {
-    let place = Place::with(&[("a.log", "1"), ("logs/b", "2"), ("c", "3"), (".gitignore", "\n")]);
-    place.settle(".gitignore");
-    let mut tracker = place.tracker();
+    let tree =
+        TrackedTree::with(&[("a.log", "1"), ("logs/b", "2"), ("c", "3"), (".gitignore", "\n")]);
+    tree.settle(".gitignore");
+    let mut tracker = tree.tracker();
     let before = tracker.snapshot().unwrap();
-    place.put(".gitignore", "*.log\n/logs/\n");
-    place.remove("c");
+    tree.put(".gitignore", "*.log\n/logs/\n");
+    tree.remove("c");
     let ignored = tracker.snapshot().unwrap();
     assert_eq!(shown(&before.changes(&ignored)), ["~.gitignore", "-c"]);
     let still = tracker.snapshot().unwrap();
     assert_eq!(shown(&before.changes(&still)), ["~.gitignore", "-c"]);
-    place.settle(".gitignore");
+    tree.settle(".gitignore");
     let ignored = tracker.snapshot().unwrap();
-    place.put(".gitignore", "");
-    place.put("logs/new", "4");
+    tree.put(".gitignore", "");
+    tree.put("logs/new", "4");
     let back = tracker.snapshot().unwrap();
     assert_eq!(shown(&ignored.changes(&back)), ["+logs/new", "~.gitignore"]);
-    place.remove("a.log");
+    tree.remove("a.log");
     let gone = tracker.snapshot().unwrap();
     assert_eq!(shown(&back.changes(&gone)), ["-a.log"]);
 }
 
 #[test]
 fn a_changed_ignore_file_is_seen_in_an_otherwise_unchanged_tree() {
-    let place = Place::with(&[(".gitignore", "aa\n"), ("aa", "1"), ("bb", "2"), ("d/aa", "3")]);
-    place.put(".git/info/exclude", "cc\n");
-    place.put("cc", "");
-    place.settle("cc");
-    let mut tracker = place.tracker();
+    let tree =
+        TrackedTree::with(&[(".gitignore", "aa\n"), ("aa", "1"), ("bb", "2"), ("d/aa", "3")]);
+    tree.put(".git/info/exclude", "cc\n");
+    tree.put("cc", "");
+    tree.settle("cc");
+    let mut tracker = tree.tracker();
     assert_eq!(paths(&tracker.snapshot().unwrap()), [".gitignore", "bb"]);
-    place.put(".gitignore", "bb\n");
+    tree.put(".gitignore", "bb\n");
     assert_eq!(paths(&tracker.snapshot().unwrap()), [".gitignore", "aa", "d/aa"]);
-    place.put(".git/info/exclude", "dd\n");
+    tree.put(".git/info/exclude", "dd\n");
     assert_eq!(paths(&tracker.snapshot().unwrap()), [".gitignore", "aa", "cc", "d/aa"]);
 }
 
@@ -187,9 +193,9 @@ fn git_agrees() {
         "!foo/bar",
         "nested/only",
     ];
-    let place = Place::with(&[(".gitignore", &patterns.join("\n"))]);
-    place.put("sub/.gitignore", "/w\n!y.o\n*.md\n");
-    place.put("sub/more/.gitignore", "!z.md\n");
+    let tree = TrackedTree::with(&[(".gitignore", &patterns.join("\n"))]);
+    tree.put("sub/.gitignore", "/w\n!y.o\n*.md\n");
+    tree.put("sub/more/.gitignore", "!z.md\n");
     for name in [
         "a.o",
         "important.o",
@@ -213,15 +219,15 @@ fn git_agrees() {
         "other/nested/only",
     ] {
         for within in ["", "sub/", "sub/more/", "else/"] {
-            place.put(&format!("{within}{name}"), "");
+            tree.put(&format!("{within}{name}"), "");
         }
     }
     for name in ["w", "y.o", "r.md", "more/w", "more/z.md", "more/y.o"] {
-        place.put(&format!("sub/{name}"), "");
+        tree.put(&format!("sub/{name}"), "");
     }
     let git = |words: &[&str]| {
         let mut command = Command::new("git");
-        command.arg("-C").arg(place.root()).args(words);
+        command.arg("-C").arg(tree.root()).args(words);
         command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -232,5 +238,5 @@ fn git_agrees() {
     let mut expected: Vec<_> = listed.split_terminator('\0').collect();
     expected.sort_unstable();
     assert!(expected.len() > 30);
-    assert_eq!(place.paths(TrackingRules::new()), expected);
+    assert_eq!(tree.paths(TrackingRules::new()), expected);
 }

@@ -10,7 +10,7 @@ use no_secrets::NoSecrets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use files_support::Place;
+use files_support::TrackedTree;
 use proptest::prelude::*;
 use proptest::sample::select;
 use retake_effects::files::Changes;
@@ -93,80 +93,80 @@ fn counted(model: &Model) -> Model {
     model.iter().filter(|(path, _)| counts(path)).map(|(p, t)| (p.clone(), t.clone())).collect()
 }
 
-fn perform(place: &Place, model: &mut Model, deed: &Deed) {
+fn perform(tree: &TrackedTree, model: &mut Model, deed: &Deed) {
     let there = |model: &Model, path: &str| model.contains_key(Path::new(path));
     // A path that is a directory, or lies below a file, cannot be written.
     let free = |model: &Model, path: &str| {
         !model.keys().any(|known| {
             (known.starts_with(path) && known != Path::new(path))
                 || (Path::new(path).starts_with(known) && known != Path::new(path))
-        }) && !place.at(path).symlink_metadata().is_ok_and(|m| m.is_dir())
+        }) && !tree.at(path).symlink_metadata().is_ok_and(|m| m.is_dir())
     };
     match *deed {
         Deed::Write(path, content) if free(model, path) => {
             if matches!(model.get(Path::new(path)), Some(Thing::Link(_))) {
-                place.remove(path);
+                tree.remove(path);
             }
             let mode = match model.get(Path::new(path)) {
                 Some(Thing::File { mode, .. }) => *mode,
                 _ => 0o644,
             };
-            place.put(path, content);
-            place.chmod(path, mode);
+            tree.put(path, content);
+            tree.chmod(path, mode);
             model.insert(path.into(), Thing::File { content: content.into(), mode });
         }
         Deed::Sneak(path) => {
             if let Some(Thing::File { content, .. }) = model.get_mut(Path::new(path)) {
-                let mtime = std::fs::metadata(place.at(path)).unwrap().modified().unwrap();
+                let mtime = std::fs::metadata(tree.at(path)).unwrap().modified().unwrap();
                 let other: String =
                     content.chars().map(|c| if c == 'x' { 'y' } else { c }).collect();
-                std::fs::write(place.at(path), &other).unwrap();
-                let file = std::fs::File::options().write(true).open(place.at(path)).unwrap();
+                std::fs::write(tree.at(path), &other).unwrap();
+                let file = std::fs::File::options().write(true).open(tree.at(path)).unwrap();
                 file.set_modified(mtime).unwrap();
                 *content = other;
             }
         }
         Deed::Touch(path) => {
             if let Some(Thing::File { .. }) = model.get(Path::new(path)) {
-                let file = std::fs::File::options().write(true).open(place.at(path)).unwrap();
+                let file = std::fs::File::options().write(true).open(tree.at(path)).unwrap();
                 file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
             }
         }
         Deed::Remove(path) if there(model, path) => {
-            place.remove(path);
+            tree.remove(path);
             model.remove(Path::new(path));
         }
         Deed::Rename(from, to) if there(model, from) && free(model, to) => {
-            place.rename(from, to);
+            tree.rename(from, to);
             if let Some(thing) = model.remove(Path::new(from)) {
                 model.insert(to.into(), thing);
             }
         }
         Deed::Chmod(path, wanted) => {
             if let Some(Thing::File { mode, .. }) = model.get_mut(Path::new(path)) {
-                place.chmod(path, wanted);
+                tree.chmod(path, wanted);
                 *mode = wanted;
             }
         }
         Deed::Link(path, target) if free(model, path) => {
             if there(model, path) {
-                place.remove(path);
+                tree.remove(path);
             }
-            std::fs::create_dir_all(place.at(path).parent().unwrap()).unwrap();
-            place.link(target, path);
+            std::fs::create_dir_all(tree.at(path).parent().unwrap()).unwrap();
+            tree.link(target, path);
             model.insert(path.into(), Thing::Link(target.into()));
         }
-        Deed::RemoveAll(path) if place.at(path).is_dir() => {
-            std::fs::remove_dir_all(place.at(path)).unwrap();
+        Deed::RemoveAll(path) if tree.at(path).is_dir() => {
+            std::fs::remove_dir_all(tree.at(path)).unwrap();
             model.retain(|known, _| !known.starts_with(path));
         }
         Deed::MoveAll(from, to)
-            if place.at(from).is_dir()
-                && place.at(to).symlink_metadata().is_err()
+            if tree.at(from).is_dir()
+                && tree.at(to).symlink_metadata().is_err()
                 && !Path::new(to).starts_with(from)
-                && place.at(to).parent().unwrap().is_dir() =>
+                && tree.at(to).parent().unwrap().is_dir() =>
         {
-            std::fs::rename(place.at(from), place.at(to)).unwrap();
+            std::fs::rename(tree.at(from), tree.at(to)).unwrap();
             let moved: Vec<_> =
                 model.keys().filter(|known| known.starts_with(from)).cloned().collect();
             for known in moved {
@@ -231,11 +231,11 @@ fn check(before: &Model, after: &Model, found: &Changes) {
 }
 
 fn play(deeds: &[Deed], cached: bool) {
-    let place = Place::with(&[(".gitignore", "out/\n*.log\n")]);
-    let fresh = || if cached { place.cached() } else { place.tracker() };
+    let tree = TrackedTree::with(&[(".gitignore", "out/\n*.log\n")]);
+    let fresh = || if cached { tree.cached() } else { tree.tracker() };
     let ignores = Thing::File { content: "out/\n*.log\n".into(), mode: 0o644 };
     let mut model = Model::from([(".gitignore".into(), ignores)]);
-    place.chmod(".gitignore", 0o644);
+    tree.chmod(".gitignore", 0o644);
     let mut tracker = fresh();
     let mut before = tracker.snapshot().unwrap();
     let mut known = counted(&model);
@@ -254,10 +254,10 @@ fn play(deeds: &[Deed], cached: bool) {
             }
             Deed::Restart if cached => {
                 tracker.save(&mut NoSecrets).unwrap();
-                tracker = place.cached();
+                tracker = tree.cached();
                 before = tracker.last().unwrap();
             }
-            deed => perform(&place, &mut model, deed),
+            deed => perform(&tree, &mut model, deed),
         }
     }
 }

@@ -103,7 +103,7 @@ fn command(pid: i32) -> Vec<String> {
 }
 
 /// Ourselves and everything we descend from: a command that is itself part of a dead run must not
-/// end the ground it stands on.
+/// end its own ancestors.
 fn lineage() -> Vec<i32> {
     let mut lineage = Vec::new();
     let mut next = i32::try_from(std::process::id()).ok();

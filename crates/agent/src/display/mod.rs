@@ -188,8 +188,14 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         | AgentEntry::Attempt { .. }
         | AgentEntry::Verifying { .. }
         | AgentEntry::Verified { .. }
-        | AgentEntry::Unverified { .. } => return None,
+        | AgentEntry::Unverified { .. }
+        | AgentEntry::Checkpoint { .. } => return None,
     })
+}
+
+/// Why an agent was ended that had given its result.
+pub fn lingering_ended(waited: Duration) -> String {
+    format!("The agent did not exit within {} of its result and was ended", time(waited))
 }
 
 /// `The pre hook failed: make clean`.

@@ -29,6 +29,13 @@ pub enum AgentEvent<'a> {
     },
     PermissionsDenied {
         count: u64,
+        /// The tools, as far as the agent named them.
+        tools: Option<&'a str>,
+    },
+    /// The agent had given its result and did not exit.
+    LingeringEnded {
+        number: u32,
+        waited: Duration,
     },
     /// What the status files say after an iteration.
     Status(&'a Completion),
@@ -66,6 +73,10 @@ pub enum AgentEvent<'a> {
     NoCheckpoint {
         number: u32,
         error: &'a str,
+    },
+    /// Repositories inside the project, whose files no checkpoint has.
+    NotCovered {
+        paths: &'a [String],
     },
     MetadataNotWritten(&'a WorkspaceError),
 }

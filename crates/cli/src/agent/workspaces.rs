@@ -4,14 +4,13 @@ use std::io::IsTerminal;
 
 use jiff::Timestamp;
 use retake_agent::driver::recorded_loop;
-use retake_agent::lock::WorkspaceLock;
 use retake_agent::notify::Events;
-use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
+use retake_agent::workspace::{Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
 use retake_types::loop_record::agent::Mode;
 use serde::Serialize;
 
+use super::checkpoints::Removal;
 use super::project::{self, AgentProject, named};
-use super::refs::Refs;
 use super::refused;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
@@ -182,7 +181,7 @@ pub(super) fn reset(args: &Reset, project: &AgentProject) -> Result<Exit, Failur
         Err(retake_store::Error::NoStore { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    workspace.update(Metadata::reset).map_err(refused)?;
+    workspace.update(|metadata| metadata.reset(Timestamp::now())).map_err(refused)?;
     term::data(format!("✓ Workspace reset: {}\n", args.name).as_bytes())?;
     Ok(Exit::OK)
 }
@@ -206,15 +205,18 @@ pub(super) fn clean(args: &Clean, project: &AgentProject) -> Result<Exit, Failur
     if !args.force && !confirmed(&format!("Remove workspace {}?", args.name))? {
         return Ok(Exit::OK);
     }
-    let mut refs = Refs::of(project)?;
+    let mut removal = Removal::of(project)?;
     let lock = held(&workspace, "clean")?;
     if args.no_archive {
+        let metadata = workspace.metadata().ok();
         project.directories.delete(&workspace).map_err(refused)?;
-        gone(refs.removed(workspace.name()))?;
+        if let Some(metadata) = metadata {
+            let owner = recorded_loop::checkpoint_owner(&workspace, &metadata);
+            gone(removal.remove(&owner))?;
+        }
     } else {
         let archived =
             project.directories.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
-        refs.archived(workspace.name(), &named(&archived.archive_name)?, false);
         term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
     }
     drop(lock);

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use retake_matrix::export::MetricResults;
 use retake_matrix::plan::{Selector, baselines};
 use retake_matrix::stats::{Comparison, Gate, Reason};
 use serde::Serialize;
 
+use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
+use super::words;
 use crate::{Exit, Failure, term};
 
 /// Say whether B is faster than A, slower, the same, or not sure
@@ -35,6 +38,8 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 /// The comparison asked for, and its parts where it has several.
@@ -52,20 +57,31 @@ struct Family<'a> {
 }
 
 pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?;
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
     let shown = Shown::of(&view.project);
+    let metrics: Vec<MetricResults> = match files.is_empty() {
+        true => Vec::new(),
+        false => vec![view.results(&samples, args.margin)],
+    };
+    if let Some(start) = samples.shell_start() {
+        term::say(&words::shell_start(start));
+    }
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
         let pairs = baselines(&view.matrix);
         if pairs.is_empty() {
             return Err(Failure::Usage("there are no two cells to compare".into()));
         }
         let family = samples.compare(&pairs, args.margin, &view.resources);
+        let document = Family { comparisons: &family };
         if args.common.json {
-            shown.document(&Family { comparisons: &family })?;
-        } else {
+            shown.document(&document)?;
+        } else if !files.has_stdout() {
             tell(&family, &shown)?;
         }
+        let comparisons = Some(&family[..]);
+        files.write(&Answer { document: &document, metrics: &metrics, comparisons }, &shown)?;
         advise(&family);
         return Ok(gate(&args.fail_if, &family));
     };
@@ -86,15 +102,21 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         }
         _ => samples.compare_with_whole(&pairs, args.margin, &view.resources, (a, b)),
     };
+    let document = Document { whole: &whole, cells: &cells };
     if args.common.json {
-        shown.document(&Document { whole: &whole, cells: &cells })?;
-    } else {
+        shown.document(&document)?;
+    } else if !files.has_stdout() {
         tell(std::slice::from_ref(&whole), &shown)?;
         for cell in &cells {
             shown.lines(&format!("  {}\n", term::visible(&cell.sentence())))?;
         }
     }
-    advise(std::iter::once(&whole).chain(&cells));
+    let all: Vec<Comparison> = std::iter::once(&whole).chain(&cells).cloned().collect();
+    files.write(
+        &Answer { document: &document, metrics: &metrics, comparisons: Some(&all) },
+        &shown,
+    )?;
+    advise(&all);
     // What was asked for comes first; a part of it can be sure where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole)) {
         Exit::Code(0) => Ok(gate(&args.fail_if, &cells)),

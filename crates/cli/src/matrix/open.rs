@@ -9,7 +9,8 @@ use retake_matrix::driver::{
     self, History, MatrixProject, Resources, Samples, git_variables, mark_dead_loops_if_writable,
     read_loops,
 };
-use retake_matrix::plan::Matrix;
+use retake_matrix::export::MetricResults;
+use retake_matrix::plan::{Matrix, baselines};
 use retake_matrix::stats::parse_percent;
 use retake_runner::config::Config;
 use retake_runner::project::Project;
@@ -103,10 +104,20 @@ pub(super) fn project(
     for warning in &matrix.warnings {
         term::say(warning);
     }
-    let here = here()?;
     if if_missing == IfMissing::Create {
         make_project()?;
     }
+    project_of(matrix, store, None)
+}
+
+/// The project of a matrix that was read, or made of a command line. `scratch` is where it keeps what
+/// it needs while it runs, if that is not the project's `.agent/`.
+pub(super) fn project_of(
+    matrix: MatrixConfig,
+    store: Option<&Path>,
+    scratch: Option<&Path>,
+) -> Result<(MatrixProject, Config), Failure> {
+    let here = here()?;
     let project = Project::find(&here, store)?;
     let config = Config::load(project.root.as_deref())?;
     if !config.execution.audit.enabled {
@@ -118,7 +129,10 @@ pub(super) fn project(
         file: matrix.file.clone(),
         config: matrix,
         context: context::run_context(&project, &config),
-        agent_directory: project.root.as_deref().unwrap_or(&here).join(".agent"),
+        agent_directory: match scratch {
+            Some(scratch) => scratch.to_owned(),
+            None => project.root.as_deref().unwrap_or(&here).join(".agent"),
+        },
         shared: None,
         unset: git_variables(),
         redact: true,
@@ -219,6 +233,13 @@ impl View {
             )));
         }
         Ok(samples)
+    }
+
+    /// Everything that was measured, each cell with its change against the first of its axis.
+    pub(super) fn results(&self, samples: &Samples<'_>, margin: f64) -> MetricResults {
+        let pairs = baselines(&self.matrix);
+        let comparisons = samples.compare(&pairs, margin, &self.resources);
+        samples.results(&samples.rows(&pairs, &comparisons))
     }
 
     /// What the last run planned; a search plans neither order nor seed.

@@ -9,6 +9,7 @@ use retake_matrix::report::{Page, render};
 use serde::Serialize;
 
 use super::explain::explained;
+use super::export_files::{self, Answer, Exports};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
 use super::words;
@@ -30,6 +31,8 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 #[derive(Serialize)]
@@ -40,6 +43,8 @@ struct Document<'a> {
 }
 
 pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let to_stdout = args.output == Path::new("-");
+    let files = args.exports.files(args.common.json || to_stdout)?;
     let view = View::open(&args.common, &args.filters, store)?;
     let configured: Vec<String> =
         view.project.config.metrics.iter().map(|metric| metric.name.clone()).collect();
@@ -49,17 +54,19 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         (given, _) => given.to_vec(),
     };
     let page = page(&view, &metrics, args.margin)?;
-    let html = Shown::of(&view.project).text(&render(&page));
+    let shown = Shown::of(&view.project);
+    let html = shown.text(&render(&page));
     let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
-    if args.output == Path::new("-") {
+    let mut results = Vec::new();
+    for metric in metrics.iter().filter(|_| !files.is_empty()) {
+        results.push(view.results(&view.samples(metric)?, args.margin));
+    }
+    files.write(&Answer { document: &results, metrics: &results, comparisons: None }, &shown)?;
+    if to_stdout {
         term::data(html.as_bytes())?;
         return Ok(Exit::OK);
     }
-    std::fs::write(&args.output, &html).map_err(|source| Failure::File {
-        action: "write",
-        path: args.output.clone(),
-        source,
-    })?;
+    export_files::write(&args.output, html.as_bytes())?;
     if args.common.json {
         term::document(&Document { file: &args.output, bytes: html.len(), metrics })?;
     } else {

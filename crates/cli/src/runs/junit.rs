@@ -23,7 +23,7 @@ struct Totals {
 
 /// What a report calls the ways a run can end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum CaseResult {
     Passed,
     Failed,
     /// The run itself could not be done.
@@ -32,7 +32,7 @@ enum Verdict {
     Skipped,
 }
 
-impl Verdict {
+impl CaseResult {
     fn of(run: &Run) -> Self {
         match run.outcome.as_ref().map(|outcome| outcome.kind) {
             _ if run.success() => Self::Passed,
@@ -54,11 +54,11 @@ pub(super) fn report(
     each(store, ids, |_, run| {
         totals.tests += 1;
         totals.ms += run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms);
-        match Verdict::of(run) {
-            Verdict::Passed => {}
-            Verdict::Failed => totals.failures += 1,
-            Verdict::Error => totals.errors += 1,
-            Verdict::Skipped => totals.skipped += 1,
+        match CaseResult::of(run) {
+            CaseResult::Passed => {}
+            CaseResult::Failed => totals.failures += 1,
+            CaseResult::Error => totals.errors += 1,
+            CaseResult::Skipped => totals.skipped += 1,
         }
         Ok(())
     })?;
@@ -109,15 +109,17 @@ fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let outcome = escape_xml(&run_text::outcome(run).0);
     let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
     let message = error.map_or_else(|| outcome.clone(), |error| escape_xml(&error.message));
-    match Verdict::of(run) {
-        Verdict::Passed => {}
-        Verdict::Skipped => writeln!(out, "      <skipped message=\"{message}\"/>")?,
-        Verdict::Failed => {
+    match CaseResult::of(run) {
+        CaseResult::Passed => {}
+        CaseResult::Skipped => writeln!(out, "      <skipped message=\"{message}\"/>")?,
+        CaseResult::Failed => {
             writeln!(out, "      <failure type=\"{outcome}\" message=\"{message}\"/>")?
         }
-        Verdict::Error => writeln!(out, "      <error type=\"{outcome}\" message=\"{message}\"/>")?,
+        CaseResult::Error => {
+            writeln!(out, "      <error type=\"{outcome}\" message=\"{message}\"/>")?
+        }
     }
-    if matches!(Verdict::of(run), Verdict::Failed | Verdict::Error) {
+    if matches!(CaseResult::of(run), CaseResult::Failed | CaseResult::Error) {
         let output = tail(store, run.intent.id())?;
         writeln!(out, "      <system-out>{}</system-out>", escape_xml(&output))?;
     }

@@ -18,7 +18,8 @@ fn drawn(seen: &str) -> Vec<&str> {
 #[test]
 fn a_live_line_tells_how_it_goes() {
     let sandbox = Sandbox::new();
-    let held = "start; result 0.30; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.01; done";
+    let held =
+        "start; progress 1 4; result 0.30; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.01; done";
     sandbox.agent("resultGrace: 1h", &["start; progress 1 4; result 0.25", held]);
     sandbox.workspace("task", &[]);
     let mut screen = screen_of(&sandbox, 80, &["run", "task", "-m", "2"]);

@@ -293,13 +293,15 @@ fn layers_reach_the_loop() {
     assert_eq!(ok(&sandbox, &["run", "task"]).stdout, "");
     ok(&sandbox, &["config", "-w", "task", "outputLevel", "progress"]);
     ok(&sandbox, &["config", "-w", "task", "args", "--from-workspace"]);
-    assert!(ok(&sandbox, &["run", "task"]).stdout.contains("Running iteration"));
+    assert!(ok(&sandbox, &["run", "task", "--again"]).stdout.contains("Running iteration"));
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-2")).unwrap();
     assert!(argv.starts_with("--from-workspace\n"), "{argv}");
-    let called =
-        sandbox.retake_with(&[("RETAKE_AGENT__OUTPUTLEVEL", "quiet")], &["agent", "run", "task"]);
-    assert_eq!(called.stdout, "");
-    assert!(ok(&sandbox, &["run", "task", "--output", "progress"]).stdout.contains("Running"));
+    for again in [&["agent", "run", "task"][..], &["agent", "run", "task", "--again"]] {
+        let called = sandbox.retake_with(&[("RETAKE_AGENT__OUTPUTLEVEL", "quiet")], again);
+        assert_eq!(called.stdout, "");
+    }
+    let called = ok(&sandbox, &["run", "task", "--output", "progress", "--again"]);
+    assert!(called.stdout.contains("Running"));
 }
 
 #[test]
@@ -393,7 +395,7 @@ fn the_flags_that_all_commands_have() {
         assert!(called.stderr.contains(&place.display().to_string()), "{}", called.snapshot());
         assert!(ok(&sandbox, &["list"]).stderr.is_empty());
     }
-    for words in [&["--verbose", "run", "task"][..], &["run", "task", "--verbose"]] {
+    for words in [&["--verbose", "run", "task"][..], &["run", "task", "--verbose", "--again"]] {
         assert!(ok(&sandbox, words).stdout.contains("I look around"));
     }
     refused(&sandbox, &["--verbose", "run", "task", "-q"]);

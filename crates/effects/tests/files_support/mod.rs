@@ -11,21 +11,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules};
 
-pub(crate) struct Place {
+pub(crate) struct TrackedTree {
     home: tempfile::TempDir,
 }
 
-impl Place {
+impl TrackedTree {
     pub(crate) fn new() -> Self {
-        let place = Self { home: tempfile::tempdir().unwrap() };
-        std::fs::create_dir(place.root()).unwrap();
-        place
+        let tree = Self { home: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(tree.root()).unwrap();
+        tree
     }
 
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
-        let place = Self::new();
-        files.iter().for_each(|(path, text)| place.put(path, text));
-        place
+        let tree = Self::new();
+        files.iter().for_each(|(path, text)| tree.put(path, text));
+        tree
     }
 
     pub(crate) fn root(&self) -> PathBuf {

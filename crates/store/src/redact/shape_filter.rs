@@ -261,7 +261,7 @@ impl ShapeFilter {
     ) -> bool {
         let after =
             bytes[at + BLOCK..].first_chunk().map_or(!0, |after| masks_vectors(after, tables).run);
-        let masks = parts.map(masks_of);
+        let masks = parts.map(|part| masks_of(part));
         let before = at.checked_sub(1).map_or(0, |before| kinds(bytes[before]));
         let mut run_before = u32::from(before != 0);
         let mut word_before = u32::from(before & WORD != 0);

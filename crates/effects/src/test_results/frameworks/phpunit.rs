@@ -14,8 +14,8 @@ pub(super) struct Phpunit {
     section: Option<(Stream, Option<TestStatus>)>,
     name: Option<Vec<u8>>,
     message: Message,
-    verdict: Verdict,
-    verdict_stream: Option<Stream>,
+    closing: ClosingLine,
+    closing_stream: Option<Stream>,
     counts: TestCounts,
     summaries: u64,
     details: Details,
@@ -23,7 +23,7 @@ pub(super) struct Phpunit {
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum ClosingLine {
     #[default]
     No,
     /// After `Time: …, Memory: …`: `OK` may follow.
@@ -35,15 +35,15 @@ enum Verdict {
 impl Recogniser for Phpunit {
     fn line(&mut self, line: &Line<'_>) -> Attention {
         // The other stream's lines may come in between.
-        let waited = self.verdict == Verdict::No || self.verdict_stream == Some(line.stream);
+        let waited = self.closing == ClosingLine::No || self.closing_stream == Some(line.stream);
         if !line.text.is_empty() && waited {
             self.see(line);
-            self.verdict_stream = Some(line.stream);
+            self.closing_stream = Some(line.stream);
         }
         match self.section {
             Some((stream, _)) if stream == line.stream => Attention::Alone,
             Some(_) => Attention::All,
-            None if self.verdict != Verdict::No => Attention::All,
+            None if self.closing != ClosingLine::No => Attention::All,
             None => Attention::Idle,
         }
     }
@@ -83,33 +83,33 @@ impl Phpunit {
                     self.message.line(line.whole);
                 }
             }
-            _ => self.verdict = Verdict::No,
+            _ => self.closing = ClosingLine::No,
         }
     }
 
     fn margin(&mut self, line: &Line<'_>) -> bool {
         let text = line.text;
-        let before = self.verdict;
+        let before = self.closing;
         if text.starts_with(b"PHPUnit ") && text.ends_with(b"Sebastian Bergmann and contributors.")
         {
             self.banner = true;
         } else if text.starts_with(b"Time: ") && find(text, b", Memory: ").is_some() {
-            self.verdict = Verdict::Timed;
+            self.closing = ClosingLine::Timed;
         } else if let Some(status) = section(text) {
             self.end_entry();
             self.section = Some((line.stream, status));
-            self.verdict = Verdict::No;
-        } else if heading(text) && (self.banner || before == Verdict::Timed) {
+            self.closing = ClosingLine::No;
+        } else if heading(text) && (self.banner || before == ClosingLine::Timed) {
             self.end_entry();
             self.section = None;
-            self.verdict = Verdict::Headed;
+            self.closing = ClosingLine::Headed;
         } else if let Some(rest) = text.strip_prefix(b"Tests: ")
-            && before == Verdict::Headed
+            && before == ClosingLine::Headed
             && let Some(tally) = numbers(rest)
         {
             self.add(tally);
         } else if let Some(rest) = text.strip_prefix(b"OK (")
-            && before == Verdict::Timed
+            && before == ClosingLine::Timed
             && let Some(passed) = plain(rest)
         {
             self.add(TestCounts { passed, ..TestCounts::default() });
@@ -124,7 +124,7 @@ impl Phpunit {
     fn add(&mut self, tally: TestCounts) {
         self.counts += tally;
         self.summaries += 1;
-        self.verdict = Verdict::No;
+        self.closing = ClosingLine::No;
     }
 
     fn end_entry(&mut self) {

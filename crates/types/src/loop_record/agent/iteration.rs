@@ -37,6 +37,8 @@ pub struct IterationFacts {
     pub model: Option<String>,
     /// How many permissions were denied.
     pub denials: Option<u64>,
+    /// The tools they were for, as far as the agent named them.
+    pub denied_tools: Option<String>,
     /// Whether the agent says that it did something.
     pub worked: Option<bool>,
     pub error: Option<String>,
@@ -51,6 +53,7 @@ const RUN_ID: &str = "runId";
 const TURNS: &str = "turns";
 const MODEL: &str = "model";
 const DENIALS: &str = "denials";
+const DENIED_TOOLS: &str = "deniedTools";
 const WORKED: &str = "worked";
 const ERROR: &str = "error";
 
@@ -71,6 +74,7 @@ impl From<BTreeMap<String, String>> for IterationFacts {
             turns: take(&mut other, TURNS),
             model: take(&mut other, MODEL),
             denials: take(&mut other, DENIALS),
+            denied_tools: take(&mut other, DENIED_TOOLS),
             worked: take(&mut other, WORKED),
             error: take(&mut other, ERROR),
             other,
@@ -88,6 +92,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             turns,
             model,
             denials,
+            denied_tools,
             worked,
             error,
             other: mut map,
@@ -100,6 +105,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             (TURNS, turns.map(|turns| turns.to_string())),
             (MODEL, model),
             (DENIALS, denials.map(|denials| denials.to_string())),
+            (DENIED_TOOLS, denied_tools),
             (WORKED, worked.map(|worked| worked.to_string())),
             (ERROR, error),
         ];
