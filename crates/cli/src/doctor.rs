@@ -100,7 +100,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         ..Document::default()
     };
     if args.repair && Store::open_read_only(root).err().is_none_or(|error| !missing(&error)) {
-        document.repaired = done(&repair(root)?);
+        document.repaired = done(&repair(root).map_err(Failure::erasing)?);
         document.repaired.extend(end_leftovers(&record)?);
     }
     match record.read_if_any() {
@@ -295,6 +295,12 @@ fn done(repaired: &Repaired) -> Vec<String> {
     }
     if repaired.projection_rebuilt {
         done.push("the list of runs was derived from the ledger again".to_owned());
+    }
+    if repaired.without_copy {
+        done.push("no copy of the database was kept: the disk has no room for one".to_owned());
+    }
+    if repaired.outputs_found > 0 {
+        done.push(format!("{} found again", term::count(repaired.outputs_found, "output")));
     }
     for id in &repaired.interrupted {
         done.push(format!("run {id} is marked interrupted"));

@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     Project(#[from] ProjectError),
     #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
+    /// The same of a command that gives space back, and cannot be told to use itself.
+    #[error("{}", words::erasing_error(.0))]
+    Erasing(retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
     Ambiguous { text: String, candidates: Vec<String> },
     #[error("cannot {action} {}: {source}", path.display())]
@@ -35,6 +38,13 @@ impl Failure {
         match self {
             Self::Config(errors) => errors.0.clone(),
             other => vec![other.to_string()],
+        }
+    }
+
+    pub(crate) fn erasing(error: impl Into<Self>) -> Self {
+        match error.into() {
+            Self::Store(error) => Self::Erasing(error),
+            other => other,
         }
     }
 

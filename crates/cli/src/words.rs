@@ -51,6 +51,18 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
     }
 }
 
+/// The same for a command that gives space back itself.
+pub(crate) fn erasing_error(error: &retake_store::Error) -> String {
+    match error {
+        retake_store::Error::DiskFull { .. } => {
+            format!(
+                "{error}, also for what gives space back; free some of it on that disk and run again"
+            )
+        }
+        error => store_error(error),
+    }
+}
+
 /// Why the record is where it is.
 pub(crate) fn location(reason: &LocationReason) -> String {
     match reason {

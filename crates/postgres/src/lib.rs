@@ -16,7 +16,7 @@ mod tls;
 
 pub use address::{Address, AddressError};
 pub use background::{last_failure, lock, set_last_failure, start_in_background};
-pub use send::{PushOptions, Pushed, push};
+pub use send::{DamagedOutput, PushOptions, Pushed, push};
 
 /// Why a push broke off. What was sent until then is there.
 #[derive(Debug, thiserror::Error)]

@@ -29,13 +29,25 @@ pub struct PushOptions {
 }
 
 /// What was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pushed {
     pub entries: u64,
     pub runs: u64,
     pub events: u64,
     pub outputs: u64,
+    /// Outputs that are not those recorded, and were not sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<DamagedOutput>,
+}
+
+/// An output that is lost or was altered.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DamagedOutput {
+    pub run: RunId,
+    pub stream: Stream,
+    /// Why.
+    pub error: String,
 }
 
 /// Sends everything that is not there yet. `progress` hears how many entries of how many are.
@@ -267,7 +279,7 @@ impl Sender<'_> {
             let mut rows = CopyRows::default();
             for row in &missing {
                 let Ok(id) = row.get::<_, &str>(0).parse::<RunId>() else { continue };
-                self.output(id, most, &mut rows);
+                self.output(id, most, &mut rows)?;
                 if rows.as_bytes().len() > BYTES {
                     copy(&mut transaction, "new_outputs", &std::mem::take(&mut rows))?;
                 }
@@ -285,18 +297,29 @@ impl Sender<'_> {
         }
     }
 
-    /// Both streams of a run, as far as they are still here.
-    fn output(&self, id: RunId, most: u64, rows: &mut CopyRows) {
+    /// Both streams of a run. What is damaged is left out and noted.
+    fn output(&mut self, id: RunId, most: u64, rows: &mut CopyRows) -> Result<(), Error> {
         for stream in Stream::BOTH {
-            let Ok(mut output) = self.store.read_output(id, stream) else { continue };
-            let length = output.length();
-            if length == 0 {
-                continue;
-            }
-            let mut bytes = Vec::new();
-            if Read::by_ref(&mut output).take(most).read_to_end(&mut bytes).is_err() {
-                continue; // `retake doctor` tells what is damaged
-            }
+            let read = self.store.read_output(id, stream).and_then(|mut output| {
+                let mut bytes = Vec::new();
+                Read::by_ref(&mut output)
+                    .take(most)
+                    .read_to_end(&mut bytes)
+                    .map_err(|error| retake_store::Error::reading(id, error))?;
+                Ok((output.length(), bytes))
+            });
+            let (length, bytes) = match read {
+                Ok((0, _)) => continue,
+                Ok(read) => read,
+                // Erased since the database was asked.
+                Err(retake_store::Error::NotFound { .. }) => continue,
+                Err(error) if error.is_damage() => {
+                    let error = error.to_string();
+                    self.pushed.damaged.push(DamagedOutput { run: id, stream, error });
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             rows.show(Some(id))
                 .text(stream.as_str())
                 .show(Some(length))
@@ -304,6 +327,7 @@ impl Sender<'_> {
                 .bytes(&bytes)
                 .end();
         }
+        Ok(())
     }
 }
 

@@ -104,6 +104,40 @@ fn lost_outputs_cost_the_outputs_alone() {
 }
 
 #[test]
+fn outputs_whose_rows_are_missing_or_swapped_are_found_again() {
+    // Three runs with output in the database, in a raw file and in a compressed one.
+    let swap = "UPDATE outputs SET place = -place; UPDATE outputs SET place = CASE";
+    for damage in [
+        "DELETE FROM outputs WHERE storage > 0",
+        &format!("{swap} WHEN -place = 2 THEN 6 WHEN -place = 6 THEN 2 ELSE -place END"),
+        &format!("{swap} WHEN -place = 2 THEN 10 WHEN -place = 10 THEN 2 ELSE -place END"),
+        "UPDATE outputs SET place = place + 1000",
+        "UPDATE outputs SET hash = zeroblob(32)",
+        "UPDATE outputs SET storage = 3 - storage WHERE storage > 0",
+        "UPDATE outputs SET content = (SELECT content FROM outputs WHERE place = 4)
+           WHERE place = 2; UPDATE runs SET cwd = 'x'",
+    ] {
+        let mut test = TestStore::new();
+        let runs = [intent("large"), intent("small"), intent("raw")];
+        let outputs: [Vec<u8>; 3] =
+            [b"abc".repeat(50_000), b"small".to_vec(), b"0123456789".repeat(20_000)];
+        test.record(&runs[0], 0, &[(Stream::Stdout, &outputs[0])]);
+        test.compact();
+        test.record(&runs[1], 0, &[(Stream::Stdout, &outputs[1])]);
+        test.record(&runs[2], 0, &[(Stream::Stdout, &outputs[2])]);
+        test.tamper(damage);
+        let repaired = repair(&test.root()).unwrap();
+        assert!(repaired.backup.is_some(), "{damage}");
+        test.reopen();
+        test.assert_intact();
+        for (run, output) in runs.iter().zip(&outputs) {
+            assert!(test.output(run.id(), Stream::Stdout) == *output, "{damage}");
+        }
+        assert_eq!(repair(&test.root()).unwrap().backup, None, "{damage}: all is mended");
+    }
+}
+
+#[test]
 fn a_repair_leaves_a_database_of_something_else_alone() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("retake.db");

@@ -75,6 +75,16 @@ impl SandboxRequest {
                 self.sockets.push(socket.clone());
             }
         }
+        for (own, further) in [
+            (&mut self.network.allow, &further.network.allow),
+            (&mut self.network.deny, &further.network.deny),
+        ] {
+            for rule in further {
+                if !own.contains(rule) {
+                    own.push(rule.clone());
+                }
+            }
+        }
         self
     }
 }

@@ -9,6 +9,7 @@ use retake_types::loop_record::matrix::PointVerdict;
 
 use super::events::EventScreen;
 use super::open::{self, Common, Filters, IfMissing, percent};
+use super::shown::Shown;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
@@ -74,6 +75,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     };
     let screen = EventScreen::new(args.quiet);
     let run = BisectRun::new(project, options, &screen)?;
+    let shown = Shown::of(run.project());
     let mut worker = open::workers(run.project(), 1)?.remove(0);
     let answer = run.run(&mut worker);
     screen.screen().clear();
@@ -85,12 +87,12 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     let answer = answer?;
     if args.common.json {
-        term::document(&answer)?;
+        shown.document(&answer)?;
     } else {
-        term::data(format!("{}\n", term::visible(&answer.sentence)).as_bytes())?;
+        shown.lines(&format!("{}\n", term::visible(&answer.sentence)))?;
         if let (Some(bad), Some(subject)) = (&answer.first_bad, &answer.subject) {
             let line = format!("{} {subject}\n", short_sha(bad));
-            term::data(term::visible_lines(&line).as_bytes())?;
+            shown.lines(&line)?;
         }
     }
     let all_good = answer.steps.iter().all(|step| step.verdict == PointVerdict::Good);

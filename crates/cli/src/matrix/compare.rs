@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View, percent};
+use super::shown::Shown;
 use super::words;
 use crate::{Exit, Failure, term};
 
@@ -75,6 +76,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             )));
         }
     }
+    let shown = Shown::of(&view.project);
     let metrics: Vec<MetricResults> = match files.is_empty() {
         true => Vec::new(),
         false => vec![view.results(&samples, args.margin)],
@@ -90,12 +92,12 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         let family = samples.compare(&compared.pairs, args.margin, &view.resources);
         let document = Family { comparisons: &family };
         if args.common.json {
-            term::document(&document)?;
+            shown.document(&document)?;
         } else if !files.has_stdout() {
-            tell(&family)?;
+            tell(&family, &shown)?;
         }
         let comparisons = Some(&family[..]);
-        files.write(&Answer { document: &document, metrics: &metrics, comparisons })?;
+        files.write(&Answer { document: &document, metrics: &metrics, comparisons }, &shown)?;
         advise(&family);
         let tripped = compared.tripped(&args.fail_if, &family);
         return Ok(fail(tripped.iter().map(|place| &family[*place])));
@@ -119,15 +121,18 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     };
     let document = Document { whole: &whole, cells: &cells };
     if args.common.json {
-        term::document(&document)?;
+        shown.document(&document)?;
     } else if !files.has_stdout() {
-        tell(std::slice::from_ref(&whole))?;
+        tell(std::slice::from_ref(&whole), &shown)?;
         for cell in &cells {
-            term::data(format!("  {}\n", term::visible(&cell.sentence())).as_bytes())?;
+            shown.lines(&format!("  {}\n", term::visible(&cell.sentence())))?;
         }
     }
     let all: Vec<Comparison> = std::iter::once(&whole).chain(&cells).cloned().collect();
-    files.write(&Answer { document: &document, metrics: &metrics, comparisons: Some(&all) })?;
+    files.write(
+        &Answer { document: &document, metrics: &metrics, comparisons: Some(&all) },
+        &shown,
+    )?;
     advise(&all);
     // What was asked for comes first; a part of it can be sure where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole)) {
@@ -136,9 +141,9 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     }
 }
 
-pub(super) fn tell(family: &[Comparison]) -> Result<(), Failure> {
+fn tell(family: &[Comparison], shown: &Shown) -> Result<(), Failure> {
     for comparison in family {
-        term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+        shown.lines(&format!("{}\n", term::visible(&comparison.sentence())))?;
     }
     Ok(())
 }

@@ -9,7 +9,8 @@ use retake_matrix::table::Table;
 
 use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View, percent};
-use crate::{Exit, Failure, term};
+use super::shown::Shown;
+use crate::{Exit, Failure};
 
 /// Say which axis a difference comes from, or that it takes several together
 #[derive(clap::Args)]
@@ -39,16 +40,18 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let pairs = baselines(&view.matrix);
     let comparisons = samples.compare(&pairs, args.margin, &view.resources);
     let explanation = explained(&table, &comparisons, args.margin);
+    let shown = Shown::of(&view.project);
     let metrics = [samples.results(&samples.rows(&pairs, &comparisons))];
-    files.write(&Answer { document: &explanation, metrics: &metrics, comparisons: None })?;
+    files
+        .write(&Answer { document: &explanation, metrics: &metrics, comparisons: None }, &shown)?;
     if args.common.json {
-        term::document(&explanation)?;
+        shown.document(&explanation)?;
     }
     if args.common.json || files.has_stdout() {
         return Ok(Exit::OK);
     }
     let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table, samples.unit.as_deref()));
-    term::data(term::visible_lines(&text).as_bytes())?;
+    shown.lines(&text)?;
     Ok(Exit::OK)
 }
 

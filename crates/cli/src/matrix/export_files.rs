@@ -7,6 +7,7 @@ use retake_matrix::export::{MetricResults, comparisons_csv, comparisons_markdown
 use retake_matrix::stats::Comparison;
 use serde::Serialize;
 
+use super::shown::Shown;
 use crate::{Failure, term};
 
 #[derive(clap::Args)]
@@ -107,9 +108,13 @@ impl ExportFiles {
     }
 
     /// Writes all of them, each as a whole or not at all.
-    pub(super) fn write<D: Serialize>(&self, answer: &Answer<'_, D>) -> Result<(), Failure> {
+    pub(super) fn write<D: Serialize>(
+        &self,
+        answer: &Answer<'_, D>,
+        shown: &Shown,
+    ) -> Result<(), Failure> {
         for (format, path) in &self.0 {
-            let text = answer.text(*format);
+            let text = shown.text(&answer.text(*format));
             if path == Path::new(STDOUT) {
                 term::data(text.as_bytes())?;
             } else {

@@ -21,6 +21,7 @@ use super::events::{self, EventScreen};
 use super::export_files::{Answer, ExportFiles, Exports};
 use super::open::{self, margin};
 use super::remote::Executor;
+use super::shown::Shown;
 use super::{compare, remote, table, words};
 use crate::{Exit, Failure, context, term};
 
@@ -238,13 +239,14 @@ impl Measurement<'_> {
             cells: &result.rows,
             comparisons: &result.comparisons,
         };
+        let shown = Shown::of(self.project);
         if self.json {
-            term::document(&document)?;
+            shown.document(&document)?;
         } else if !self.measuring.quiet && !files.has_stdout() {
-            self.show_table(result)?;
+            self.show_table(result, &shown)?;
         }
         let metrics = std::slice::from_ref(&result.results);
-        files.write(&Answer { document: &document, metrics, comparisons: None })?;
+        files.write(&Answer { document: &document, metrics, comparisons: None }, &shown)?;
         self.exit(result, missing)
     }
 
@@ -294,7 +296,7 @@ impl Measurement<'_> {
     }
 
     /// The numbers, and what is not decided.
-    fn show_table(&self, result: &MatrixRunResult) -> Result<(), Failure> {
+    fn show_table(&self, result: &MatrixRunResult, shown: &Shown) -> Result<(), Failure> {
         for disturbance in &result.disturbances {
             term::say(&words::disturbance(disturbance));
         }
@@ -303,12 +305,12 @@ impl Measurement<'_> {
             term::say(&words::shell_start(start));
         }
         let table = table::render(&self.options.metric, unit, &result.rows);
-        term::data(term::visible_lines(&table).as_bytes())?;
+        shown.lines(&table)?;
         let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
         // Without a question nobody waits for an answer.
         let asked = self.measuring.until_sure.is_some() || !self.measuring.fail_if.is_empty();
         for comparison in open.clone().filter(|_| asked) {
-            term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+            shown.lines(&format!("{}\n", term::visible(&comparison.sentence())))?;
         }
         compare::advise(open.filter(|_| asked));
         Ok(())

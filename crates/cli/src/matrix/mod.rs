@@ -15,6 +15,7 @@ mod open;
 mod remote;
 mod report;
 mod run;
+mod shown;
 mod status;
 mod table;
 mod try_commands;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::explain::explained;
 use super::export_files::{self, Answer, Exports};
 use super::open::{Common, Filters, View, percent};
+use super::shown::Shown;
 use super::words;
 use crate::{Exit, Failure, term};
 
@@ -63,13 +64,14 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         let of = |table: &Table| view.history(&commits, &table.metric, args.margin);
         page.histories = page.tables.iter().map(of).collect();
     }
-    let html = render(&page);
+    let shown = Shown::of(&view.project);
+    let html = shown.text(&render(&page));
     let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
     let mut results = Vec::new();
     for metric in metrics.iter().filter(|_| !files.is_empty()) {
         results.push(view.results(&view.samples(metric)?, args.margin));
     }
-    files.write(&Answer { document: &results, metrics: &results, comparisons: None })?;
+    files.write(&Answer { document: &results, metrics: &results, comparisons: None }, &shown)?;
     if to_stdout {
         term::data(html.as_bytes())?;
         return Ok(Exit::OK);

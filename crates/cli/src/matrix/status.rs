@@ -13,6 +13,7 @@ use retake_types::{RunId, Stream};
 use super::events;
 use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View};
+use super::shown::Shown;
 use crate::{Exit, Failure, term};
 
 /// Show how far every cell is: successful iterations of those wanted
@@ -63,12 +64,14 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         unavailable: view.resources.unavailable.iter().map(ToString::to_string).collect(),
         phase_failures: phase_failures(&view)?,
     };
+    let shown = Shown::of(&view.project);
     if !files.is_empty() {
         let metrics = [view.results(&view.samples("wall")?, MARGIN)];
-        files.write(&Answer { document: &document, metrics: &metrics, comparisons: None })?;
+        let answer = Answer { document: &document, metrics: &metrics, comparisons: None };
+        files.write(&answer, &shown)?;
     }
     if args.common.json {
-        term::document(&document)?;
+        shown.document(&document)?;
         return Ok(Exit::OK);
     }
     if files.has_stdout() {
@@ -76,12 +79,12 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     let cells = document.cells;
     let draw = if args.compact { compact } else { grid };
-    term::data(term::visible_lines(&draw(&view.matrix.axes, &cells)).as_bytes())?;
+    shown.lines(&draw(&view.matrix.axes, &cells))?;
     for (sha, refs) in view.resources.same_commits() {
         term::say(&events::same_commit(&sha, &refs));
     }
     if args.failures {
-        failures(&view, &cells)?;
+        failures(&view, &cells, &shown)?;
     }
     Ok(Exit::OK)
 }
@@ -90,7 +93,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
 const LINES: usize = 10;
 const BYTES: u64 = 4096;
 
-fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
+fn failures(view: &View, cells: &[StatusCell], shown: &Shown) -> Result<(), Failure> {
     let mut text = String::new();
     for PhaseRow { phase, name, id, exit_code } in phase_failures(view)? {
         text += &format!("\n{name}\n  {phase}  exit:{exit_code}  retake runs logs {id}\n");
@@ -119,8 +122,7 @@ fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
         }
         text += &format!("  again: {}\n", retry(view, cell));
     }
-    term::data(term::visible_lines(&text).as_bytes())?;
-    Ok(())
+    shown.lines(&text)
 }
 
 /// What failed in the last run besides iterations.

@@ -19,9 +19,9 @@ pub(crate) struct Args {
 }
 
 pub(super) fn delete(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let mut store = record.change()?;
+    let mut store = record.change().map_err(Failure::erasing)?;
     let run = record::find(&store, &args.id)?;
-    let erased = store.delete(run.intent.id())?;
+    let erased = store.delete(run.intent.id()).map_err(Failure::erasing)?;
     if args.json {
         term::document(&Document::of(&erased, false))?;
     } else {

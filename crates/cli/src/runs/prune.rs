@@ -56,8 +56,9 @@ pub(super) fn prune(args: &Args, record: &Record) -> Result<Exit, Failure> {
         dry_run: args.dry_run,
     };
     // A dry run must work where nothing may be written.
-    let mut store = if args.dry_run { record.read()? } else { record.change()? };
-    let erased = store.prune(&prune)?;
+    let mut store =
+        if args.dry_run { record.read()? } else { record.change().map_err(Failure::erasing)? };
+    let erased = store.prune(&prune).map_err(Failure::erasing)?;
     if args.json {
         term::document(&Document::of(&erased, args.dry_run))?;
     } else {

@@ -40,6 +40,9 @@ pub(crate) struct Args {
 /// How long a push that someone asked for waits for one that goes on by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How many damaged outputs are named.
+const DAMAGED_SHOWN: usize = 10;
+
 /// The right to push, waited for if another process has it.
 fn wait_for_lock(store: &Path) -> Option<File> {
     let mut lock = retake_postgres::lock(store);
@@ -102,7 +105,11 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
         if pushed.is_ok() {
             retake_postgres::set_last_failure(&path, None);
         }
-        return Ok(if pushed.is_ok() { Exit::OK } else { Exit::FAILED });
+        return Ok(if pushed.is_ok_and(|pushed| pushed.damaged.is_empty()) {
+            Exit::OK
+        } else {
+            Exit::FAILED
+        });
     }
     let pushed = pushed?;
     retake_postgres::set_last_failure(&path, None);
@@ -123,5 +130,13 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
             term::count(pushed.events, "event"),
         ));
     }
-    Ok(Exit::OK)
+    if pushed.damaged.is_empty() {
+        return Ok(Exit::OK);
+    }
+    for damaged in pushed.damaged.iter().take(DAMAGED_SHOWN) {
+        term::say(&format!("not sent: {}", damaged.error));
+    }
+    let count = term::count(pushed.damaged.len() as u64, "output");
+    term::say(&format!("{count} not sent; `retake audit verify` finds everything that is damaged"));
+    Ok(Exit::FAILED)
 }

@@ -265,6 +265,59 @@ fn another_users_repository_is_left_alone() {
     );
 }
 
+/// retake as a user without rights, with a home of that user's own, in a directory.
+fn as_user(sandbox: &Sandbox, uid: u32, directory: &Path, arguments: &[&str]) -> Called {
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(sandbox.dir.path(), open).expect("as set up");
+    let (program, home) = (sandbox.dir.path().join("retake"), sandbox.dir.path().join("home-of"));
+    if !program.exists() {
+        std::fs::copy(RETAKE, &program).expect("as set up");
+        std::fs::create_dir(&home).expect("as set up");
+        std::os::unix::fs::chown(&home, Some(uid), None).expect("as set up");
+    }
+    let mut command = std::process::Command::new(&program);
+    std::os::unix::process::CommandExt::uid(&mut command, uid);
+    command.env_clear().env("HOME", &home).env("PATH", "/usr/bin:/bin");
+    called(command.current_dir(directory).args(arguments))
+}
+
+#[test]
+fn a_git_directory_that_cannot_be_written_is_not_used_and_that_is_said() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const USER: u32 = 1234;
+    for foreign in [true, false] {
+        let sandbox = bare_sandbox();
+        git(&sandbox, "git init -q . && git commit -q --allow-empty -m one");
+        let project = sandbox.project();
+        let mut said = format!("{}/.git cannot be written", project.display());
+        if foreign {
+            said = format!("{}/.git belongs to root", project.display());
+        } else {
+            git(&sandbox, &format!("chown -R {USER} . && chmod 555 .git"));
+        }
+        let run = as_user(&sandbox, USER, &project, &["exec", "--", "sh", "-c", "echo hi; exit 3"]);
+        assert_eq!((run.code, run.stdout.as_str()), (3, "hi\n"), "{}", run.snapshot());
+        let home = sandbox.dir.path().join("home-of");
+        assert!(run.stderr.contains(&said), "{said}: {}", run.snapshot());
+        assert!(run.stderr.contains(home.to_str().unwrap()), "{}", run.snapshot());
+        let listed = as_user(&sandbox, USER, &project, &["runs", "list", "--json"]);
+        assert_eq!(listed.json().as_array().unwrap().len(), 1, "{}", listed.snapshot());
+        let doctor = as_user(&sandbox, USER, &project, &["doctor", "--json"]).json();
+        assert!(doctor["location"].as_str().unwrap().contains(&said), "{doctor}");
+        assert!(!project.join(".git/retake").exists());
+        // Once it can be written the runs are still in view.
+        if !foreign {
+            git(&sandbox, "chmod 755 .git");
+            let more = as_user(&sandbox, USER, &project, &["exec", "-q", "--", "true"]);
+            assert_eq!(more.code, 0, "{}", more.snapshot());
+            let listed = as_user(&sandbox, USER, &project, &["runs", "list", "--json"]);
+            assert_eq!(listed.json().as_array().unwrap().len(), 2, "{}", listed.snapshot());
+        }
+    }
+}
+
 #[test]
 fn a_user_without_a_home_runs_unrecorded_unless_that_is_refused() {
     if !rustix::process::geteuid().is_root() {

@@ -135,7 +135,12 @@ impl MatrixProject {
         }
         // What is wrong with a pattern is a reason to refuse the first run.
         let mut reasons = Vec::new();
-        let environment = prepare::environment(&request, &self.context, &mut reasons);
+        let mut environment = prepare::environment(&request, &self.context, &mut reasons);
+        // An axis whose name says so has secrets as its values.
+        for axis in &self.config.axes {
+            let values = axis.values.iter().map(|value| (axis.name.clone().into(), value.into()));
+            environment.extend(values);
+        }
         prepare::redactor(&request, &self.context.redaction, &environment, &mut reasons)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use retake_types::config::{SandboxConfig, SandboxedCommand};
-use retake_types::{OsText, PathGrant, PathRule, SandboxMode, SandboxRequest};
+use retake_types::{NetworkRule, OsText, PathGrant, PathRule, SandboxMode, SandboxRequest};
 
 use super::Layers;
 use super::value::Value;
@@ -27,6 +27,15 @@ impl Layers {
             rules.paths.extend(paths.into_iter().map(|path| PathRule::new(grant, path)));
         }
         rules.sockets = self.paths("sandbox.allow_socket", project, errors);
+        for host in self.words("sandbox.allow_net") {
+            match NetworkRule::parse(&host) {
+                Ok(rule) => rules.network.allow.push(rule),
+                Err(problem) => {
+                    let source = &self.values["sandbox.allow_net"].1;
+                    errors.push(format!("{source}: sandbox.allow_net: {host:?}: {problem}"));
+                }
+            }
+        }
         let mode = |path: &str| match self.values[path].0 {
             Value::Word(word) => SandboxMode::ALL.into_iter().find(|mode| mode.as_str() == word),
             _ => None,
@@ -63,7 +72,7 @@ mod tests {
     fn modes_per_command_and_paths_from_the_project_or_home() {
         let mut layers = Layers::defaults();
         let mut errors = Vec::new();
-        let text = "sandbox:\n  mode: best-effort\n  agent: strict\n  mcp: off\n  allow_write: [out, /x, ~/y]\n";
+        let text = "sandbox:\n  mode: best-effort\n  agent: strict\n  mcp: off\n  allow_write: [out, /x, ~/y]\n  allow_net: [example.com]\n";
         layers.read(Path::new("c.yml"), text, &mut errors);
         let config = layers.sandbox(Some(Path::new("/p")), &mut errors);
         assert_eq!(errors, [""; 0]);
@@ -74,6 +83,7 @@ mod tests {
         let request = config.request(SandboxedCommand::Agent, None, SandboxRequest::default());
         let paths: Vec<&Path> = request.paths.iter().map(|rule| rule.path.as_path()).collect();
         assert_eq!(paths, [Path::new("/p/out"), Path::new("/x"), &home]);
+        assert_eq!(request.network.allow, [NetworkRule::parse("example.com").unwrap()]);
         layers.sandbox(None, &mut errors);
         assert_eq!(
             errors,

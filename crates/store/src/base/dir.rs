@@ -307,15 +307,24 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
 }
 
-/// Whether to share a WAL index could end in SIGBUS. SQLite maps it after allocating one block of each
-/// page; where blocks are smaller than pages the rest is allocated when it is touched.
-pub(crate) fn cannot_map_wal_index(path: &Path) -> bool {
+/// How much the index of a WAL takes, as long as it is kept.
+const WAL_INDEX: u64 = 32 * 1024;
+
+/// Whether there is no room to map the index of the WAL, or mapping it could end in SIGBUS: SQLite
+/// allocates one block of each page, and where blocks are smaller than pages the rest is allocated
+/// when it is touched.
+pub(crate) fn cannot_map_wal_index(dir: &StoreDir) -> bool {
     const PAGE: u64 = 4096;
-    const INDEX: u64 = 96 * 1024;
-    statfs(path).is_ok_and(|stats| {
-        let small = u64::try_from(stats.f_bsize).is_ok_and(|block| block < PAGE);
-        small && free_bytes(path).is_ok_and(|free| free < INDEX)
-    })
+    let Ok(stats) = statfs(dir.root()) else { return false };
+    let block = u64::try_from(stats.f_bsize).unwrap_or(PAGE);
+    let full = stats.f_bavail.saturating_mul(block) < 3 * WAL_INDEX;
+    full && (block < PAGE || !has_allocated_wal_index(dir))
+}
+
+/// Whether all blocks of the WAL's index are there, so that touching it needs no room.
+pub(crate) fn has_allocated_wal_index(dir: &StoreDir) -> bool {
+    let index = dir.beside_database("-shm").metadata();
+    index.is_ok_and(|index| index.len() >= WAL_INDEX && index.blocks() * 512 >= index.len())
 }
 
 /// WAL needs shared memory between all readers, which these cannot give across machines.

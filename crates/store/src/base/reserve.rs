@@ -102,6 +102,14 @@ pub(crate) fn keep_wal_room(dir: &StoreDir) {
     }
 }
 
+/// Frees the WAL's blocks beyond its end: for what has a better use for the last of the room.
+pub(crate) fn give_wal_room_back(dir: &StoreDir) {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(dir.wal());
+    // Without a WAL there is nothing to free. What fails leaves the blocks where they are.
+    let Ok(file) = file else { return };
+    drop(file.metadata().and_then(|wal| file.set_len(wal.len())));
+}
+
 /// Extends the database's file where too little of it is free. To be called after a checkpoint.
 pub(crate) fn keep_database_room(connection: &Connection, dir: &StoreDir) {
     let Ok(used) = pragma(connection, "page_count").map(|pages| pages * PAGE) else { return };

@@ -13,7 +13,9 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
 use crate::base::crash_points::crash_point;
-use crate::base::dir::{StoreDir, cannot_map_wal_index, not_writable, remove, sync_dir};
+use crate::base::dir::{
+    StoreDir, cannot_map_wal_index, has_allocated_wal_index, not_writable, remove, sync_dir,
+};
 use crate::base::ledger::{self, Head};
 use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
@@ -21,6 +23,8 @@ use crate::{Error, Result};
 
 /// A cold open reads the whole WAL to rebuild its index, so the WAL is kept short.
 const WAL_LIMIT: u64 = 256 * 1024;
+/// How long a connection that needs the database for itself waits for those that have it open.
+const ALONE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The record of every run, in one directory.
 #[derive(Debug)]
@@ -189,7 +193,38 @@ impl Store {
             Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
         };
-        Self::connect_with(dir.database().to_owned(), dir, access, flags)
+        if !cannot_map_wal_index(&dir) {
+            return Self::connect_with(dir.database().to_owned(), dir, access, flags);
+        }
+        match Self::connect_alone(dir.clone(), access) {
+            // Those that have it open have mapped the index already.
+            Err(Error::Busy { .. }) if has_allocated_wal_index(&dir) => {
+                Self::connect_with(dir.database().to_owned(), dir, access, flags)
+            }
+            Err(Error::Busy { .. }) => Err(Error::DiskFull { path: dir.database().to_owned() }),
+            connected => connected,
+        }
+    }
+
+    /// On a disk without room for the index of the WAL: takes the database for this connection alone.
+    fn connect_alone(dir: StoreDir, access: Access) -> Result<Self> {
+        // Also who only reads needs the right to lock all others out.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+        let store = Self::connect_with(dir.database().to_owned(), dir, access, flags)?;
+        let failed = |error| store.failed("open the record", error);
+        let setting = match access {
+            Access::Write => "PRAGMA locking_mode = EXCLUSIVE",
+            Access::Read => "PRAGMA locking_mode = EXCLUSIVE; PRAGMA query_only = ON",
+        };
+        store.connection.busy_timeout(ALONE_PATIENCE).map_err(failed)?;
+        store.connection.execute_batch(setting).map_err(failed)?;
+        // The lock is taken with the first look, and held until the connection is closed.
+        store
+            .connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
+            .map_err(failed)?;
+        store.connection.busy_timeout(PATIENCE).map_err(failed)?;
+        Ok(store)
     }
 
     fn connect_immutable(dir: StoreDir) -> Result<Self> {
@@ -215,15 +250,12 @@ impl Store {
     ) -> Result<Self> {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let failed = |error| Error::sqlite("open the record", dir.database(), error);
-        if cannot_map_wal_index(dir.root()) {
-            return Err(Error::DiskFull { path: dir.database().to_owned() });
-        }
         let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
+        connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+            .map_err(failed)?;
         if access == Access::Write {
-            connection
-                .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-                .map_err(failed)?;
             // secure_delete on every writer, not only on those that erase: a row that grows is
             // moved, and its old place would keep the text. temp_store: a full disk may be that of
             // the temporary files too.

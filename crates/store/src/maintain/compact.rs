@@ -195,7 +195,7 @@ impl Store {
         };
         let text =
             search_index::text_of(&mut raw).map_err(|error| Error::io("read", &raw_path, error))?;
-        let temporary = Temporary::compressed(&self.dir, pending, &mut raw)?;
+        let temporary = Temporary::compressed(&self.dir, (pending.id, pending.stream), &mut raw)?;
         let compressed = self.write_then(
             Durability::Power,
             "store compressed output",
@@ -235,6 +235,24 @@ impl Store {
     }
 }
 
+/// Puts a compressed file in the place of a raw one, if that holds what the ledger names; for a database
+/// that cannot be told of it. `false` when there was nothing to compress.
+pub(crate) fn compress_in_place(
+    dir: &StoreDir,
+    (id, stream): (RunId, Stream),
+    hash: &blake3::Hash,
+) -> Result<bool> {
+    let raw_path = dir.spool(id, stream);
+    let Ok(mut raw) = open_regular(&raw_path) else { return Ok(false) };
+    let temporary = Temporary::compressed(dir, (id, stream), &mut raw)?;
+    if temporary.output.hash != *hash {
+        return Ok(false);
+    }
+    temporary.keep(dir, hash)?;
+    remove(&raw_path)?;
+    Ok(true)
+}
+
 /// Takes an output off the list; `false` when it was not on it any more.
 fn mark_done(
     connection: &rusqlite::Connection,
@@ -270,10 +288,10 @@ struct Temporary {
 }
 
 impl Temporary {
-    fn compressed(dir: &StoreDir, pending: &Pending, raw: &mut File) -> Result<Self> {
+    fn compressed(dir: &StoreDir, (id, stream): (RunId, Stream), raw: &mut File) -> Result<Self> {
         use std::io::Seek;
         dir.make(&dir.output_dir())?;
-        let name = format!("{}.{}.{}.tmp", pending.id, pending.stream.as_str(), std::process::id());
+        let name = format!("{id}.{}.{}.tmp", stream.as_str(), std::process::id());
         let path = dir.output_dir().join(name);
         let failed = |error| Error::io("write", &path, error);
         remove(&path)?;

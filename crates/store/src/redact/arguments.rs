@@ -27,25 +27,15 @@ pub fn argument_secrets<'a>(arguments: &[&'a [u8]]) -> Vec<(String, &'a [u8])> {
 
 pub(crate) fn in_arguments(arguments: &[&[u8]]) -> Vec<FoundSecret> {
     let mut found = Vec::new();
-    let mut awaited: Option<String> = None;
+    let mut reader = WordReader::default();
     for (at, argument) in arguments.iter().enumerate() {
-        let whole = 0..argument.len();
-        if let Some(name) = awaited.take()
-            && is_value(argument)
-        {
-            found.push(FoundSecret { argument: at, value: whole, name });
-            continue;
-        }
-        match read_word(argument) {
-            Word::Value { name, value } => {
-                found.push(FoundSecret { argument: at, value, name });
-            }
-            Word::Option(name) => awaited = Some(name),
-            Word::Other if argument.iter().any(u8::is_ascii_whitespace) => {
+        match reader.read(argument) {
+            Some((name, value)) => found.push(FoundSecret { argument: at, value, name }),
+            None if !reader.waits() && argument.iter().any(u8::is_ascii_whitespace) => {
                 let inner = in_line(argument).into_iter();
                 found.extend(inner.map(|inner| FoundSecret { argument: at, ..inner }));
             }
-            Word::Other => {}
+            None => {}
         }
     }
     found
@@ -54,27 +44,15 @@ pub(crate) fn in_arguments(arguments: &[&[u8]]) -> Vec<FoundSecret> {
 /// The secrets in a command line; `argument` means nothing then.
 pub(crate) fn in_line(line: &[u8]) -> Vec<FoundSecret> {
     let mut found = Vec::new();
-    let mut awaited: Option<String> = None;
+    let mut reader = WordReader::default();
     for word in words(line) {
-        let text = &line[word.clone()];
-        if let Some(name) = awaited.take()
-            && is_value(text)
-        {
-            found.push(FoundSecret { argument: 0, value: word, name });
-            continue;
+        let Some((name, value)) = reader.read(&line[word.clone()]) else { continue };
+        let mut value = value.start + word.start..value.end + word.start;
+        if let [b'"' | b'\'', .., b'"' | b'\''] = line[value.clone()] {
+            value = value.start + 1..value.end - 1;
         }
-        match read_word(text) {
-            Word::Value { name, value } => {
-                let mut value = value.start + word.start..value.end + word.start;
-                if let [b'"' | b'\'', .., b'"' | b'\''] = line[value.clone()] {
-                    value = value.start + 1..value.end - 1;
-                }
-                if is_value(&line[value.clone()]) {
-                    found.push(FoundSecret { argument: 0, value, name });
-                }
-            }
-            Word::Option(name) => awaited = Some(name),
-            Word::Other => {}
+        if is_value(&line[value.clone()]) {
+            found.push(FoundSecret { argument: 0, value, name });
         }
     }
     found
@@ -101,6 +79,66 @@ pub(crate) fn mark<'a>(
     }
     marked.extend_from_slice(&text[from..]);
     (Cow::Owned(marked), true)
+}
+
+/// Reads the words of a command in order.
+#[derive(Default)]
+struct WordReader {
+    /// What the word before said about the next one.
+    awaited: Option<Awaited>,
+    /// The command is curl, whose `-u` has a password.
+    curl: bool,
+}
+
+enum Awaited {
+    /// All of it is the value of this option.
+    Value(String),
+    /// `user:password`, for this option.
+    User(String),
+}
+
+impl WordReader {
+    fn waits(&self) -> bool {
+        self.awaited.is_some()
+    }
+
+    /// The name and the place of the secret in this word.
+    fn read(&mut self, word: &[u8]) -> Option<(String, Range<usize>)> {
+        match self.awaited.take() {
+            Some(Awaited::Value(name)) if is_value(word) => return Some((name, 0..word.len())),
+            Some(Awaited::User(name)) => return Some((name, password(word, 0)?)),
+            _ => {}
+        }
+        self.curl |= word == b"curl" || word.ends_with(b"/curl");
+        if self.curl {
+            match word {
+                b"-u" | b"--user" | b"-U" | b"--proxy-user" => {
+                    let name = String::from_utf8_lossy(word).into_owned();
+                    self.awaited = Some(Awaited::User(name));
+                    return None;
+                }
+                [b'-', b'u' | b'U', ..] => {
+                    let name = String::from_utf8_lossy(&word[..2]).into_owned();
+                    return Some((name, password(word, 2)?));
+                }
+                _ => {}
+            }
+        }
+        match read_word(word) {
+            Word::Value { name, value } => Some((name, value)),
+            Word::Option(name) => {
+                self.awaited = Some(Awaited::Value(name));
+                None
+            }
+            Word::Other => None,
+        }
+    }
+}
+
+/// Where the password is in `user:password`.
+fn password(word: &[u8], from: usize) -> Option<Range<usize>> {
+    let colon = from + memchr::memchr(b':', &word[from..])?;
+    is_value(&word[colon + 1..]).then_some(colon + 1..word.len())
 }
 
 enum Word {
@@ -217,6 +255,9 @@ mod tests {
         );
         assert_eq!(found(&["env", "API_KEY=abcdef", "x"]), ["API_KEY abcdef"]);
         assert_eq!(found(&["curl", "-H", "X-Api-Key: abc def"]), ["X-Api-Key abc def"]);
+        assert_eq!(found(&["curl", "-u", "joe:s3:cret", "x"]), ["-u s3:cret"]);
+        assert_eq!(found(&["/usr/bin/curl", "-ujoe:pw"]), ["-u pw"]);
+        assert_eq!(found(&["sh", "-c", "x; curl --user 'joe:pw' y"]), ["--user pw"]);
         let line = "cd x && API_KEY='ab cdef' mysql --password=\"p w\" --db-password  'q'; true";
         assert_eq!(
             found(&["sh", "-c", line]),
@@ -234,6 +275,7 @@ mod tests {
             &["x", "--password=$PASSWORD", "--token", "$TOKEN"],
             &["sh", "-c", "mysql --password=\"$PASSWORD\" --token \"$TOKEN\""],
             &["docker", "build", "--secret", "id=npm,src=x"],
+            &["docker", "run", "-u", "1000:1000", "curl", "-u", "joe", "-uann"],
             &["x", "--private-key", "/etc/key.pem", "--key", "value", "--tokens", "--", "KEY=v"],
         ] {
             assert_eq!(found(arguments), [""; 0]);

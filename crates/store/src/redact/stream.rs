@@ -161,10 +161,12 @@ impl Scan {
             let judged = rules.judge(bytes, candidate.start, before, last);
             match judged.verdict {
                 Verdict::No => {}
+                // One that is noticed later may have begun before this one.
                 Verdict::NeedMore => {
-                    hold = Some(candidate.start);
-                    break;
+                    hold = Some(hold.map_or(candidate.start, |at: usize| at.min(candidate.start)));
                 }
+                // Looked at again with what is held back.
+                Verdict::Found { start, .. } if hold.is_some_and(|hold| start >= hold) => {}
                 Verdict::Found { start, end, open } => {
                     if start >= settled {
                         if start > settled {
@@ -203,7 +205,7 @@ impl Scan {
     }
 
     fn stay_open(&mut self, class: Class, seen: usize, more: bool) {
-        if more && (class != Class::Pem || seen < LONGEST_KEY) {
+        if more && (!class.is_key_block() || seen < LONGEST_KEY) {
             self.open = Some((class, seen));
         }
     }

@@ -106,10 +106,70 @@ fn well_known_tokens_are_found_by_shape() {
         ("lin_api_0123456789abcdef0123456789abcdef01234567", "linear-key"),
         ("GOCSPX-abcdefghijklmnopqrstuvwxyz01", "google-oauth-secret"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.dBjftJeZ4CVP-mB92K27uhbUJU1p1r", "jwt"),
+        ("glpat-abcdefghij0123456789abcdefg.01.0z1abcdef", "gitlab-token"),
+        ("sk-or-v1-0123456789abcdef0123456789abcdef0123456789", "openrouter-key"),
+        ("ntn_01234567890abcdefghijABCDEFGHIJ0123456789abcde", "notion-token"),
+        ("nvapi-0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab-_cd", "nvidia-key"),
+        ("sha256~0123456789abcdefghijABCDEFGHIJ0123456789-_abc", "openshift-token"),
+        ("pscale_tkn_0123456789abcdefghijABCDEFGHIJ012345", "planetscale-token"),
+        ("cio0123456789abcdefghijABCDEFGHIJ01", "crates-io-token"),
+        ("dckr_oat_abcdefghijklmnopqrstuvwxyz0", "docker-token"),
+        ("xoxc-123456789012-abcdefghijkl", "slack-token"),
+        ("ATBB0123456789abcdefghijABCDEFGHIJ01", "bitbucket-password"),
+        ("sgp_0123456789abcdef_0123456789abcdef0123456789abcdef01234567", "sourcegraph-token"),
+        ("whsec_0123456789abcdefghijABCDEFGHIJ0123", "stripe-webhook-secret"),
     ];
     for (token, name) in cases {
         let expected = format!("t={{[redacted:{name}]}} end");
         assert_redacts(&redactor, &format!("t={{{token}}} end"), &expected);
+    }
+}
+
+/// The shortest text of a shape, and what must not be left of it.
+fn sample(shape: &shapes::Shape) -> (Vec<u8>, String) {
+    let (length, around) = match shape.shortest_body() {
+        Some(length) => (length, ""),
+        None => match shape.name {
+            "jwt" => (0, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.x"),
+            "private-key" => (0, "-----BEGIN PRIVATE KEY-----\nMIIEpAIB\n-----END"),
+            "url-password" => (0, "://u:pw1@h"),
+            "authorization" if shape.prefix[0] == b'u' => (0, "uthorization: Bearer abcd1234"),
+            "authorization" => (0, "UTHORIZATION=Basic abcd1234"),
+            other => panic!("{other}"),
+        },
+    };
+    if length == 0 {
+        return (around.as_bytes().to_vec(), shape.name.to_owned());
+    }
+    let body: String = "Q7X2M9K4".chars().cycle().take(length).collect();
+    ([shape.prefix, body.as_bytes()].concat(), shape.name.to_owned())
+}
+
+#[test]
+fn every_shape_is_found_wherever_it_stands() {
+    let redactor = redactor(&[]);
+    let filler = b"error: it is (not) so, see line 12 of \"src/main.rs\" and x=1: ".repeat(9);
+    for shape in &SHAPES {
+        let (token, name) = sample(shape);
+        for before in (0..150).chain([255, 256, 383, 500]) {
+            let mut text = filler[filler.len() - before..].to_vec();
+            text.push(b' ');
+            text.extend(&token);
+            text.extend(b" end of it");
+            for size in [text.len(), 64, before + 3, before + 9] {
+                let mut stream = redactor.stream();
+                for piece in text.chunks(size) {
+                    stream.push(piece, &mut |_| {});
+                }
+                stream.finish(&mut |_| {});
+                let found = stream.redactions();
+                assert!(
+                    found.iter().any(|(found, _)| found == name),
+                    "{name} after {before} bytes in pieces of {size}: {:?}",
+                    String::from_utf8_lossy(&token)
+                );
+            }
+        }
     }
 }
 
@@ -135,6 +195,27 @@ fn a_private_key_goes_and_what_follows_stays() {
         text,
         "a\n[redacted:private-key]-----END RSA PRIVATE KEY-----\nb: c\n",
     );
+}
+
+#[test]
+fn private_keys_of_other_programs_go_too() {
+    let redactor = redactor(&[]);
+    for (text, expected) in [
+        (
+            "a\n-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2.0 (x)\n\nlQHYBF/abc+\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----\nb: c.\n",
+            "a\n[redacted:private-key]-----END PGP PRIVATE KEY BLOCK-----\nb: c.\n",
+        ),
+        (
+            "PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\nAAAAgQDkW2Bx\nPrivate-MAC: 0123abcd\n;",
+            "PuTTY-User-Key-File-[redacted:putty-key];",
+        ),
+        (
+            "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nP2/56wAAAgIAAAAmZGwtbW9kcH0123456789\n.",
+            "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----[redacted:private-key].",
+        ),
+    ] {
+        assert_redacts(&redactor, text, expected);
+    }
 }
 
 #[test]
@@ -187,6 +268,14 @@ fn credentials_are_found_by_what_stands_around_them() {
         (
             "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
             "https://hooks.slack.com/services/[redacted:slack-webhook]",
+        ),
+        (
+            "x.webhook.office.com/webhookb2/a@b/IncomingWebhook/0123456789abcdef0123456789abcdef/c",
+            "x.webhook.office.com/webhookb2/a@b/IncomingWebhook/[redacted:teams-webhook]",
+        ),
+        (
+            "token abcdefghij0123.atlasv1.0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab;",
+            "token abcdefghij0123.atlasv1.[redacted:terraform-token];",
         ),
     ] {
         assert_redacts(&redactor, text, expected);
