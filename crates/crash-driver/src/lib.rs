@@ -14,6 +14,7 @@ pub mod explain;
 pub mod exploration;
 pub mod exploration_plan;
 pub mod finding;
+pub mod fresh_root;
 pub mod html;
 pub mod junit;
 pub mod loop_recorder;

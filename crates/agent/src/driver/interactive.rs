@@ -112,7 +112,8 @@ pub fn notify_setup_complete(settings: &Settings, workspace: &Workspace) {
     let notifications = &settings.notifications;
     let Some(url) = &notifications.url else { return };
     let (events, timeout) = (notifications.events.clone(), notifications.timeout);
-    if let Ok(mut sender) = Sender::start(url, events, timeout, Duration::from_secs(1)) {
+    let pause = Duration::from_secs(1);
+    if let Ok(mut sender) = Sender::start(url, notifications.format, events, timeout, pause) {
         sender.notify(Notification::setup_complete(workspace.name().as_str()));
         sender.finish(timeout);
     }

@@ -24,7 +24,7 @@ use crate::hooks::Effect;
 use crate::notify::Notification;
 use crate::plan::{AgentStopReason, IterationOutcome, IterationReport};
 use crate::prompt::{Facts, Purpose};
-use crate::status::{Completion, Marks, StatusFiles};
+use crate::status::{Completion, Marks, Status, StatusFiles};
 
 use super::AgentLoop;
 use super::agent_run::{
@@ -413,10 +413,26 @@ impl AgentLoop {
         let remaining = completion.remaining;
         let notification = Notification::iteration(name.as_str(), number, status, remaining);
         self.notifier.notify(notification);
+        let blockers = completion.status.as_ref().map(Status::real_blockers).unwrap_or_default();
+        if !blockers.is_empty() && !completion.complete {
+            self.blocked(number, &blockers);
+        }
         if let Some(milestone) = Notification::milestone(name.as_str(), number, remaining) {
             self.notifier.notify(milestone);
         }
         self.state.history.push(iteration);
+    }
+
+    /// The agent needs a person: the loop waits for one, unless it is to go on.
+    fn blocked(&mut self, number: u32, blockers: &[String]) {
+        let name = self.session.task.workspace.name().clone();
+        self.notifier.notify(Notification::blocked(name.as_str(), number, blockers));
+        let pauses = self.session.task.settings.pause_if_blocked;
+        self.session.display.event(AgentEvent::Blocked { blockers, pauses });
+        self.log.note(&format!("Blocked: {}", blockers.join("; ")));
+        if pauses && let Err(error) = self.session.mailbox.pause() {
+            self.session.display.event(AgentEvent::NotLogged(&error.to_string()));
+        }
     }
 
     fn checkpoint(&mut self, number: u32) {

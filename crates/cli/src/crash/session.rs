@@ -143,6 +143,12 @@ impl<'a> CrashSession<'a> {
         }
         let log = self.log();
         let report = self.test(recording, &log);
+        if let (Err(CrashTestError::Cancelled), Source::Program { .. }) = (&report, &self.source) {
+            // The program need not run again to go on.
+            let kept = self.keep_log(recording, &log);
+            self.end_if_failed(kept)?;
+            term::say(&interrupted_text(&log));
+        }
         let report = self.end_if_failed(report)?;
         let kept = self.keep(&report, recording, &log);
         self.end_if_failed(kept)?;
@@ -153,7 +159,11 @@ impl<'a> CrashSession<'a> {
             (None, CrashReport { lost: 1.., .. }) => StopReason::Incomplete,
             (None, _) => StopReason::Budget,
         });
-        write_report(args, &report, recording, self.begun.elapsed())
+        let exit = write_report(args, &report, recording, self.begun.elapsed());
+        if report.interrupted.is_some() {
+            term::say(&interrupted_text(&log));
+        }
+        exit
     }
 
     /// Starts the workers and checks every state.
@@ -185,7 +195,16 @@ impl<'a> CrashSession<'a> {
         test.run(&mut workers, &mut self.recorder, remote)
     }
 
-    /// The log and the findings, for `repro`. A test without findings leaves nothing.
+    fn keep_log(&self, recording: &Recording, log: &Path) -> Result<(), CrashTestError> {
+        let logs = self.project.logs();
+        let failed = |source| CrashTestError::File { action: "make", path: logs.clone(), source };
+        std::fs::create_dir_all(&logs).map_err(failed)?;
+        remove_old_logs(&logs);
+        write_log(log, recording)
+    }
+
+    /// The log and the findings, for `repro`. A test that came to its end without findings leaves
+    /// nothing.
     fn keep(
         &self,
         report: &CrashReport,
@@ -193,15 +212,10 @@ impl<'a> CrashSession<'a> {
         log: &Path,
     ) -> Result<(), CrashTestError> {
         if let Source::Program { .. } = self.source {
-            if report.findings.is_empty() {
+            if report.findings.is_empty() && report.interrupted.is_none() {
                 return Ok(());
             }
-            let logs = self.project.logs();
-            let failed =
-                |source| CrashTestError::File { action: "make", path: logs.clone(), source };
-            std::fs::create_dir_all(&logs).map_err(failed)?;
-            remove_old_logs(&logs);
-            write_log(log, recording)?;
+            self.keep_log(recording, log)?;
         }
         for (id, recovery) in &report.recoveries {
             write_log(&recovery_log(log, id), recovery)?;
@@ -218,6 +232,13 @@ impl<'a> CrashSession<'a> {
             source,
         })
     }
+}
+
+/// Where a test that was interrupted can be taken up.
+fn interrupted_text(log: &Path) -> String {
+    let log = log.to_string_lossy();
+    let command = quote(["retake", "crash", "explore", &log]);
+    format!("the recording is kept: `{command}` checks its states without running the program")
 }
 
 /// Removes all but the newest logs with what belongs to them. Their names begin with the id of the

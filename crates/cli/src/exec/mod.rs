@@ -118,7 +118,8 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
     let failure = StartFailure::Refused(vec![format!("--on {on}: built without Slurm")]);
     let json = prepared.display.json;
     let context = Some(prepared.context);
-    Refused { intent: Box::new(prepared.run.intent), failure, context }.show(json)
+    let PreparedRun { intent, redactor, .. } = prepared.run;
+    Refused { intent: Box::new(intent), failure, redactor, context }.show(json)
 }
 
 /// Opens the project and checks the request.

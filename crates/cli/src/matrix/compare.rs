@@ -1,9 +1,11 @@
 //! `retake matrix compare`: B against A, with an interval, and a gate for CI.
 
+use std::collections::HashSet;
 use std::path::Path;
 
+use retake_matrix::config::CODE;
 use retake_matrix::export::MetricResults;
-use retake_matrix::plan::{Selector, baselines};
+use retake_matrix::plan::{ComparedPairs, Selector};
 use retake_matrix::stats::{Comparison, Gate, Reason};
 use serde::Serialize;
 
@@ -30,8 +32,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
     /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
-    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure
-    #[arg(long, value_name = "VERDICT:PERCENT")]
+    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
+    /// judges the comparisons with main, one of code.refs
+    #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     fail_if: Vec<Gate>,
     #[command(flatten)]
     common: Common,
@@ -59,6 +62,19 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let files = args.exports.files(args.common.json)?;
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
+    for reference in args.fail_if.iter().filter_map(|gate| gate.against.as_ref()) {
+        if args.a.is_some() {
+            return Err(Failure::Usage(format!(
+                "--fail-if …@{reference}: A and B say already what is compared; leave @{reference} out"
+            )));
+        }
+        if !view.matrix.used(CODE).contains(&reference.as_str()) {
+            return Err(Failure::Usage(format!(
+                "--fail-if …@{reference}: {reference} is not in code.refs; `retake matrix run` with \
+                 the same --fail-if measures it"
+            )));
+        }
+    }
     let metrics: Vec<MetricResults> = match files.is_empty() {
         true => Vec::new(),
         false => vec![view.results(&samples, args.margin)],
@@ -67,11 +83,11 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         term::say(&words::shell_start(start));
     }
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
-        let pairs = baselines(&view.matrix);
-        if pairs.is_empty() {
+        let compared = ComparedPairs::of(&view.matrix, &args.fail_if, &HashSet::new());
+        if compared.pairs.is_empty() {
             return Err(Failure::Usage("there are no two cells to compare".into()));
         }
-        let family = samples.compare(&pairs, args.margin, &view.resources);
+        let family = samples.compare(&compared.pairs, args.margin, &view.resources);
         let document = Family { comparisons: &family };
         if args.common.json {
             term::document(&document)?;
@@ -81,7 +97,8 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         let comparisons = Some(&family[..]);
         files.write(&Answer { document: &document, metrics: &metrics, comparisons })?;
         advise(&family);
-        return Ok(gate(&args.fail_if, &family));
+        let tripped = compared.tripped(&args.fail_if, &family);
+        return Ok(fail(tripped.iter().map(|place| &family[*place])));
     };
     let selector = |text: &str| {
         Selector::parse(text, &view.matrix).map_err(|error| Failure::Usage(error.to_string()))
@@ -145,13 +162,16 @@ pub(super) fn advise<'a>(family: impl IntoIterator<Item = &'a Comparison>) {
 }
 
 /// Fails if any comparison trips any gate.
-pub(super) fn gate(gates: &[Gate], family: &[Comparison]) -> Exit {
+fn gate(gates: &[Gate], family: &[Comparison]) -> Exit {
+    fail(family.iter().filter(|comparison| gates.iter().any(|gate| gate.trips(comparison))))
+}
+
+/// Says which comparisons fail the build.
+pub(super) fn fail<'a>(tripped: impl IntoIterator<Item = &'a Comparison>) -> Exit {
     let mut exit = Exit::OK;
-    for comparison in family {
-        if gates.iter().any(|gate| gate.trips(comparison)) {
-            term::say(&format!("--fail-if: {}", comparison.sentence()));
-            exit = Exit::FAILED;
-        }
+    for comparison in tripped {
+        term::say(&format!("--fail-if: {}", comparison.sentence()));
+        exit = Exit::FAILED;
     }
     exit
 }

@@ -72,7 +72,7 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
     let mut keys = view.keys.clone();
     keys.sort_unstable();
     keys.dedup();
-    let mut rows: Vec<_> = keys.iter().flat_map(|key| view.history.of(*key)).collect();
+    let mut rows: Vec<_> = keys.iter().flat_map(|key| view.recorded.of(*key)).collect();
     rows.sort_by_key(|row| row.started);
     let mut runs = 0;
     if let Some(store) = &view.store {

@@ -36,8 +36,9 @@ pub(super) struct Measuring {
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,
     /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
-    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure
-    #[arg(long, value_name = "VERDICT:PERCENT")]
+    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
+    /// measures the tip of main in turn with the cells of this run, and compares them with it
+    #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     pub(super) fail_if: Vec<Gate>,
     /// Tie every worker to a CPU of its own
     #[arg(long)]
@@ -288,7 +289,8 @@ impl Measurement<'_> {
             term::say("some cells have no result at all; give them more time");
             return Ok(Exit::FAILED);
         }
-        Ok(compare::gate(&self.measuring.fail_if, &result.comparisons))
+        let tripped = result.tripped.iter().filter_map(|place| result.comparisons.get(*place));
+        Ok(compare::fail(tripped))
     }
 
     /// The numbers, and what is not decided.

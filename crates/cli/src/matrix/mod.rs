@@ -8,6 +8,7 @@ mod events;
 mod exchange;
 mod explain;
 mod export_files;
+mod history;
 mod init;
 mod measure;
 mod open;
@@ -41,6 +42,7 @@ enum Command {
     Status(status::Args),
     Compare(compare::Args),
     Explain(explain::Args),
+    History(history::Args),
     Bisect(Box<bisect::Args>),
     Report(report::Args),
     ListChrome(browsers::List),
@@ -60,6 +62,7 @@ pub(super) fn matrix(args: Args, store: Option<&Path>) -> Result<Exit, Failure> 
         Command::Status(args) => status::status(&args, store),
         Command::Compare(args) => compare::compare(&args, store),
         Command::Explain(args) => explain::explain(&args, store),
+        Command::History(args) => history::history(&args, store),
         Command::Bisect(args) => bisect::bisect(&args, store),
         Command::Report(args) => report::report(&args, store),
         Command::ListChrome(args) => browsers::list(&args),

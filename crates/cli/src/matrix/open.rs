@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use retake_engine::KeeperSession;
 use retake_matrix::config::{CHROME, CODE, Config as MatrixConfig, ConfigError};
 use retake_matrix::driver::{
-    self, History, MatrixProject, Resources, Samples, git_variables, mark_dead_loops_if_writable,
-    read_loops,
+    self, CommitChain, CommitLines, MatrixProject, MetricDefaults, RecordedResults, Resources,
+    Samples, git_variables, mark_dead_loops_if_writable, read_loops,
 };
 use retake_matrix::export::MetricResults;
+use retake_matrix::history::CommitHistory;
 use retake_matrix::plan::{Matrix, baselines};
 use retake_matrix::stats::parse_percent;
 use retake_runner::config::Config;
@@ -180,7 +181,7 @@ pub(super) struct View {
     pub(super) matrix: Matrix,
     pub(super) resources: Resources,
     pub(super) keys: Vec<CellKey>,
-    pub(super) history: History,
+    pub(super) recorded: RecordedResults,
     /// Newest first.
     pub(super) loops: Vec<(StoredLoop, MatrixLoopPlan)>,
     pub(super) store: Option<Store>,
@@ -192,6 +193,16 @@ impl View {
         filters: &Filters,
         store: Option<&Path>,
     ) -> Result<Self, Failure> {
+        Ok(Self::open_and(common, filters, store, |_, _| ())?.0)
+    }
+
+    /// The same, with something that needs a worker asked of git meanwhile.
+    pub(super) fn open_and<T>(
+        common: &Common,
+        filters: &Filters,
+        store: Option<&Path>,
+        ask: impl FnOnce(&mut Worker, &MatrixProject) -> T,
+    ) -> Result<(Self, T), Failure> {
         let (project, _) = project(common, store, IfMissing::Ignore)?;
         let mut matrix = cells(&project, &filters.pairs()?)?;
         let mut worker = workers(&project, 1)?.remove(0);
@@ -208,24 +219,42 @@ impl View {
         };
         let resources =
             Resources::resolve(&mut worker, &project, &mut matrix, driver::pins(&loops));
+        let asked = ask(&mut worker, &project);
         drop(worker.end());
         let resources = resources.map_err(|error| Failure::Refused(error.to_string()))?;
         for unavailable in &resources.unavailable {
             term::say(&unavailable.to_string());
         }
         let keys = resources.identity.keys(&matrix);
-        let history = match &opened {
-            Some(opened) => History::read(opened, &keys)?,
-            None => History::default(),
+        let recorded = match &opened {
+            Some(opened) => RecordedResults::read(opened, &keys)?,
+            None => RecordedResults::default(),
         };
-        Ok(Self { project, matrix, resources, keys, history, loops, store: opened })
+        let view = Self { project, matrix, resources, keys, recorded, loops, store: opened };
+        Ok((view, asked))
+    }
+
+    /// The cells of all commits of a branch, whether the configuration names them or not, and what
+    /// the record knows of them.
+    pub(super) fn commits(
+        &self,
+        chain: &CommitChain,
+        filters: &Filters,
+    ) -> Result<(CommitLines, RecordedResults), Failure> {
+        let all = cells(&self.project, &filters.pairs()?)?;
+        let lines = chain.lines(&all, &self.resources, |_| true);
+        let recorded = match &self.store {
+            Some(store) => RecordedResults::read(store, &lines.keys())?,
+            None => RecordedResults::default(),
+        };
+        Ok((lines, recorded))
     }
 
     /// The numbers of a metric; one that no run has is a mistake.
     pub(super) fn samples(&self, metric: &str) -> Result<Samples<'_>, Failure> {
         let samples =
-            Samples::of(&self.matrix, &self.keys, &self.history, &self.project.config, metric);
-        let known = self.history.metrics();
+            Samples::of(&self.matrix, &self.keys, &self.recorded, &self.project.config, metric);
+        let known = self.recorded.metrics();
         if !samples.any() && !known.iter().any(|name| name == metric) {
             return Err(Failure::Usage(format!(
                 "no run has reported {metric}; there is {}",
@@ -242,6 +271,17 @@ impl View {
         samples.results(&samples.rows(&pairs, &comparisons))
     }
 
+    /// A metric over commits.
+    pub(super) fn history(
+        &self,
+        (lines, recorded): &(CommitLines, RecordedResults),
+        metric: &str,
+        margin: f64,
+    ) -> CommitHistory {
+        let defaults = MetricDefaults::of(&self.project.config, metric);
+        lines.history(recorded, metric, defaults, margin)
+    }
+
     /// What the last run planned; a search plans neither order nor seed.
     pub(super) fn last_run(&self) -> Option<&MatrixLoopPlan> {
         let mut plans = self.loops.iter().map(|(_, plan)| plan);
@@ -256,7 +296,7 @@ impl View {
         let disturbances =
             entries.iter().filter_map(|entry| match serde_json::from_str(&entry.body).ok()? {
                 MatrixEntry::Disturbed { disturbances } => Some(disturbances),
-                MatrixEntry::Answer { .. } => None,
+                MatrixEntry::Answer { .. } | MatrixEntry::Commits { .. } => None,
             });
         Ok(disturbances.flatten().collect())
     }

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_matrix::driver::short_sha;
+use retake_matrix::driver::{CommitChain, short_sha};
 use retake_matrix::plan::baselines;
 use retake_matrix::report::{Page, render};
+use retake_matrix::table::Table;
 use serde::Serialize;
 
 use super::explain::explained;
@@ -14,7 +15,8 @@ use super::open::{Common, Filters, View, percent};
 use super::words;
 use crate::{Exit, Failure, term};
 
-/// Write one HTML file with heat maps, distributions, comparisons and the environment
+/// Write one HTML file with comparisons, heat maps, histograms, the history over commits and the
+/// environment
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Where to; - is stdout
@@ -44,15 +46,23 @@ struct Document<'a> {
 pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let to_stdout = args.output == Path::new("-");
     let files = args.exports.files(args.common.json || to_stdout)?;
-    let view = View::open(&args.common, &args.filters, store)?;
+    // Without a branch to follow there is no history, which the rest does not need.
+    let (view, chain) = View::open_and(&args.common, &args.filters, store, |worker, project| {
+        CommitChain::read(worker, project, "HEAD").ok()
+    })?;
     let configured: Vec<String> =
         view.project.config.metrics.iter().map(|metric| metric.name.clone()).collect();
     let metrics = match (&args.metric[..], &configured[..]) {
-        ([], []) => view.history.usual_metrics(),
+        ([], []) => view.recorded.usual_metrics(),
         ([], configured) => configured.to_vec(),
         (given, _) => given.to_vec(),
     };
-    let page = page(&view, &metrics, args.margin)?;
+    let mut page = page(&view, &metrics, args.margin)?;
+    if let Some(chain) = chain {
+        let commits = view.commits(&chain, &args.filters)?;
+        let of = |table: &Table| view.history(&commits, &table.metric, args.margin);
+        page.histories = page.tables.iter().map(of).collect();
+    }
     let html = render(&page);
     let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
     let mut results = Vec::new();

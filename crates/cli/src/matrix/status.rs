@@ -36,13 +36,13 @@ pub(super) struct Args {
 const MARGIN: f64 = 0.02;
 
 pub(super) fn cells(view: &View) -> Vec<StatusCell> {
-    let View { matrix, resources, keys, history, project, .. } = view;
+    let View { matrix, resources, keys, recorded, project, .. } = view;
     let one = |(cell, key): (&retake_matrix::plan::Cell, &_)| {
         let axes: BTreeMap<String, String> = (0..matrix.axes.len())
             .map(|axis| (matrix.axes[axis].name.clone(), matrix.value(cell, axis).to_owned()))
             .collect();
         let sha = axes.get(CODE).and_then(|reference| resources.commits.get(reference)).cloned();
-        let runs = history.of(*key).iter().map(|row| row.to_run_row()).collect();
+        let runs = recorded.of(*key).iter().map(|row| row.to_run_row()).collect();
         StatusCell::new(axes, sha, project.config.iterations, runs)
     };
     matrix.cells.iter().zip(keys).map(one).collect()

@@ -6,28 +6,18 @@ use retake_matrix::stats::value_text;
 /// More lines than this are for the report.
 const MOST: usize = 60;
 const BAR: usize = 20;
+/// A longer name does not fit above its column.
+const NAME: usize = 24;
 
 /// The cells with their numbers; each change is against the baseline of the same row of axes.
 pub(super) fn render(metric: &str, unit: Option<&str>, rows: &[CellRow]) -> String {
     let changes = rows.iter().any(|row| row.change.is_some());
-    let mut lines = vec![header(metric, changes)];
+    let mut lines = vec![header(metric, rows)];
     let medians = rows.iter().filter_map(|row| Some(row.summary.as_ref()?.median));
     let largest = medians.fold(0.0, f64::max);
     lines.extend(rows.iter().take(MOST).map(|row| line(row, unit, largest, changes)));
-    let columns = lines[0].len();
-    let width = |column: usize| lines.iter().map(|line| length(&line[column])).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            let pad = " ".repeat(width - length(cell));
-            // Names, verdicts and bars to the left; numbers to the right.
-            let left = column == 0 || column >= 6;
-            if left { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
+    // Names, verdicts and bars to the left; numbers to the right.
+    let mut text = aligned(&lines, |column| column == 0 || column >= 6);
     if rows.len() > MOST {
         let more = rows.len() - MOST;
         text += &format!("and {more} more; `retake matrix report` shows all of them\n");
@@ -35,16 +25,46 @@ pub(super) fn render(metric: &str, unit: Option<&str>, rows: &[CellRow]) -> Stri
     text
 }
 
+/// Lines of cells as columns, two spaces apart.
+pub(super) fn aligned(lines: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| length(cell)).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            let pad = " ".repeat(width - length(cell));
+            if left(column) { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Two values, with one unit for both where it is the same one.
+pub(super) fn span([low, high]: [f64; 2], sign: &str, unit: Option<&str>) -> String {
+    let (low, high) = (value_text(low, unit), value_text(high, unit));
+    let shared = high.split_once(' ').map(|(_, unit)| format!(" {unit}"));
+    let low = shared.as_ref().and_then(|unit| low.strip_suffix(unit)).unwrap_or(&low);
+    format!("{low} {sign} {high}")
+}
+
 fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-fn header(metric: &str, changes: bool) -> Vec<String> {
+fn header(metric: &str, rows: &[CellRow]) -> Vec<String> {
     let mut header = [metric, "median", "95 % interval", "min … max", "runs", "failed"]
         .map(str::to_owned)
         .to_vec();
-    if changes {
-        header.push("against the first".to_owned());
+    let mut baselines = rows.iter().filter_map(|row| Some(row.change.as_ref()?.a.as_str()));
+    if let Some(first) = baselines.next() {
+        // By its name, where all have the same one and it is short.
+        let name = Some(first).filter(|name| length(name) <= NAME && baselines.all(|a| a == *name));
+        header.push(format!("against {}", name.unwrap_or("the first")));
     }
     header.push(String::new());
     header
@@ -52,19 +72,12 @@ fn header(metric: &str, changes: bool) -> Vec<String> {
 
 fn line(row: &CellRow, unit: Option<&str>, largest: f64, changes: bool) -> Vec<String> {
     let value = |value: f64| value_text(value, unit);
-    let span = |[low, high]: [f64; 2], sign: &str| {
-        let (low, high) = (value(low), value(high));
-        // One unit for both, where it is the same one.
-        let shared = high.split_once(' ').map(|(_, unit)| format!(" {unit}"));
-        let low = shared.as_ref().and_then(|unit| low.strip_suffix(unit)).unwrap_or(&low);
-        format!("{low} {sign} {high}")
-    };
     let mut line = vec![row.name.clone()];
     match &row.summary {
         Some(summary) => line.extend([
             value(summary.median),
-            row.interval.map_or_else(String::new, |ends| span(ends, "to")),
-            span([summary.min, summary.max], "…"),
+            row.interval.map_or_else(String::new, |ends| span(ends, "to", unit)),
+            span([summary.min, summary.max], "…", unit),
             summary.samples.to_string(),
         ]),
         None => line.extend(["-", "", "", "0"].map(str::to_owned)),
@@ -109,7 +122,7 @@ mod tests {
         let text = render("wall", Some("ms"), &rows);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
-        assert!(lines[0].starts_with("wall") && lines[0].contains("against the first"), "{text}");
+        assert!(lines[0].starts_with("wall") && lines[0].contains("against v1"), "{text}");
         assert!(lines[1].contains("100.4 ms") && lines[1].contains("12"), "{text}");
         assert!(
             lines[2].contains("+50.0 %  slower") && lines[2].contains(&"█".repeat(20)),

@@ -11,6 +11,7 @@ mod checkpoints;
 mod completion;
 mod gate;
 mod notifications;
+mod planted;
 mod real;
 mod restarts;
 mod running;

@@ -6,6 +6,7 @@
 mod common;
 
 mod env;
+mod leftovers;
 mod programs;
 mod recovery;
 mod refusals;

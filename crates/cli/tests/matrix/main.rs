@@ -9,6 +9,7 @@ mod answers;
 mod browsers;
 mod env;
 mod exports;
+mod history;
 mod leaks;
 mod mistakes;
 mod phases;

@@ -69,6 +69,32 @@ fn commits(sandbox: &Sandbox, values: &[&str]) {
 }
 
 #[test]
+fn a_matrix_shows_its_metric_over_commits() {
+    let sandbox = Sandbox::new();
+    commits(&sandbox, &["100", "100", "160", "160"]);
+    let config = |refs: &str| {
+        let command = "echo \"metric: load=$(cat value).$(( (ITERATION * 7 + 3) % 10 )) ms\"";
+        let text = format!("command: '{command}'\niterations: 8\ncode: {{refs: [{refs}]}}\n");
+        sandbox.file("matrix.yml", &text);
+        assert_eq!(sandbox.retake(&["matrix", "run", "-q"]).code, 0);
+    };
+    let ui = sandbox.ui();
+    config("v1");
+    let (_, document, page) = newest(&ui, "matrix");
+    assert_eq!(document["matrix"]["history"], Value::Null, "one commit has no history");
+    assert!(!page.contains("History of"), "{page}");
+    config("v2, v3, v4");
+    let (_, document, page) = newest(&ui, "matrix");
+    let series = &document["matrix"]["history"]["series"][0];
+    let subjects = series["commits"].as_array().unwrap().iter().map(|one| one["subject"].clone());
+    assert_eq!(subjects.collect::<Vec<_>>(), ["100", "100", "160", "160"]);
+    assert_eq!(series["changes"][0]["commit"], sandbox.git(&["rev-parse", "v3"]), "{series}");
+    for part in ["History of load", "<svg class=\"history\"", "load is slower since", "+59"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
+
+#[test]
 fn a_matrix_is_a_heat_map_with_comparisons_and_a_bisection_has_its_answer() {
     let sandbox = Sandbox::new();
     commits(&sandbox, &["100", "100", "160", "160"]);

@@ -17,9 +17,9 @@ use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
-use super::history::{History, ResultRow};
 use super::project::MatrixProject;
 use super::record;
+use super::recorded_results::{RecordedResults, ResultRow};
 use super::resources::{ProvisionError, Provisioner, Resources};
 use crate::bisect::{
     Bisect, BisectPlan, BisectSettings, BisectStep, Judge, Observation, PointResult,
@@ -247,9 +247,9 @@ impl<'a> BisectRun<'a> {
             .collect();
         let resources = self.resolve(worker, &mut matrix, pins.clone())?;
         let keys = resources.identity.keys(&matrix);
-        let history = History::read(worker.store()?, &keys)?;
-        let next_iterations = keys.iter().map(|key| history.next_iteration(*key)).collect();
-        self.observe_stored(&mut bisect, &keys, &history);
+        let recorded = RecordedResults::read(worker.store()?, &keys)?;
+        let next_iterations = keys.iter().map(|key| recorded.next_iteration(*key)).collect();
+        self.observe_stored(&mut bisect, &keys, &recorded);
         let mut stage = Stage {
             run: self,
             resources,
@@ -335,11 +335,11 @@ impl<'a> BisectRun<'a> {
 
     /// What earlier loops have found out. Of a metric only what was measured in turn with the good
     /// end counts.
-    fn observe_stored(&self, bisect: &mut Bisect, keys: &[CellKey], history: &History) {
+    fn observe_stored(&self, bisect: &mut Bisect, keys: &[CellKey], recorded: &RecordedResults) {
         let points = bisect.points().to_vec();
         let Some(metric) = &self.options.metric else {
             for (point, key) in points.iter().zip(keys) {
-                for row in history.of(*key) {
+                for row in recorded.of(*key) {
                     let timed_out = Observation::TimedOut;
                     let exit = Observation::Exit(row.exit_code);
                     bisect.observe(point, if row.timed_out { timed_out } else { exit });
@@ -349,15 +349,15 @@ impl<'a> BisectRun<'a> {
         };
         let value = |row: &ResultRow| row.metrics.get(metric).map(|metric| metric.value);
         let Some(&good_end) = keys.first() else { return };
-        let (ends, _) = history.results(good_end);
+        let (ends, _) = recorded.results(good_end);
         for (point, key) in points.iter().zip(keys).skip(1) {
-            for (block, row) in history.results(*key).0 {
+            for (block, row) in recorded.results(*key).0 {
                 let beside = ends.get(&block).filter(|_| !row.blocked).and_then(|row| value(row));
                 if let (Some(value), Some(beside)) = (value(row), beside) {
                     bisect.observe(point, Observation::Value { value, beside });
                 }
             }
-            for _ in history.of(*key).iter().filter(|row| row.timed_out) {
+            for _ in recorded.of(*key).iter().filter(|row| row.timed_out) {
                 bisect.observe(point, Observation::TimedOut);
             }
         }

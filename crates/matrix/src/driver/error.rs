@@ -54,8 +54,8 @@ pub enum MatrixError {
     Bisect(#[from] BisectError),
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// A search along the code needs some.
-    #[error("there is no code to search")]
+    /// What is asked for is about commits.
+    #[error("the configuration has no code")]
     NoCode,
     /// A search needs one value of every other axis.
     #[error("the search needs one value of {axis}")]

@@ -1,6 +1,7 @@
 //! `matrix run` from the lock to the verdict: provides what the cells need, runs the plan on workers
 //! here or on other machines, and compares.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
@@ -12,24 +13,26 @@ use retake_runner::loop_driver::{Driven, drive_steps};
 use retake_runner::worker::Worker;
 use retake_runner::{metrics, signals};
 use retake_types::loop_record::matrix::{
-    CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
+    CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits,
 };
 use retake_types::{Kind, LoopId, ShellMode, StopReason};
 
 use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
+use super::commit_history::CommitChain;
 use super::disturbance::{MachineState, own_cpu_time};
 use super::error::{MatrixError, MatrixRunError};
 use super::event::{MatrixEvent, MatrixObserver};
-use super::history::History;
 use super::project::MatrixProject;
 use super::record;
+use super::recorded_results::RecordedResults;
 use super::remote_cells;
 use super::resources::{Provisioner, Resources, Unavailable};
 use super::samples::{CellRow, Samples};
 use crate::config::Order;
 use crate::export::MetricResults;
 use crate::plan::{
-    CellSchedule, Matrix, MatrixPlan, SamplingPlan, ScheduleMode, ScheduleOptions, baselines,
+    Cell, CellSchedule, ComparedPairs, Matrix, MatrixPlan, SamplingPlan, ScheduleMode,
+    ScheduleOptions,
 };
 use crate::stats::{Comparison, Gate};
 
@@ -98,6 +101,8 @@ pub struct MatrixRunResult {
     pub spent: Option<(usize, usize)>,
     /// Not every cell that is compared has been tried.
     pub untried: bool,
+    /// The comparisons that trip a gate, by their places.
+    pub tripped: Vec<usize>,
 }
 
 impl MatrixRunResult {
@@ -112,18 +117,20 @@ impl MatrixRunResult {
     }
 
     /// Whether everything asked for was run, and no gate trips.
-    fn is_complete(&self, gates: &[Gate]) -> bool {
-        let tripped = || self.comparisons.iter().any(|c| gates.iter().any(|gate| gate.trips(c)));
+    fn is_complete(&self) -> bool {
         !self.all_failed()
             && self.unavailable.is_empty()
             && self.skipped.is_empty()
             && !self.untried
-            && !tripped()
+            && self.tripped.is_empty()
     }
 }
 
 /// A budget that is shorter than this does not limit single runs.
 const SHORT: Duration = Duration::from_secs(2);
+
+/// A history of fewer commits says no more than their comparison.
+const FEWEST_COMMITS: usize = 3;
 
 /// The margin of gates where the run itself has none.
 const MARGIN: f64 = 0.02;
@@ -131,6 +138,7 @@ const MARGIN: f64 = 0.02;
 /// What the record knows once everything has run.
 struct Numbers {
     comparisons: Vec<Comparison>,
+    tripped: Vec<usize>,
     rows: Vec<CellRow>,
     results: MetricResults,
 }
@@ -140,13 +148,17 @@ struct Begun {
     loop_id: LoopId,
     seed: u64,
     order: Order,
+    /// Cells that are only there to be compared with.
+    added: HashSet<Cell>,
 }
 
 impl MatrixRun<'_> {
     /// Whether this can be run at all. Asked before anything is made.
     pub fn check(&self, matrix: &Matrix) -> Result<(), MatrixError> {
         let compares = matches!(self.options.iterations, Iterations::UntilSure { .. });
-        if compares && baselines(matrix).is_empty() {
+        let mut matrix = matrix.clone();
+        let added = self.add_refs(&mut matrix)?;
+        if compares && ComparedPairs::of(&matrix, &self.options.gates, &added).pairs.is_empty() {
             return Err(MatrixError::NothingToCompare);
         }
         let config = &self.project.config;
@@ -160,6 +172,15 @@ impl MatrixRun<'_> {
         Ok(())
     }
 
+    /// Adds the refs that gates compare with, so that they are measured in turn with the rest.
+    fn add_refs(&self, matrix: &mut Matrix) -> Result<HashSet<Cell>, MatrixError> {
+        let mut added = HashSet::new();
+        for reference in self.options.gates.iter().filter_map(|gate| gate.against.as_ref()) {
+            added.extend(matrix.add_ref(reference).ok_or(MatrixError::NoCode)?);
+        }
+        Ok(added)
+    }
+
     /// Runs the cells on these workers, or on other machines through the executor.
     pub fn run<X>(
         &self,
@@ -171,6 +192,7 @@ impl MatrixRun<'_> {
         X: RemoteExecutor,
     {
         let Self { project, observer, .. } = self;
+        let added = self.add_refs(&mut matrix)?;
         let _lock = project.lock("retake matrix run")?;
         // Other machines share the tree of a ref.
         let worker_count = if executor.is_some() { 1 } else { workers.len() };
@@ -189,6 +211,7 @@ impl MatrixRun<'_> {
             observer.event(MatrixEvent::Continued);
         }
         let pins = record::pins(&loops);
+        let known = record::commits(&loops);
         let mut resources = Resources::resolve(worker, project, &mut matrix, pins)?;
         for (sha, refs) in resources.same_commits() {
             observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
@@ -207,7 +230,13 @@ impl MatrixRun<'_> {
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let loop_id = recording.id();
-        let begun = Begun { loop_id, seed, order };
+        let begun = Begun { loop_id, seed, order, added };
+        let measured = self.measured_commits(&mut workers[0], &matrix, &resources, known);
+        if let Some(measured) = measured {
+            let entry = MatrixEntry::Commits { measured };
+            recording.append(workers[0].store()?, &[entry], &mut redactor)?;
+        }
+        let worker = &mut workers[0];
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
             Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
         });
@@ -233,12 +262,31 @@ impl MatrixRun<'_> {
         }
         let reason = match (&ended, signals::received()) {
             (_, Some(_)) => StopReason::Interrupted,
-            (Ok(result), None) if result.is_complete(&self.options.gates) => StopReason::Completed,
+            (Ok(result), None) if result.is_complete() => StopReason::Completed,
             (Ok(_), None) => StopReason::Incomplete,
             (Err(_), None) => StopReason::Failed,
         };
         recording.finish(workers[0].store()?, &reason)?;
         ended
+    }
+
+    /// The commits on the way to HEAD that this run or an earlier one measures, if they are enough for
+    /// a history. One that git cannot say is none: no result depends on it.
+    fn measured_commits(
+        &self,
+        worker: &mut Worker,
+        matrix: &Matrix,
+        resources: &Resources,
+        mut known: HashSet<String>,
+    ) -> Option<MeasuredCommits> {
+        known.extend(resources.commits.values().cloned());
+        if known.len() < FEWEST_COMMITS {
+            return None;
+        }
+        let chain = CommitChain::read(worker, self.project, "HEAD").ok()?;
+        let lines = chain.lines(matrix, resources, |sha| known.contains(sha));
+        let measured = lines.into_measured();
+        (measured.commits.len() >= FEWEST_COMMITS).then_some(measured)
     }
 
     /// Warns about a requested metric that this machine cannot measure.
@@ -297,8 +345,8 @@ impl MatrixRun<'_> {
     {
         self.check_counters(&mut workers[0]);
         let keys = resources.identity.keys(&matrix);
-        let history = History::read(workers[0].store()?, &keys)?;
-        let plan = self.plan(&matrix, &keys, &history, begun);
+        let recorded = RecordedResults::read(workers[0].store()?, &keys)?;
+        let plan = self.plan(&matrix, &keys, &recorded, begun);
         let runner = CellRunner {
             project: self.project,
             resources: &resources,
@@ -333,35 +381,34 @@ impl MatrixRun<'_> {
         if cancelled {
             return Err(MatrixError::Interrupted.into());
         }
-        let results = self.results(&mut workers[0], &matrix, &keys, &resources)?;
-        Ok(self.result(begun, matrix, resources, &plan, results))
+        let compared = ComparedPairs::of(&matrix, &self.options.gates, &begun.added);
+        let numbers = self.numbers(&mut workers[0], &matrix, &keys, &resources, &compared)?;
+        Ok(self.result(begun, matrix, resources, &plan, numbers))
     }
 
     fn plan(
         &self,
         matrix: &Matrix,
         keys: &[CellKey],
-        history: &History,
+        recorded: &RecordedResults,
         begun: &Begun,
     ) -> MatrixPlan {
         let config = &self.project.config;
         let Begun { seed, order, .. } = *begun;
+        let compared = ComparedPairs::of(matrix, &self.options.gates, &begun.added);
+        let pairs = distinct(&compared.pairs, keys);
         let (margin, budget) = match self.options.iterations {
             Iterations::Fixed(mode) => {
                 let (iterations, warmup) = (config.iterations, config.warmup);
                 let options = ScheduleOptions { iterations, warmup, mode, order, seed };
-                let together = if self.options.baseline_again && order == Order::Interleaved {
-                    distinct(&baselines(matrix), keys)
-                } else {
-                    Vec::new()
-                };
-                let schedule = CellSchedule::new(keys, &history.past(), &together, &options);
+                let again = self.options.baseline_again && order == Order::Interleaved;
+                let together = if again { pairs } else { Vec::new() };
+                let schedule = CellSchedule::new(keys, &recorded.past(), &together, &options);
                 return MatrixPlan::fixed(schedule);
             }
             Iterations::UntilSure { margin, budget } => (margin, budget),
         };
-        let pairs = distinct(&baselines(matrix), keys);
-        let samples = Samples::of(matrix, keys, history, config, &self.options.metric);
+        let samples = Samples::of(matrix, keys, recorded, config, &self.options.metric);
         let criteria = samples.criteria(margin, pairs.len());
         let sampler = samples.sampler(&pairs, criteria, seed);
         let mut cells: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
@@ -375,25 +422,26 @@ impl MatrixRun<'_> {
     }
 
     /// Everything that the record knows of these cells now, as `compare` would say it.
-    fn results(
+    fn numbers(
         &self,
         worker: &mut Worker,
         matrix: &Matrix,
         keys: &[CellKey],
         resources: &Resources,
+        compared: &ComparedPairs,
     ) -> Result<Numbers, MatrixError> {
         let margin = match self.options.iterations {
             Iterations::UntilSure { margin, .. } => margin,
             Iterations::Fixed(_) => MARGIN,
         };
-        let history = History::read(worker.store()?, keys)?;
+        let recorded = RecordedResults::read(worker.store()?, keys)?;
         let samples =
-            Samples::of(matrix, keys, &history, &self.project.config, &self.options.metric);
-        let pairs = baselines(matrix);
-        let comparisons = samples.compare(&pairs, margin, resources);
-        let rows = samples.rows(&pairs, &comparisons);
+            Samples::of(matrix, keys, &recorded, &self.project.config, &self.options.metric);
+        let comparisons = samples.compare(&compared.pairs, margin, resources);
+        let rows = samples.rows(&compared.pairs, &comparisons);
+        let tripped = compared.tripped(&self.options.gates, &comparisons);
         let results = samples.results(&rows);
-        Ok(Numbers { comparisons, rows, results })
+        Ok(Numbers { comparisons, tripped, rows, results })
     }
 
     fn result(
@@ -402,7 +450,7 @@ impl MatrixRun<'_> {
         matrix: Matrix,
         resources: Resources,
         plan: &MatrixPlan,
-        Numbers { comparisons, rows, results }: Numbers,
+        Numbers { comparisons, tripped, rows, results }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
         let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
@@ -421,6 +469,7 @@ impl MatrixRun<'_> {
             untried: sampling.is_some() && rows.iter().any(untried),
             spent: spent.map(|sampling| sampling.sampler().progress()),
             comparisons,
+            tripped,
             rows,
             results,
             disturbances: Vec::new(),

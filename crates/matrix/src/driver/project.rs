@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use retake_runner::context::RunContext;
 use retake_runner::file_lock::{FileLock, LockError};
-use retake_runner::{prepare, signals};
+use retake_runner::{prepare, safe_git, signals};
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{Kind, LoopId, OsText, RunRequest};
 
 use crate::browsers::{Addresses, Browsers};
 use crate::config::Config;
-use crate::git::{Worktrees, clean_environment};
+use crate::git::Worktrees;
 use crate::plan::{FilterError, Matrix};
 
 /// Directories that other machines see too, for cells that run there.
@@ -124,7 +124,7 @@ impl MatrixProject {
 
 /// Variables of git's hooks: they would point a command at another repository than its worktree.
 pub fn git_variables() -> Vec<OsString> {
-    let kept = clean_environment(std::env::vars_os());
+    let kept = safe_git::clean_environment(std::env::vars_os());
     std::env::vars_os().map(|(name, _)| name).filter(|n| kept.iter().all(|(k, _)| k != n)).collect()
 }
 

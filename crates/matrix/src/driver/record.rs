@@ -1,6 +1,6 @@
 //! Matrix loops in the store: one for each invocation that runs something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use retake_runner::file_lock::FileLock;
@@ -10,6 +10,7 @@ use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::loop_record::matrix::MatrixLoopPlan;
 use retake_types::{Kind, LoopId, Redacted, StopReason};
 
+use crate::config::CODE;
 use crate::table::Axis;
 
 /// More loops than any matrix has.
@@ -43,6 +44,18 @@ pub fn pins(loops: &[(StoredLoop, MatrixLoopPlan)]) -> BTreeMap<String, String> 
         }
     }
     pins
+}
+
+/// The commits that loops were to measure.
+pub(super) fn commits(loops: &[(StoredLoop, MatrixLoopPlan)]) -> HashSet<String> {
+    let searched = |plan: &MatrixLoopPlan| match plan.purpose.searched_axis() {
+        Some(CODE) => plan.axes.get(CODE).cloned().unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let all = |(_, plan): &(StoredLoop, MatrixLoopPlan)| {
+        plan.commits.values().cloned().chain(searched(plan)).collect::<Vec<_>>()
+    };
+    loops.iter().flat_map(all).collect()
 }
 
 pub(super) fn axes_of(axes: &[Axis]) -> BTreeMap<String, Vec<String>> {

@@ -15,7 +15,7 @@ use retake_types::{Effects, Measurements, OutcomeKind, Run};
 use super::cell_runner::CellRunner;
 use super::error::{CellWithoutResult, MatrixError, MatrixRunError};
 use super::event::MatrixEvent;
-use super::history::is_result;
+use super::recorded_results::is_result;
 use crate::plan::{CellResult, CellStep, MatrixPlan};
 
 /// What a command finds in the place of its own directories until the machine that runs it makes

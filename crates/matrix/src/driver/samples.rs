@@ -7,7 +7,7 @@ use retake_types::Better;
 use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
 use serde::Serialize;
 
-use super::history::{Block, History, ResultRow};
+use super::recorded_results::{Block, RecordedResults, ResultRow};
 use super::resources::{Resources, short_sha};
 use crate::config::{CODE, COMMAND, Config};
 use crate::export::{CellResults, MetricResults, RunResults};
@@ -27,7 +27,7 @@ pub struct Samples<'a> {
     /// As the runs say it, or the configuration.
     pub unit: Option<String>,
     cells: Vec<CellSamples>,
-    history: &'a History,
+    recorded: &'a RecordedResults,
     /// The axes that have several values.
     varying: Vec<usize>,
 }
@@ -85,14 +85,14 @@ struct Common {
 }
 
 /// What of the environment of a session may matter to a measurement.
-const CONDITIONS: [&str; 6] =
+pub(super) const CONDITIONS: [&str; 6] =
     [MatrixLoopPlan::HOST, "cpu", "cpus", "kernel", "governor", "turbo off"];
 
 impl<'a> Samples<'a> {
     pub fn of(
         matrix: &'a Matrix,
         keys: &'a [CellKey],
-        history: &'a History,
+        recorded: &'a RecordedResults,
         config: &Config,
         metric: &str,
     ) -> Self {
@@ -100,7 +100,7 @@ impl<'a> Samples<'a> {
         let cells = keys
             .iter()
             .map(|key| {
-                let (results, failed) = history.results(*key);
+                let (results, failed) = recorded.results(*key);
                 let mut cell = CellSamples { failed, ..CellSamples::default() };
                 for (block, row) in results {
                     cell.blocked |= row.blocked;
@@ -123,7 +123,7 @@ impl<'a> Samples<'a> {
         let configured = config.metrics.iter().find(|known| known.name == metric);
         let unit = unit.or_else(|| configured?.unit.clone());
         let varying = matrix.varying_axes();
-        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, history, varying }
+        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, recorded, varying }
     }
 
     /// Whether any run has it.
@@ -173,7 +173,7 @@ impl<'a> Samples<'a> {
         sessions: &BTreeSet<usize>,
     ) -> Vec<(String, Vec<String>)> {
         let plans: Vec<&MatrixLoopPlan> =
-            sessions.iter().filter_map(|&index| self.history.session(index)).collect();
+            sessions.iter().filter_map(|&index| self.recorded.session(index)).collect();
         let differing = |name: &str, values: BTreeSet<&str>| {
             let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
             (values.len() > 1).then(|| (name.to_owned(), values))
@@ -332,7 +332,7 @@ impl<'a> Samples<'a> {
             let common = self.common(a, b);
             common.a.iter().zip(&common.b).for_each(|(a, b)| sampler.stored(index, *a, *b));
         }
-        let next = self.keys.iter().map(|key| self.history.next_iteration(*key));
+        let next = self.keys.iter().map(|key| self.recorded.next_iteration(*key));
         sampler.begin(next.max().unwrap_or(0));
         sampler
     }
@@ -357,7 +357,7 @@ impl<'a> Samples<'a> {
     /// What the start of a shell takes that was subtracted from these numbers, in milliseconds.
     pub fn shell_start(&self) -> Option<f64> {
         let without_shell = ["wall", "cpu", "user", "sys"].contains(&self.metric.as_str());
-        let rows = self.keys.iter().flat_map(|key| self.history.of(*key));
+        let rows = self.keys.iter().flat_map(|key| self.recorded.of(*key));
         let starts = rows.filter_map(|row| Some(row.metrics.get(SHELL_START)?.value));
         median(&starts.filter(|_| without_shell).collect::<Vec<f64>>())
     }
@@ -375,7 +375,7 @@ impl<'a> Samples<'a> {
                     (self.matrix.axes[axis].name.clone(), value)
                 })
                 .collect();
-            let (results, _) = self.history.results(self.keys[index]);
+            let (results, _) = self.recorded.results(self.keys[index]);
             let run = |row: &ResultRow| RunResults {
                 metrics: row.metrics.clone(),
                 exit_code: row.exit_code,

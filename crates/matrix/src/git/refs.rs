@@ -19,6 +19,13 @@ pub struct Commits {
     pub first_parent: bool,
 }
 
+/// A commit and the first line of what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    pub sha: String,
+    pub subject: String,
+}
+
 impl Git<'_> {
     /// The commit of a ref, a tag or a (shortened) hash.
     pub fn resolve(&mut self, reference: &str) -> Result<Resolved, GitError> {
@@ -104,6 +111,23 @@ impl Git<'_> {
         let repo = self.repo.clone();
         let text = self.tell_in(&repo, &["log", "-1", "--format=%s", sha])?;
         Ok(text.trim().to_owned())
+    }
+
+    /// What a branch was, commit by commit, oldest first: merges count as one step. At most so many
+    /// of the newest.
+    pub fn first_parents(&mut self, tip: &Resolved, most: usize) -> Result<Vec<Commit>, GitError> {
+        let repo = self.repo.clone();
+        let count = format!("--max-count={most}");
+        let arguments =
+            ["log", "--first-parent", "--no-show-signature", &count, "--format=%H %s", &tip.sha];
+        let text = self.tell_in(&repo, &arguments)?;
+        let commit = |line: &str| {
+            let (sha, subject) = line.split_once(' ').unwrap_or((line, ""));
+            Commit { sha: sha.to_owned(), subject: subject.to_owned() }
+        };
+        let mut commits: Vec<Commit> = text.lines().map(commit).collect();
+        commits.reverse();
+        Ok(commits)
     }
 
     fn is_ancestor(&mut self, old: &str, new: &str) -> Result<bool, GitError> {

@@ -124,6 +124,56 @@ impl Matrix {
         self.cells.retain(|cell| values[cell.0[axis] as usize] != value);
     }
 
+    /// Adds a ref to the code, with a cell for each combination of the other axes that there is. Gives
+    /// the cells that were not there; `None` where there is no code.
+    pub fn add_ref(&mut self, reference: &str) -> Option<Vec<Cell>> {
+        let code = self.axis(CODE)?;
+        let values = &mut self.axes[code].values;
+        let at = values.iter().position(|known| known == reference).unwrap_or_else(|| {
+            values.push(reference.to_owned());
+            values.len() - 1
+        });
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let mut known: HashSet<Cell> = self.cells.iter().cloned().collect();
+        let mut added = Vec::new();
+        for cell in &self.cells {
+            let mut cell = cell.clone();
+            cell.0[code] = at;
+            if known.insert(cell.clone()) {
+                added.push(cell);
+            }
+        }
+        self.cells.extend(added.iter().cloned());
+        Some(added)
+    }
+
+    /// For each combination of the other axes that some cell has, the cells with these values of one
+    /// axis, and what names the combination where there are several.
+    pub fn lines_of(&self, axis: &str, values: &[String]) -> Vec<(Option<String>, Self)> {
+        let Some(axis) = self.axis(axis) else { return Vec::new() };
+        let others: Vec<usize> =
+            self.varying_axes().into_iter().filter(|other| *other != axis).collect();
+        let mut known: HashSet<Cell> = HashSet::new();
+        let mut lines = Vec::new();
+        for cell in &self.cells {
+            let at = |place: usize| {
+                let mut cell = cell.clone();
+                cell.0[axis] = u32::try_from(place).unwrap_or(u32::MAX);
+                cell
+            };
+            if !known.insert(at(0)) {
+                continue;
+            }
+            let name = self.parts(cell, &others);
+            let (axes, commands) = (self.axes.clone(), self.commands.clone());
+            let mut line = Self { axes, cells: Vec::new(), commands };
+            line.axes[axis].values = values.to_vec();
+            line.cells = (0..values.len()).map(at).collect();
+            lines.push(((!name.is_empty()).then(|| name.join(" ")), line));
+        }
+        lines
+    }
+
     /// The values of an axis that some cell has, in order.
     pub fn used(&self, axis: &str) -> Vec<&str> {
         let Some(axis) = self.axis(axis) else { return Vec::new() };

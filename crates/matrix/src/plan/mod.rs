@@ -13,6 +13,6 @@ pub use cells::{Cell, FilterError, Identity, Matrix, PairNames};
 pub use matrix_plan::{
     CellResult, FailedHook, FinishedStep, MatrixPlan, MatrixProgress, PlanKind, SamplingPlan,
 };
-pub use pairs::{Selector, SelectorError, baselines};
+pub use pairs::{ComparedPairs, Selector, SelectorError, baselines};
 pub use sampler::{Sampler, Shot};
 pub use schedule::{CellSchedule, CellStep, CellStepKind, PastRun, ScheduleMode, ScheduleOptions};

@@ -1,9 +1,10 @@
 //! Which cells are compared with which.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Cell, Matrix};
 use crate::config::{CHROME, CODE};
+use crate::stats::{Comparison, Gate};
 
 /// Every value against the first of its axis, all else equal, as (first, other). Parameters of
 /// commands are not compared with each other.
@@ -22,6 +23,68 @@ pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
         }
     }
     pairs
+}
+
+/// Pairs of cells that are compared, as (baseline, other), and which gates judge which of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComparedPairs {
+    pub pairs: Vec<(usize, usize)>,
+    /// For each gate, the places of the pairs that it judges.
+    gated: Vec<Vec<usize>>,
+}
+
+impl ComparedPairs {
+    /// Every value with the first of its axis, and every ref with those that gates name. Cells that
+    /// were `added` are only compared with.
+    pub fn of(matrix: &Matrix, gates: &[Gate], added: &HashSet<Cell>) -> Self {
+        let configured = |cell: usize| !added.contains(&matrix.cells[cell]);
+        let mut pairs = baselines(matrix);
+        pairs.retain(|&(a, b)| configured(a) && configured(b));
+        let usual: Vec<usize> = (0..pairs.len()).collect();
+        let mut place = |pair: (usize, usize)| {
+            pairs.iter().position(|known| *known == pair).unwrap_or_else(|| {
+                pairs.push(pair);
+                pairs.len() - 1
+            })
+        };
+        let mut judged = |gate: &Gate| match &gate.against {
+            Some(reference) => {
+                let others = against_ref(matrix, reference).into_iter();
+                others.filter(|&(_, other)| configured(other)).map(&mut place).collect()
+            }
+            None => usual.clone(),
+        };
+        let gated = gates.iter().map(&mut judged).collect();
+        Self { pairs, gated }
+    }
+
+    /// The places of the comparisons that trip a gate that judges them.
+    pub fn tripped(&self, gates: &[Gate], comparisons: &[Comparison]) -> Vec<usize> {
+        let trips = |(gate, places): (&Gate, &Vec<usize>)| -> Vec<usize> {
+            places.iter().copied().filter(|&place| gate.trips(&comparisons[place])).collect()
+        };
+        let tripped: BTreeSet<usize> = gates.iter().zip(&self.gated).flat_map(trips).collect();
+        tripped.into_iter().collect()
+    }
+}
+
+/// Every other ref against this one, all else equal, as (this one, other).
+fn against_ref(matrix: &Matrix, reference: &str) -> Vec<(usize, usize)> {
+    let Some(code) = matrix.axis(CODE) else { return Vec::new() };
+    let Some(at) = matrix.axes[code].values.iter().position(|known| known == reference) else {
+        return Vec::new();
+    };
+    let at = u32::try_from(at).unwrap_or(u32::MAX);
+    let places: HashMap<&Cell, usize> =
+        matrix.cells.iter().enumerate().map(|(i, cell)| (cell, i)).collect();
+    let others = matrix.cells.iter().enumerate().filter(|(_, cell)| cell.0[code] != at);
+    others
+        .filter_map(|(i, cell)| {
+            let mut base = cell.clone();
+            base.0[code] = at;
+            Some((*places.get(&base)?, i))
+        })
+        .collect()
 }
 
 /// One side of `compare A B`: a ref, a version, or `axis=value,…`.

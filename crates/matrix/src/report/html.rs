@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use retake_runner::html::Html;
 
-use super::svg;
+use super::{cells, history};
 use crate::explain::Explanation;
-use crate::stats::{Comparison, Verdict, percent, summarise};
-use crate::table::{Measured, Table};
+use crate::history::CommitHistory;
+use crate::stats::{Comparison, Verdict, percent, value_text};
+use crate::table::Table;
 
 /// What the page shows.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Page {
     pub units: BTreeMap<String, String>,
     pub comparisons: Vec<Comparison>,
     pub explanations: Vec<Explanation>,
+    /// Over commits, one for each metric that has one.
+    pub histories: Vec<CommitHistory>,
     /// Name and value: host, kernel, command, seed and so on.
     pub environment: Vec<(String, String)>,
     /// What is not available, and other notes.
@@ -29,31 +32,38 @@ pub struct Page {
     pub warnings: Vec<String>,
 }
 
+/// On a narrow screen each row of a table is a card whose cells say what they are.
 const STYLE: &str = "\
-:root{color-scheme:light dark}\
+:root{color-scheme:light dark;--line:#8884;--bad:#b3261e;--good:#067d17;--mark:#d9480f}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
+h2{margin:2rem 0 .5rem}h3{margin:1.2rem 0 .3rem;font-size:1rem}\
 table{border-collapse:collapse;margin:.5rem 0 1.5rem}\
-th,td{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #8884;vertical-align:middle}\
+th,td{padding:.3rem .6rem;text-align:left;border-bottom:1px solid var(--line);vertical-align:middle}\
 .t{overflow-x:auto}\
-td.n,td.h{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
-td.h{color:#000}\
+td.n,td.h,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
+td.h{color:#000}th.axis{font-weight:400;opacity:.75}\
 summary{cursor:pointer;margin:.5rem 0}\
-.faster{color:#067d17}.slower{color:#c0271d}\
-@media(prefers-color-scheme:dark){.faster{color:#6fdd7f}.slower{color:#ff8a80}}\
-svg .d{fill:currentColor;opacity:.45}svg .o{fill:none;stroke:currentColor}\
-svg .m{stroke:#d9480f;stroke-width:2}\
-code{white-space:pre-wrap;overflow-wrap:anywhere}small{opacity:.75}";
-
-/// A number with as many digits as are meaningful.
-fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        x if x >= 1000.0 => 0,
-        x if x >= 100.0 => 1,
-        x if x >= 1.0 => 2,
-        _ => 4,
-    };
-    format!("{value:.digits$}")
-}
+.faster{color:var(--good)}.slower{color:var(--bad)}.faster,.slower{font-weight:600}\
+tr.pale td{opacity:.6}tr.pale td.v{font-style:italic}\
+svg{display:block;max-width:100%}\
+svg .d{fill:currentColor;opacity:.55}svg .m{stroke:var(--mark);stroke-width:2}\
+svg .i{stroke:currentColor;opacity:.5}svg .z{stroke:currentColor;opacity:.3}\
+svg .c{stroke:var(--mark);stroke-dasharray:4 3}svg text{fill:currentColor;font-size:11px}\
+svg .l{fill:none;stroke:currentColor;opacity:.4}\
+svg .slower{fill:var(--bad);stroke:var(--bad)}svg .faster{fill:var(--good);stroke:var(--good)}\
+code{white-space:pre-wrap;overflow-wrap:anywhere}small,.legend{opacity:.75}\
+@media(prefers-color-scheme:dark){:root{--bad:#ff8a80;--good:#6fdd7f;--mark:#ff9f5a}}\
+@media(max-width:640px){\
+body{margin:1rem auto;padding:0 .8rem}\
+table.cards,table.cards tbody,table.cards tr{display:block;width:100%}\
+table.cards tr.head{display:none}\
+table.cards tr{border:1px solid var(--line);border-radius:6px;margin:0 0 .6rem;padding:.3rem .2rem}\
+table.cards td,table.cards th{display:flex;justify-content:space-between;gap:1rem;border:0;\
+padding:.1rem .5rem;white-space:normal;text-align:right;overflow-wrap:anywhere}\
+table.cards td[data-is]::before,table.cards th[data-is]::before{content:attr(data-is);opacity:.75;\
+font-weight:400;text-align:left;flex:none}\
+table.cards td:empty{display:none}table.cards td.w{display:block}\
+table.cards td.w::before{display:block}}";
 
 /// The page.
 pub fn render(page: &Page) -> String {
@@ -62,19 +72,26 @@ pub fn render(page: &Page) -> String {
     for warning in &page.warnings {
         body.markup("<p>⚠ ").preformatted(warning).markup("</p>\n");
     }
-    in_short(&mut body, page);
+    let mut tables: Vec<&Table> = page.tables.iter().collect();
+    // What has a sure difference comes first; the rest stays in its order.
+    tables.sort_by_key(|table| !has_change(page, &table.metric));
+    in_short(&mut body, page, &tables);
     for note in &page.notes {
         body.markup("<p>⚠ ").preformatted(note).markup("</p>\n");
     }
-    for table in &page.tables {
+    for table in tables {
+        let unit = page.units.get(&table.metric).map(String::as_str);
         body.markup("<h2>").text(&table.metric);
-        if let Some(unit) = page.units.get(&table.metric) {
-            body.fill(" <small>{}</small>", &[unit]);
+        if let Some(unit) = unit {
+            body.fill(" <small>{}</small>", &[&unit]);
         }
         body.markup("</h2>\n");
-        heat_map(&mut body, table);
         comparisons(&mut body, &table.metric, &page.comparisons);
-        distributions(&mut body, table);
+        cells::heat_map(&mut body, table, unit);
+        cells::distributions(&mut body, table, unit);
+        if let Some(one) = page.histories.iter().find(|one| one.metric == table.metric) {
+            history::write(&mut body, one);
+        }
     }
     effects(&mut body, &page.explanations);
     if !page.environment.is_empty() {
@@ -88,29 +105,36 @@ pub fn render(page: &Page) -> String {
     Html::document(&page.title, STYLE, &body).into_string()
 }
 
+fn is_change(comparison: &Comparison) -> bool {
+    matches!(comparison.verdict, Verdict::Faster | Verdict::Slower)
+}
+
+fn has_change(page: &Page, metric: &str) -> bool {
+    page.comparisons.iter().any(|c| c.metric == metric && is_change(c))
+}
+
 /// Sure changes that are named one by one.
 const MOST_NAMED: usize = 5;
 
 /// What the comparisons say; and of several axes, which of them it comes from.
-fn in_short(html: &mut Html, page: &Page) {
+fn in_short(html: &mut Html, page: &Page, tables: &[&Table]) {
     if page.comparisons.is_empty() {
         return;
     }
     html.markup("<h2>In short</h2>\n");
-    for table in &page.tables {
-        let ours: Vec<&Comparison> =
-            page.comparisons.iter().filter(|c| c.metric == table.metric).collect();
-        let changed = |c: &&&Comparison| matches!(c.verdict, Verdict::Faster | Verdict::Slower);
+    for table in tables {
+        let ours = sorted(&page.comparisons, &table.metric);
+        let changed: Vec<&&Comparison> = ours.iter().filter(|c| is_change(c)).collect();
         let count = |verdict| ours.iter().filter(|c| c.verdict == verdict).count();
         let (same, open) = (count(Verdict::Same), count(Verdict::NotSure));
-        for comparison in ours.iter().filter(changed).take(MOST_NAMED) {
+        for comparison in changed.iter().take(MOST_NAMED) {
             html.fill("<p>{}.</p>\n", &[&comparison.sentence()]);
         }
-        let more = ours.iter().filter(changed).count().saturating_sub(MOST_NAMED);
+        let more = changed.len().saturating_sub(MOST_NAMED);
         if more > 0 {
             html.fill("<p>{} more differ in {}.</p>\n", &[&more, &table.metric]);
         }
-        if ours.iter().any(|c| changed(&c)) {
+        if !changed.is_empty() {
             let axes = table.axes.iter().filter(|axis| axis.values.len() > 1).count();
             let cause = page.explanations.iter().find(|e| e.metric == table.metric);
             if let Some(cause) = cause.filter(|e| axes > 1 && e.cause != "not_sure") {
@@ -126,31 +150,44 @@ fn in_short(html: &mut Html, page: &Page) {
 }
 
 /// A table that scrolls by itself where it is wider than the page.
-const TABLE: &str = "<div class=\"t\"><table>\n";
-const END_OF_TABLE: &str = "</table></div>\n";
+pub(super) const TABLE: &str = "<div class=\"t\"><table>\n";
+/// One whose rows are cards on a narrow screen.
+pub(super) const CARDS: &str = "<div class=\"t\"><table class=\"cards\">\n";
+pub(super) const END_OF_TABLE: &str = "</table></div>\n";
 
 /// With more comparisons than this, those that found no difference are collapsed.
 const MANY: usize = 12;
 
+/// Those of a metric: sure changes first, the largest of them first; then what is the same, then what
+/// is not sure.
+fn sorted<'a>(comparisons: &'a [Comparison], metric: &str) -> Vec<&'a Comparison> {
+    let mut ours: Vec<&Comparison> = comparisons.iter().filter(|c| c.metric == metric).collect();
+    let rank = |c: &Comparison| match c.verdict {
+        Verdict::Faster | Verdict::Slower => 0,
+        Verdict::Same => 1,
+        Verdict::NotSure => 2,
+    };
+    let size = |c: &Comparison| if is_change(c) { c.size().unwrap_or(0.0) } else { 0.0 };
+    ours.sort_by(|a, b| rank(a).cmp(&rank(b)).then(size(b).total_cmp(&size(a))));
+    ours
+}
+
 fn comparisons(html: &mut Html, metric: &str, comparisons: &[Comparison]) {
-    let ours = comparisons.iter().filter(|comparison| comparison.metric == metric);
-    let (mut listed, mut collapsed): (Vec<_>, Vec<_>) =
-        ours.partition(|c| matches!(c.verdict, Verdict::Faster | Verdict::Slower));
-    if listed.len() + collapsed.len() <= MANY {
-        listed.append(&mut collapsed);
-    }
-    if listed.is_empty() && collapsed.is_empty() {
+    let ours = sorted(comparisons, metric);
+    if ours.is_empty() {
         return;
     }
+    let sure = ours.iter().filter(|c| is_change(c)).count();
+    let (listed, collapsed) = ours.split_at(if ours.len() <= MANY { ours.len() } else { sure });
     html.markup("<h3>Comparisons</h3>\n");
-    rows(html, &listed);
+    rows(html, listed);
     if !collapsed.is_empty() {
         let same = collapsed.iter().filter(|c| c.verdict == Verdict::Same).count();
         html.fill(
             "<details><summary>{} are the same, {} are not sure</summary>\n",
             &[&same, &(collapsed.len() - same)],
         );
-        rows(html, &collapsed);
+        rows(html, collapsed);
         html.markup("</details>\n");
     }
 }
@@ -159,109 +196,38 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
     if comparisons.is_empty() {
         return;
     }
-    html.markup(TABLE).markup(
-        "<tr><th>of</th><th>against</th><th>verdict</th><th>difference</th><th>interval</th>\
-         <th>samples</th><th>failed</th></tr>\n",
+    html.markup(CARDS).markup(
+        "<tr class=\"head\"><th>of</th><th>against</th><th>verdict</th><th class=\"n\">change</th>\
+         <th class=\"n\">95 % interval</th><th class=\"n\">median</th><th class=\"n\">against</th>\
+         <th class=\"n\">runs</th><th class=\"n\">failed</th></tr>\n",
     );
     for c in comparisons {
         let class = match c.verdict {
-            Verdict::Faster => "faster",
-            Verdict::Slower => "slower",
-            Verdict::Same | Verdict::NotSure => "",
+            Verdict::Faster => "v faster",
+            Verdict::Slower => "v slower",
+            Verdict::Same | Verdict::NotSure => "v",
         };
-        let interval = c.interval_text().unwrap_or_default();
+        let pale = if c.verdict == Verdict::NotSure { "pale" } else { "" };
         let at = c.at.as_deref().map_or_else(String::new, |at| format!(" ({at})"));
-        html.fill("<tr><td>{}{}</td><td>{}</td>", &[&c.b, &at, &c.a]);
-        html.element("td", class, c.verdict_word());
+        html.fill("<tr class=\"{}\"><td data-is=\"of\">{}{}</td>", &[&pale, &c.b, &at]);
+        html.fill("<td data-is=\"against\">{}</td>", &[&c.a]);
+        html.fill("<td data-is=\"verdict\" class=\"{}\">{}</td>", &[&class, &c.verdict_word()]);
         html.fill(
-            "<td class=\"n\">{}</td><td class=\"n\">{}</td>",
-            &[&c.change_text().unwrap_or_default(), &interval],
+            "<td data-is=\"change\" class=\"n\">{}</td>\
+             <td data-is=\"95 % interval\" class=\"n\">{}</td>",
+            &[&c.change_text().unwrap_or_default(), &c.interval_text().unwrap_or_default()],
+        );
+        let unit = c.unit.as_deref();
+        let median = |value: Option<f64>| value.map_or_else(String::new, |x| value_text(x, unit));
+        html.fill(
+            "<td data-is=\"median\" class=\"n\">{}</td>\
+             <td data-is=\"against\" class=\"n\">{}</td>",
+            &[&median(c.medians.map(|m| m.b)), &median(c.medians.map(|m| m.a))],
         );
         html.fill(
-            "<td class=\"n\">{} / {}</td><td class=\"n\">{} / {}</td></tr>\n",
+            "<td data-is=\"runs\" class=\"n\">{} / {}</td>\
+             <td data-is=\"failed\" class=\"n\">{} / {}</td></tr>\n",
             &[&c.samples.b, &c.samples.a, &c.failed.b, &c.failed.a],
-        );
-    }
-    html.markup(END_OF_TABLE);
-}
-
-/// Medians, coloured by how far they are from the first cell: blue below, orange above.
-fn heat_map(html: &mut Html, table: &Table) {
-    let Some(down) = table.axes.first() else { return };
-    let across = &table.axes[1..];
-    let mut columns: Vec<&[usize]> = Vec::new();
-    for cell in &table.cells {
-        if !columns.contains(&&cell.place[1..]) {
-            columns.push(&cell.place[1..]);
-        }
-    }
-    let base = table.cells.iter().find_map(|cell| summarise(&cell.values)).map(|s| s.median);
-    html.markup(TABLE).fill("<tr><th>{}</th>", &[&down.name]);
-    for column in &columns {
-        let labels = across.iter().zip(*column).map(|(axis, &at)| axis.values[at].as_str());
-        html.element("th", "", labels.collect::<Vec<_>>().join(" "));
-    }
-    html.markup("</tr>\n");
-    for (row, value) in down.values.iter().enumerate() {
-        if !table.cells.iter().any(|cell| cell.place[0] == row) {
-            continue;
-        }
-        html.fill("<tr><th>{}</th>", &[value]);
-        for column in &columns {
-            let cell = table.cells.iter().find(|c| c.place[0] == row && &c.place[1..] == *column);
-            heat_map_cell(html, cell, base);
-        }
-        html.markup("</tr>\n");
-    }
-    html.markup(END_OF_TABLE);
-}
-
-fn heat_map_cell(html: &mut Html, cell: Option<&Measured>, base: Option<f64>) {
-    let Some(cell) = cell else {
-        html.markup("<td>-</td>");
-        return;
-    };
-    let Some(summary) = summarise(&cell.values) else {
-        html.fill("<td>✗ {} failed</td>", &[&cell.failed]);
-        return;
-    };
-    let ratio = base.filter(|b| *b > 0.0).map_or(1.0, |base| summary.median / base);
-    let strength = (ratio.max(1e-9).ln().abs() / 0.5).min(1.0) * 0.75 + 0.1;
-    let colour = if ratio > 1.0 { [240.0, 140.0, 60.0] } else { [90.0, 160.0, 240.0] };
-    html.fill(
-        "<td class=\"h\" style=\"background:rgb({})\">{}<br><small>n={}",
-        &[&blend(colour, strength), &number(summary.median), &summary.samples],
-    );
-    if cell.failed > 0 {
-        html.fill(", {} failed", &[&cell.failed]);
-    }
-    html.markup("</small></td>");
-}
-
-/// A colour over white, so that black text is legible on it in the dark as well.
-fn blend(colour: [f64; 3], strength: f64) -> String {
-    colour.map(|part| format!("{:.0}", 255.0 + (part - 255.0) * strength)).join(",")
-}
-
-fn distributions(html: &mut Html, table: &Table) {
-    let range = svg::range(table.cells.iter().flat_map(|cell| &cell.values));
-    html.markup("<h3>Samples</h3>\n").markup(TABLE).markup(
-        "<tr><th>cell</th><th>samples</th><th>median</th><th>MAD</th><th>outliers</th></tr>\n",
-    );
-    for cell in &table.cells {
-        let Some(summary) = summarise(&cell.values) else { continue };
-        html.fill("<tr><td>{}</td><td>", &[&table.name(&cell.place)]);
-        svg::strip(html, &cell.values, range);
-        html.markup("</td>");
-        html.fill(
-            "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-            &[&number(summary.median), &number(summary.mad), &summary.outliers.len()],
-        );
-    }
-    if range.0 <= range.1 {
-        html.fill(
-            "<tr><td></td><td><small>{} … {}</small></td></tr>\n",
-            &[&number(range.0), &number(range.1)],
         );
     }
     html.markup(END_OF_TABLE);
@@ -271,18 +237,23 @@ fn effects(html: &mut Html, explanations: &[Explanation]) {
     if explanations.iter().all(|e| e.effects.is_empty()) {
         return;
     }
-    html.markup("<h2>Effects</h2>\n").markup(TABLE).markup(
-        "<tr><th>metric</th><th>axis</th><th>value</th><th>against</th><th>effect</th>\
-         <th>interval</th><th></th></tr>\n",
+    html.markup("<h2>Effects</h2>\n").markup(CARDS).markup(
+        "<tr class=\"head\"><th>metric</th><th>axis</th><th>value</th><th>against</th>\
+         <th class=\"n\">effect</th><th class=\"n\">95 % interval</th><th></th></tr>\n",
     );
     for explanation in explanations {
         for e in &explanation.effects {
             html.fill(
-                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-                &[&explanation.metric, &e.axis, &e.value, &e.baseline],
+                "<tr class=\"{}\"><td data-is=\"metric\">{}</td><td data-is=\"axis\">{}</td>",
+                &[&if e.sure { "" } else { "pale" }, &explanation.metric, &e.axis],
             );
             html.fill(
-                "<td class=\"n\">{}</td><td class=\"n\">{} to {}</td><td>{}</td></tr>\n",
+                "<td data-is=\"value\">{}</td><td data-is=\"against\">{}</td>",
+                &[&e.value, &e.baseline],
+            );
+            html.fill(
+                "<td data-is=\"effect\" class=\"n\">{}</td>\
+                 <td data-is=\"95 % interval\" class=\"n\">{} to {}</td><td>{}</td></tr>\n",
                 &[
                     &percent(e.ratio),
                     &percent(e.interval[0]),
@@ -300,7 +271,7 @@ mod tests {
     use super::*;
     use crate::explain::explain;
     use crate::stats::{Criteria, Side, compare};
-    use crate::table::Axis;
+    use crate::table::{Axis, Measured};
 
     fn page(nasty: &str) -> String {
         let axis = |name: &str| Axis { name: name.into(), values: vec![nasty.into(), "b".into()] };
@@ -333,6 +304,7 @@ mod tests {
             environment: vec![(nasty.into(), nasty.into())],
             notes: vec![nasty.into()],
             warnings: vec![nasty.into()],
+            histories: Vec::new(),
         })
     }
 
@@ -383,10 +355,7 @@ mod tests {
     #[test]
     fn wide_tables_scroll_and_not_the_page() {
         let html = page("x");
-        assert_eq!(
-            html.matches("<table>").count(),
-            html.matches("<div class=\"t\"><table>").count()
-        );
+        assert_eq!(html.matches("<table").count(), html.matches("<div class=\"t\"><table").count());
         assert_eq!(html.matches("</table>").count(), html.matches("</table></div>").count());
     }
 

@@ -4,9 +4,17 @@ use std::str::FromStr;
 
 use super::{Comparison, Verdict};
 
-/// When a comparison is to fail a build.
+/// When a comparison is to fail a build, and which comparisons are meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    pub rule: GateRule,
+    /// A ref that everything else is compared with; `None` for what each value is compared with
+    /// anyway, the first of its axis.
+    pub against: Option<String>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Gate {
+pub enum GateRule {
     /// A sure change in one direction whose estimate reaches a limit. A comparison that is not sure
     /// never trips it, so that two equal programs fail a build no more often than the stated
     /// confidence allows.
@@ -23,7 +31,7 @@ pub enum Gate {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no gate; write slower:5% (the estimate is 5 % or more), slower:5%! (the whole interval \
-     is), faster:10% or unsure"
+     is), faster:10% or unsure, each with @main to compare with that branch"
 )]
 pub struct GateError(String);
 
@@ -32,12 +40,18 @@ impl FromStr for Gate {
 
     fn from_str(text: &str) -> Result<Self, GateError> {
         let wrong = || GateError(text.to_owned());
-        if text.trim() == "unsure" {
-            return Ok(Self::Unsure);
+        // A ref may contain another @, a rule none.
+        let (rule, against) = match text.trim().split_once('@') {
+            Some((_, "")) => return Err(wrong()),
+            Some((rule, reference)) => (rule, Some(reference.to_owned())),
+            None => (text.trim(), None),
+        };
+        if rule == "unsure" {
+            return Ok(Self { rule: GateRule::Unsure, against });
         }
-        let (rest, whole) = match text.trim().strip_suffix('!') {
+        let (rest, whole) = match rule.strip_suffix('!') {
             Some(rest) => (rest, true),
-            None => (text.trim(), false),
+            None => (rule, false),
         };
         let (word, limit) = rest.split_once(':').unwrap_or((rest, "0%"));
         let verdict = match word.trim() {
@@ -46,7 +60,7 @@ impl FromStr for Gate {
             _ => return Err(wrong()),
         };
         let limit = parse_percent(limit).ok_or_else(wrong)?;
-        Ok(Self::Change { verdict, limit, whole })
+        Ok(Self { rule: GateRule::Change { verdict, limit, whole }, against })
     }
 }
 
@@ -59,9 +73,9 @@ pub fn parse_percent(text: &str) -> Option<f64> {
 
 impl Gate {
     pub fn trips(&self, comparison: &Comparison) -> bool {
-        match *self {
-            Self::Unsure => comparison.verdict == Verdict::NotSure,
-            Self::Change { verdict, limit, whole } => {
+        match self.rule {
+            GateRule::Unsure => comparison.verdict == Verdict::NotSure,
+            GateRule::Change { verdict, limit, whole } => {
                 let size = if whole { comparison.least_size() } else { comparison.size() };
                 comparison.verdict == verdict && size.is_some_and(|size| size >= limit)
             }
@@ -76,13 +90,33 @@ mod tests {
 
     #[test]
     fn gates_are_read() {
-        let gate = |verdict, limit, whole| Ok(Gate::Change { verdict, limit, whole });
+        let gate = |verdict, limit, whole| {
+            Ok(Gate { rule: GateRule::Change { verdict, limit, whole }, against: None })
+        };
+        let against = |text: &str| text.parse::<Gate>().unwrap().against;
         assert_eq!("slower:5%".parse(), gate(Verdict::Slower, 0.05, false));
         assert_eq!("slower:5%!".parse(), gate(Verdict::Slower, 0.05, true));
         assert_eq!("faster: 2.5".parse(), gate(Verdict::Faster, 0.025, false));
         assert_eq!("slower".parse(), gate(Verdict::Slower, 0.0, false));
-        assert_eq!("unsure".parse(), Ok(Gate::Unsure));
-        for wrong in ["", "worse:5%", "slower:x", "slower:-5%", "slower:inf", "unsure:5%", "!"] {
+        assert_eq!("unsure".parse(), Ok(Gate { rule: GateRule::Unsure, against: None }));
+        assert_eq!(against("slower:5%@main").as_deref(), Some("main"));
+        assert_eq!(against("slower:5%!@origin/main").as_deref(), Some("origin/main"));
+        assert_eq!(against("unsure@HEAD@{1}").as_deref(), Some("HEAD@{1}"));
+        assert_eq!(
+            "slower:5%!@x".parse::<Gate>().unwrap().rule,
+            "slower:5%!".parse::<Gate>().unwrap().rule
+        );
+        for wrong in [
+            "",
+            "worse:5%",
+            "slower:x",
+            "slower:-5%",
+            "slower:inf",
+            "unsure:5%",
+            "!",
+            "@main",
+            "slower:5%@",
+        ] {
             assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
         }
     }

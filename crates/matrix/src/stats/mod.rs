@@ -5,6 +5,7 @@
 //! `docs/design/statistics.md`; `tests/simulation.rs` holds them to their promises.
 
 mod bootstrap;
+mod change_points;
 mod compare;
 mod gate;
 mod projection;
@@ -19,12 +20,16 @@ mod words;
 
 pub(crate) use bootstrap::Medians;
 pub use bootstrap::median_interval;
+pub use change_points::{
+    ChangeCriteria, ChangePoint, Evidence, Observation, SessionSpread, change_points,
+    session_spread,
+};
 pub(crate) use compare::enough_blocks;
 pub(crate) use compare::in_common;
 pub use compare::{
     Comparison, Counts, Criteria, Difference, Method, Side, Values, Verdict, compare,
 };
-pub use gate::{Gate, GateError, parse_percent};
+pub use gate::{Gate, GateError, GateRule, parse_percent};
 pub use rank::{rank_test, signed_rank_test};
 pub use reason::{Reason, percent};
 pub use sequence::{Boundary, Sequence, SequenceVerdict};

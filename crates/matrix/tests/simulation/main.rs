@@ -8,6 +8,8 @@
 mod appending;
 
 mod causes;
+mod gates;
+mod history;
 mod machine;
 mod noise;
 mod peeking;

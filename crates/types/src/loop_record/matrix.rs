@@ -122,6 +122,39 @@ pub enum MatrixEntry {
     Answer { answer: BisectAnswer },
     /// What disturbed the measurement, as far as the machine shows it.
     Disturbed { disturbances: Vec<Disturbance> },
+    /// The commits that were measured by then, for those who show a metric over them and do not ask
+    /// git.
+    Commits { measured: MeasuredCommits },
+}
+
+/// Commits of a branch that were measured, oldest first, and their cells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MeasuredCommits {
+    /// The branch.
+    #[serde(rename = "ref")]
+    pub reference: String,
+    pub commits: Vec<MeasuredCommit>,
+    /// One for each combination of the other axes.
+    pub lines: Vec<CommitCells>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MeasuredCommit {
+    pub sha: String,
+    pub subject: String,
+    /// Its place among all commits of the branch that were looked at.
+    pub place: usize,
+}
+
+/// The cell of each commit, all else equal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommitCells {
+    /// The values of the other axes; `None` where there is only one of each.
+    pub name: Option<String>,
+    pub keys: Vec<CellKey>,
 }
 
 /// Something on the machine that makes measurements noisy or wrong.
@@ -265,6 +298,13 @@ impl fmt::Debug for CellKey {
 impl Serialize for CellKey {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for CellKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("32 hexadecimal digits expected"))
     }
 }
 

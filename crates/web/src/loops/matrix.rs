@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use retake_matrix::driver::ResultRow;
+use retake_matrix::driver::{CommitLines, MetricDefaults, RecordedResults, ResultRow};
+use retake_matrix::history::CommitHistory;
 use retake_matrix::stats::{Comparison, Criteria, Reason, Side, compare, summarise};
 use retake_matrix::table::{Axis, Measured, Table};
 use retake_runner::file_lock::FileLock;
@@ -40,6 +41,9 @@ pub(crate) struct MatrixDetail {
     pub(crate) steps: Vec<BisectStep>,
     /// What a bisection found.
     pub(crate) answer: Option<BisectAnswer>,
+    /// The metric over the commits that were measured by then, with what was recorded since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) history: Option<CommitHistory>,
     pub(crate) runs: usize,
     pub(crate) running: usize,
     /// There are older runs that were not read.
@@ -83,8 +87,29 @@ fn read_answer(store: &Store, summary: &LoopSummary) -> Result<Option<BisectAnsw
     let entry = entries.first().and_then(|entry| serde_json::from_str(&entry.body).ok());
     Ok(entry.and_then(|entry| match entry {
         MatrixEntry::Answer { answer } => Some(answer),
-        MatrixEntry::Disturbed { .. } => None,
+        MatrixEntry::Disturbed { .. } | MatrixEntry::Commits { .. } => None,
     }))
+}
+
+/// Entries before that of the commits: one at most.
+const FIRST_ENTRIES: usize = 4;
+
+/// The metric over commits, where a run has recorded which there are.
+fn read_history(
+    store: &Store,
+    summary: &LoopSummary,
+    metric: &str,
+) -> Result<Option<CommitHistory>, RequestError> {
+    let entries = store.loop_entries(summary.id, 0, FIRST_ENTRIES)?;
+    let measured = entries.iter().find_map(|entry| {
+        match serde_json::from_str::<MatrixEntry>(&entry.body).ok()? {
+            MatrixEntry::Commits { measured } => Some(measured),
+            MatrixEntry::Answer { .. } | MatrixEntry::Disturbed { .. } => None,
+        }
+    });
+    let Some(lines) = measured.map(CommitLines::recorded) else { return Ok(None) };
+    let recorded = RecordedResults::read(store, &lines.keys())?;
+    Ok(Some(lines.history(&recorded, metric, MetricDefaults::default(), MARGIN)))
 }
 
 /// A run that is the result of a cell, with the values of its axes.
@@ -177,6 +202,7 @@ impl MatrixDetail {
             Some(_) => (Vec::new(), read_answer(store, summary)?),
             None => (cells.compare(&metric, &unit, better), None),
         };
+        let history = read_history(store, summary, &metric)?;
         Ok(Self {
             metric,
             unit,
@@ -187,6 +213,7 @@ impl MatrixDetail {
             searched,
             steps,
             answer,
+            history,
             runs: results.runs,
             running: results.running,
             cut: results.cut,

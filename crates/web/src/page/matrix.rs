@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use retake_matrix::history::{CommitHistory, CommitSeries};
+use retake_matrix::report;
 use retake_matrix::stats::{self, Comparison};
 use retake_runner::html::Html;
 use retake_types::LoopId;
@@ -52,6 +54,70 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     if !matrix.comparisons.is_empty() {
         comparisons(html, &matrix.comparisons);
     }
+    if let Some(history) = &matrix.history {
+        over_commits(html, history);
+    }
+}
+
+/// The metric over commits, as `retake matrix history` shows it.
+fn over_commits(html: &mut Html, history: &CommitHistory) {
+    let unit = history.unit.as_deref();
+    for series in history.series.iter().filter(|series| series.commits.len() > 1) {
+        html.markup("<section><h2>History of ").text(&history.metric);
+        if let Some(cell) = &series.cell {
+            html.markup(" with ").text(cell);
+        }
+        html.markup("</h2><p class=\"faint legend\">");
+        html.text(text::count(series.commits.len() as u64, "commit"));
+        html.markup(" of ").text(&history.reference).markup(", ");
+        html.text(text::count(history.sessions.len() as u64, "session"));
+        html.markup(", the oldest first; bars are 95 % intervals</p>");
+        let sentences: Vec<String> =
+            series.changes.iter().map(|one| one.sentence(&history.metric, unit)).collect();
+        let says = match &sentences[..] {
+            [] => format!("{}: no change is sure", history.metric),
+            sentences => sentences.join("; "),
+        };
+        report::over_commits(html, series, unit, &says);
+        if sentences.is_empty() {
+            html.element("p", "faint", "No change is sure.");
+        }
+        for (change, sentence) in series.changes.iter().zip(&sentences) {
+            html.element("p", if change.is_sure() { "" } else { "faint" }, sentence);
+        }
+        for session in history.sessions.iter().filter(|session| !session.differs.is_empty()) {
+            let differs: Vec<String> =
+                session.differs.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let text =
+                format!("Session {} ran with another {}", session.number, differs.join(", "));
+            html.element("p", "faint", text);
+        }
+        commits(html, series, unit);
+        html.markup("</section>");
+    }
+}
+
+fn commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>) {
+    html.markup("<details><summary>Commits</summary><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Commit</th><th scope=\"col\">Subject</th><th scope=\"col\" class=\"n\">Median</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\" class=\"n\">Change</th></tr></thead><tbody>");
+    let value = |value: f64| stats::value_text(value, unit);
+    for row in &series.commits {
+        html.markup("<tr><td><code").attr("title", &row.sha).markup(">");
+        html.text(shorten_commits(&row.sha)).markup("</code></td>");
+        html.element("td", "", &row.subject).markup("<td class=\"n\">");
+        html.text(row.summary.as_ref().map(|summary| value(summary.median)).unwrap_or_default());
+        html.markup("</td><td class=\"n\">");
+        if let Some([low, high]) = row.interval {
+            html.text(format!("{} to {}", value(low), value(high)));
+        }
+        html.markup("</td><td class=\"n\">");
+        html.text(row.summary.as_ref().map_or(0, |summary| summary.samples));
+        html.markup("</td><td class=\"n\">");
+        if let Some(change) = series.change_at(row) {
+            html.text(change.size(unit)).markup(if change.is_sure() { "" } else { "?" });
+        }
+        html.markup("</td></tr>");
+    }
+    html.markup("</tbody></table></div></details>");
 }
 
 /// A number with as many digits as tell something.
@@ -63,10 +129,6 @@ fn number(value: f64) -> String {
         _ => 4,
     };
     format!("{value:.digits$}")
-}
-
-fn percent(ratio: f64) -> String {
-    format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }
 
 /// How far a median is from the first one: from `c0`, far below, over `c4`, alike, to `c8`.
@@ -89,7 +151,9 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
         .text(&matrix.metric)
         .markup("</h2><p class=\"faint legend\" id=\"heat-legend\">");
     html.text(&matrix.unit);
-    html.markup(" and the difference to the first of its column; blue is less, orange is more</p>");
+    html.markup(
+        ", and the change against the first of its column; blue is less, orange is more</p>",
+    );
     html.markup(
         "<div class=\"scroll\"><table class=\"heat\" aria-describedby=\"heat-legend\"><thead>",
     );
@@ -117,7 +181,7 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
         html.markup("<tr><th scope=\"row\">").text(shorten_commits(value)).markup("</th>");
         for (column, base) in columns.iter().zip(&bases) {
             let cell = in_column(matrix, column).find(|cell| cell.indices[0] == row);
-            heat_cell(html, cell, *base);
+            heat_cell(html, cell, *base, cell.and_then(|cell| down_change(matrix, cell)));
         }
         html.markup("</tr>");
     }
@@ -129,7 +193,16 @@ fn in_column<'a>(matrix: &'a MatrixDetail, column: &'a [usize]) -> impl Iterator
     matrix.cells.iter().filter(move |cell| cell.indices[1..] == *column)
 }
 
-fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
+/// The comparison of a cell with the first of its column, which has the percentage: a ratio of the
+/// medians shown would be another number.
+fn down_change<'a>(matrix: &'a MatrixDetail, cell: &Cell) -> Option<&'a Comparison> {
+    let mut first = cell.indices.clone();
+    *first.first_mut()? = 0;
+    let base = matrix.cells.iter().find(|other| other.indices == first)?;
+    matrix.comparisons.iter().find(|one| one.a == base.name && one.b == cell.name)
+}
+
+fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>, change: Option<&Comparison>) {
     let Some(cell) = cell else {
         html.markup("<td class=\"faint\">–</td>");
         return;
@@ -142,8 +215,11 @@ fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>) {
     html.markup("<td class=\"hot ").markup(heat(ratio)).markup("\"><a");
     html.attr("href", cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
         .markup(">");
-    html.text(number(median)).markup("</a><br><small>").text(percent(ratio)).markup(", n=");
-    html.text(cell.values.len());
+    html.text(number(median)).markup("</a><br><small>");
+    if let Some(change) = change.and_then(Comparison::change_text) {
+        html.text(change).markup(", ");
+    }
+    html.markup("n=").text(cell.values.len());
     if cell.failed > 0 {
         html.markup(", ").text(cell.failed).markup(" failed");
     }
@@ -194,12 +270,9 @@ fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
             .text(shorten_commits(&one.b))
             .markup("</td><td>")
             .text(shorten_commits(&one.a));
-        html.markup("</td><td>").element("span", class, one.verdict.as_str());
-        html.markup("</td><td class=\"n\">").text(one.ratio.map(percent).unwrap_or_default());
-        html.markup("</td><td class=\"n\">");
-        if let Some([low, high]) = one.interval {
-            html.text(format!("{} to {}", percent(low), percent(high)));
-        }
+        html.markup("</td><td>").element("span", class, one.verdict_word());
+        html.markup("</td><td class=\"n\">").text(one.change_text().unwrap_or_default());
+        html.markup("</td><td class=\"n\">").text(one.interval_text().unwrap_or_default());
         html.markup("</td><td>");
         if let (Some(ratio), Some(interval)) = (one.ratio, one.interval) {
             chart::span(html, ratio, interval, reach, class, &one.sentence());

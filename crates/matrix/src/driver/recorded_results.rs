@@ -129,7 +129,7 @@ pub(super) fn is_result(run: &Run, labels: &CellLabels) -> bool {
 
 /// The results of cells, oldest first.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct RecordedResults {
     rows: HashMap<CellKey, Vec<ResultRow>>,
     /// The loops that ran them, oldest first, with their plans where these are known.
     sessions: Vec<(LoopId, Option<MatrixLoopPlan>)>,
@@ -142,7 +142,7 @@ pub struct Block {
     pub round: u64,
 }
 
-impl History {
+impl RecordedResults {
     pub fn read(store: &Store, keys: &[CellKey]) -> retake_store::Result<Self> {
         let wanted: HashSet<CellKey> = keys.iter().copied().collect();
         let mut rows: HashMap<CellKey, Vec<ResultRow>> = HashMap::new();
@@ -168,6 +168,13 @@ impl History {
         let plan = |id| serde_json::from_str(&store.get_loop(id).ok()?.plan).ok();
         let sessions = sessions.into_iter().map(|(_, id)| (id, plan(id))).collect();
         Ok(Self { rows, sessions })
+    }
+
+    /// The loop of a session, and when its first run began.
+    pub fn session_start(&self, index: usize) -> Option<(LoopId, Timestamp)> {
+        let (id, _) = self.sessions.get(index)?;
+        let rows = self.rows.values().flatten().filter(|row| row.session == *id);
+        Some((*id, rows.map(|row| row.started).min()?))
     }
 
     /// The plan of a session.

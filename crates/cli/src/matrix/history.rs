@@ -1,0 +1,227 @@
+//! `retake matrix history`: a metric over the commits of a branch, and where it changed.
+
+use std::path::Path;
+
+use retake_matrix::driver::{CommitChain, short_sha};
+use retake_matrix::history::{Change, CommitHistory, CommitRow, CommitSeries};
+use retake_matrix::stats::{Verdict, value_text};
+
+use super::open::{Common, Filters, View, percent};
+use super::table;
+use crate::{Exit, Failure, term};
+
+/// Show a metric over the commits of a branch, and where it changed
+///
+/// Everything on the record counts that measured the same command, setup, environment and other axes,
+/// whatever configuration named the commit. A change is sure where commits before and after it were
+/// measured in turn in one session; one that shows only from session to session may be the machine,
+/// and is marked with a question mark.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// What to show: wall, cpu, rss, or what the command reports
+    #[arg(long, value_name = "NAME", default_value = "wall")]
+    metric: String,
+    /// The branch, tag or commit whose history it is, along first parents
+    #[arg(long = "ref", value_name = "BRANCH", default_value = "HEAD")]
+    reference: String,
+    /// Changes up to this are none worth naming
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
+    margin: f64,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let (view, chain) = View::open_and(&args.common, &args.filters, store, |worker, project| {
+        CommitChain::read(worker, project, &args.reference)
+    })?;
+    let commits = view.commits(&chain?, &args.filters)?;
+    let history = view.history(&commits, &args.metric, args.margin);
+    if history.series.iter().all(|series| series.commits.iter().all(|row| row.summary.is_none())) {
+        let known = commits.1.metrics();
+        return Err(match known.contains(&args.metric) {
+            true => Failure::Refused(format!(
+                "no commit of {} has a result; `retake matrix run` measures those of code.refs",
+                args.reference
+            )),
+            false => Failure::Usage(format!(
+                "no run has reported {}; there is {}",
+                args.metric,
+                known.join(", ")
+            )),
+        });
+    }
+    if args.common.json {
+        term::document(&history)?;
+        return Ok(Exit::OK);
+    }
+    term::data(term::visible_lines(&text(&history)).as_bytes())?;
+    for series in &history.series {
+        for change in series.changes.iter().filter(|change| asks_for_more(change)) {
+            term::say(&search(&history, series, change));
+        }
+    }
+    Ok(Exit::OK)
+}
+
+fn text(history: &CommitHistory) -> String {
+    let mut text = String::new();
+    for series in &history.series {
+        if series.commits.is_empty() {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &one_series(history, series);
+    }
+    for session in history.sessions.iter().filter(|session| !session.differs.is_empty()) {
+        let differs: Vec<String> =
+            session.differs.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        text += &format!(
+            "session {} ({:.0}) ran with another {}\n",
+            session.number,
+            session.started,
+            differs.join(", ")
+        );
+    }
+    text
+}
+
+fn one_series(history: &CommitHistory, series: &CommitSeries) -> String {
+    let CommitHistory { metric, reference, looked_at, .. } = history;
+    let unit = history.unit.as_deref();
+    let measured = series.commits.len();
+    let cell = series.cell.as_ref().map_or_else(String::new, |cell| format!(" with {cell}"));
+    let mut text = format!(
+        "{metric} on {reference}{cell}: {measured} of {}, {}\n{}\n\n",
+        term::count(*looked_at as u64, "commit"),
+        term::count(history.sessions.len() as u64, "session"),
+        sparkline(&series.commits)
+    );
+    let header = ["commit", "median", "95 % interval", "runs", "failed", "session", "change"];
+    let mut lines = vec![header.map(str::to_owned).to_vec()];
+    lines[0].extend([String::new(), "subject".to_owned()]);
+    let medians = series.commits.iter().filter_map(|row| Some(row.summary.as_ref()?.median));
+    let largest = medians.fold(0.0, f64::max);
+    lines.extend(series.commits.iter().map(|row| line(row, series, unit, largest)));
+    // Commit, sessions, change, bar and subject to the left; numbers to the right.
+    text += &table::aligned(&lines, |column| column == 0 || column >= 5);
+    text.push('\n');
+    for change in &series.changes {
+        text += &format!("{}\n", change.sentence(metric, unit));
+    }
+    if series.changes.is_empty() && measured > 1 {
+        text += &format!("no change of {metric} is sure\n");
+    }
+    if let Some(spread) = series.session_spread {
+        text += &format!(
+            "from session to session the same commit differs by about {:.1} %\n",
+            100.0 * spread
+        );
+    } else if history.sessions.len() > 1 {
+        text +=
+            "no commit was measured in two sessions, so nothing says how much sessions differ\n";
+    }
+    text
+}
+
+const BAR: usize = 16;
+const SUBJECT: usize = 40;
+
+fn line(row: &CommitRow, series: &CommitSeries, unit: Option<&str>, largest: f64) -> Vec<String> {
+    let mut line = vec![short_sha(&row.sha).to_owned()];
+    match &row.summary {
+        Some(summary) => line.extend([
+            value_text(summary.median, unit),
+            row.interval.map_or_else(String::new, |ends| table::span(ends, "to", unit)),
+            summary.samples.to_string(),
+        ]),
+        None => line.extend(["-", "", "0"].map(str::to_owned)),
+    }
+    line.push(match row.failed {
+        0 => String::new(),
+        failed => failed.to_string(),
+    });
+    line.push(numbers(&row.sessions));
+    line.push(series.change_at(row).map_or_else(String::new, |change| {
+        let mark = if change.is_sure() { "" } else { "?" };
+        format!("{}{mark}", change.size(unit))
+    }));
+    let part = row.summary.as_ref().filter(|_| largest > 0.0).map(|s| s.median / largest);
+    line.push("█".repeat((part.unwrap_or(0.0).max(0.0) * BAR as f64).round() as usize));
+    let subject: String = row.subject.chars().take(SUBJECT).collect();
+    line.push(if subject.len() < row.subject.len() { format!("{subject}…") } else { subject });
+    line
+}
+
+/// `1-3, 5`: what follows each other is one range.
+fn numbers(sessions: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &session in sessions {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == session => *last = session,
+            _ => ranges.push((session, session)),
+        }
+    }
+    let range = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(", ")
+}
+
+/// The medians as a line of eight heights. What differs by less than a tenth looks alike.
+fn sparkline(commits: &[CommitRow]) -> String {
+    let medians: Vec<Option<f64>> =
+        commits.iter().map(|row| Some(row.summary.as_ref()?.median)).collect();
+    let known = || medians.iter().flatten().copied();
+    let (low, high) = known().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
+    let range = (high - low).max(0.1 * high.abs());
+    let height = |median: &Option<f64>| match median {
+        Some(median) if range > 0.0 => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
+            [(((median - low) / range * 7.0).round() as usize).min(7)],
+        Some(_) => '▁',
+        None => '✗',
+    };
+    medians.iter().map(height).collect()
+}
+
+/// Whether measuring its two sides in turn, and what lies between them, would say more.
+fn asks_for_more(change: &Change) -> bool {
+    !change.is_sure() || change.between > 0
+}
+
+/// The command that measures both sides of a change in turn, and what lies between them.
+fn search(history: &CommitHistory, series: &CommitSeries, change: &Change) -> String {
+    let (before, after) = (short_sha(&change.before), short_sha(&change.commit));
+    let (good, bad) = match change.verdict {
+        Verdict::Faster => (after, before),
+        _ => (before, after),
+    };
+    let cell: String = series
+        .cell
+        .iter()
+        .flat_map(|cell| cell.split(' '))
+        .map(|v| format!(" --axis {v}"))
+        .collect();
+    format!(
+        "`retake matrix bisect --axis code --good {good} --bad {bad} --metric {}{cell}` measures \
+         them in turn, and what lies between",
+        history.metric
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_that_follow_each_other_are_a_range() {
+        assert_eq!(numbers(&[1]), "1");
+        assert_eq!(numbers(&[1, 2, 3, 5, 8, 9]), "1-3, 5, 8-9");
+        assert_eq!(numbers(&[]), "");
+    }
+}

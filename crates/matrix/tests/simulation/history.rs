@@ -1,0 +1,165 @@
+//! Changes over commits: how often is one named where there is none, and found where there is one?
+
+use retake_matrix::random::Random;
+use retake_matrix::stats::{ChangeCriteria, Evidence, Observation, change_points};
+
+use crate::noise::{Noise, for_all, normal};
+
+/// Which commits each session measures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flow {
+    /// All in one session.
+    AtOnce,
+    /// A session for each commit, with the commit before it: a gate against the branch.
+    WithParent,
+    /// A session for each commit, with the first one: a gate against a fixed release.
+    WithFirst,
+    /// A session for each commit, with nothing else.
+    Alone,
+}
+
+/// What the machine does from session to session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Machine {
+    /// Every session is off by 5 %, independently.
+    Varying,
+    /// The same, and from the middle on it is 30 % slower.
+    Step,
+    /// The same, and it gets slower by 30 % from the first session to the last.
+    Ramp,
+}
+
+const COMMITS: usize = 12;
+const BLOCKS: usize = 8;
+/// The commit that brings the change.
+const CHANGED: usize = 7;
+
+fn measure(
+    random: &mut Random,
+    noise: Noise,
+    flow: Flow,
+    machine: Machine,
+    change: f64,
+) -> Vec<Observation> {
+    let sessions: Vec<Vec<usize>> = match flow {
+        Flow::AtOnce => vec![(0..COMMITS).collect()],
+        Flow::WithParent => (1..COMMITS).map(|commit| vec![commit - 1, commit]).collect(),
+        Flow::WithFirst => (1..COMMITS).map(|commit| vec![0, commit]).collect(),
+        Flow::Alone => (0..COMMITS).map(|commit| vec![commit]).collect(),
+    };
+    let count = sessions.len();
+    let mut observations = Vec::new();
+    for (session, commits) in sessions.iter().enumerate() {
+        let at = session as f64 / count as f64;
+        let level = match machine {
+            Machine::Varying => 1.0,
+            Machine::Step => 1.0 + 0.3 * f64::from(u8::from(at >= 0.5)),
+            Machine::Ramp => 1.0 + 0.3 * at,
+        };
+        let level = level * (0.05 * normal(random)).exp();
+        let factors: Vec<f64> = commits
+            .iter()
+            .map(|commit| level * if *commit >= CHANGED { change } else { 1.0 })
+            .collect();
+        let values = noise.blocks(random, BLOCKS, &factors);
+        for (commit, values) in commits.iter().zip(values) {
+            for (block, value) in values.into_iter().enumerate() {
+                let block = Some((session * BLOCKS + block) as u64);
+                observations.push(Observation { commit: *commit, session, block, value });
+            }
+        }
+    }
+    observations
+}
+
+struct Rates {
+    /// A sure change that is none, and one that may be the machine.
+    false_sure: f64,
+    false_possible: f64,
+    /// The change was found, surely or as possible, and at its commit or next to it.
+    found: f64,
+    /// Of those found at its commit: the interval contains it.
+    covered: f64,
+}
+
+fn rates(noise: Noise, flow: Flow, machine: Machine, change: f64, trials: usize) -> Rates {
+    let mut random = Random::new(4100);
+    let (mut false_sure, mut false_possible, mut found) = (0, 0, 0);
+    let (mut exact, mut covered) = (0_u32, 0);
+    for _ in 0..trials {
+        let observations = measure(&mut random, noise, flow, machine, change);
+        let changes = change_points(&observations, &ChangeCriteria::default());
+        let near = |commit: usize| change != 1.0 && commit.abs_diff(CHANGED) <= 1;
+        let wrong =
+            |evidence| changes.iter().any(|one| one.evidence == evidence && !near(one.commit));
+        false_sure += usize::from(wrong(Evidence::SameSessions));
+        false_possible += usize::from(wrong(Evidence::DifferentSessions));
+        found += usize::from(changes.iter().any(|one| near(one.commit)));
+        for one in changes.iter().filter(|one| change != 1.0 && one.commit == CHANGED) {
+            let [low, high] = one.ratio_interval().unwrap_or([0.0, 0.0]);
+            assert!(low > 1.0 || high < 1.0, "a change that may be none: {low} to {high}");
+            exact += 1;
+            covered += u32::from((low..=high).contains(&change));
+        }
+    }
+    let rate = |count: usize| count as f64 / trials as f64;
+    Rates {
+        false_sure: rate(false_sure),
+        false_possible: rate(false_possible),
+        found: rate(found),
+        covered: f64::from(covered) / f64::from(exact.max(1)),
+    }
+}
+
+/// Nothing changed but the machine: a sure change is named in 5 of 100 histories at most, whatever
+/// the machine does; and a possible one too, unless each commit was measured alone and the machine
+/// changed for good.
+#[test]
+fn a_history_without_a_change_has_none() {
+    let trials = 300;
+    for_all(|noise| {
+        for flow in [Flow::AtOnce, Flow::WithParent, Flow::WithFirst, Flow::Alone] {
+            for machine in [Machine::Varying, Machine::Step, Machine::Ramp] {
+                if flow == Flow::AtOnce && machine != Machine::Varying {
+                    continue;
+                }
+                let rates = rates(noise, flow, machine, 1.0, trials);
+                println!(
+                    "history {noise:?}, {flow:?}, {machine:?}: a false change {:.1} %, possible {:.1} %",
+                    100.0 * rates.false_sure,
+                    100.0 * rates.false_possible
+                );
+                let what = format!("{noise:?} {flow:?} {machine:?}");
+                assert!(rates.false_sure <= 0.05, "{what}: {}", rates.false_sure);
+                // Where a session has measured both sides, no machine makes a change possible.
+                if machine == Machine::Varying || flow != Flow::Alone {
+                    assert!(rates.false_possible <= 0.05, "{what}: {}", rates.false_possible);
+                }
+                if flow == Flow::Alone {
+                    assert_eq!(rates.false_sure, 0.0, "{what}: never measured in turn");
+                }
+            }
+        }
+    });
+}
+
+/// One change of 15 %: it is found, and no other besides it.
+#[test]
+fn a_history_with_a_change_has_one() {
+    let trials = 200;
+    for flow in [Flow::AtOnce, Flow::WithParent, Flow::WithFirst] {
+        for machine in [Machine::Varying, Machine::Step] {
+            let rates = rates(Noise::Normal, flow, machine, 1.15, trials);
+            println!(
+                "history +15 %, {flow:?}, {machine:?}: found {:.1} %, a false one {:.1} %, its size \
+                 within the interval {:.1} %",
+                100.0 * rates.found,
+                100.0 * rates.false_sure,
+                100.0 * rates.covered
+            );
+            assert!(rates.covered >= 0.88, "{flow:?} {machine:?}: {}", rates.covered);
+            assert!(rates.false_sure <= 0.05, "{flow:?} {machine:?}: {}", rates.false_sure);
+            assert!(rates.found >= 0.5, "{flow:?} {machine:?}: {}", rates.found);
+        }
+    }
+}
