@@ -388,8 +388,8 @@ mod tests {
                 none,
                 &["rm"],
                 true,
-                "echo $'x'",
-                "the line \"echo $'x'\" cannot be read: `$'` is not read by every shell alike, so no rule can be applied to it",
+                "echo ${!x}",
+                "the line \"echo ${!x}\" cannot be read: this `${` is not read by every shell alike, so no rule can be applied to it",
             ),
             (
                 none,

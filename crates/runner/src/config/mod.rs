@@ -442,6 +442,20 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_can_be_named_by_one_word() {
+        for text in ["mcp:\n  policy: careful\n", "mcp:\n  policy:\n    preset: careful\n"] {
+            let (config, errors) = read(text);
+            assert!(errors.is_empty(), "{errors:?}");
+            assert_eq!((config.policy.preset, config.policy.shell), (PolicyPreset::Careful, true));
+        }
+        let (config, _) = read("mcp:\n  policy:\n    preset: careful\n    shell: false\n");
+        assert!(!config.policy.shell);
+        let (_, errors) = read("mcp:\n  policy: carefull\n");
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains("mcp.policy.preset"), "{errors:?}");
+    }
+
+    #[test]
     fn the_example_of_the_specification_is_read() {
         let (config, errors) = read(
             "# .agent/config.yml\nexecution:\n  default_timeout_seconds: 60\n  max_output_kb: 10\n  use_shell: false\n  environment:\n    mode: merge\n    allow: [CI_TOKEN, X]\n  audit:\n    enabled: true\n    retention_days: 7\n",
