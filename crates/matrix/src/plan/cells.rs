@@ -224,7 +224,10 @@ impl Matrix {
     fn named(&self, cell: &Cell, axes: &[usize]) -> String {
         let part = |&axis: &usize| format!("{}={}", self.axes[axis].name, self.value(cell, axis));
         match axes {
-            [axis] => self.value(cell, *axis).to_owned(),
+            // What a ref or a browser is, is seen; what a 4 is, is not.
+            [axis] if [CODE, CHROME].contains(&self.axes[*axis].name.as_str()) => {
+                self.value(cell, *axis).to_owned()
+            }
             axes => axes.iter().map(part).collect::<Vec<_>>().join(" "),
         }
     }

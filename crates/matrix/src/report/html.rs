@@ -61,9 +61,9 @@ table.cards tr{border:1px solid var(--line);border-radius:6px;margin:0 0 .6rem;p
 table.cards td,table.cards th{display:flex;justify-content:space-between;gap:1rem;border:0;\
 padding:.1rem .5rem;white-space:normal;text-align:right;overflow-wrap:anywhere}\
 table.cards td[data-is]::before,table.cards th[data-is]::before{content:attr(data-is);opacity:.75;\
-font-weight:400;text-align:left;flex:none}\
+color:CanvasText;font-style:normal;font-weight:400;text-align:left;flex:none}\
 table.cards td:empty{display:none}table.cards td.w{display:block}\
-table.cards td.w::before{display:block}}";
+table.cards td.w::before{display:block}svg.history text{font-size:20px}}";
 
 /// The page.
 pub fn render(page: &Page) -> String {
@@ -198,7 +198,7 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
     }
     html.markup(CARDS).markup(
         "<tr class=\"head\"><th>of</th><th>against</th><th>verdict</th><th class=\"n\">change</th>\
-         <th class=\"n\">95 % interval</th><th class=\"n\">median</th><th class=\"n\">against</th>\
+         <th class=\"n\">95 % interval</th><th class=\"n\">median</th><th class=\"n\">median against</th>\
          <th class=\"n\">runs</th><th class=\"n\">failed</th></tr>\n",
     );
     for c in comparisons {
@@ -221,7 +221,7 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
         let median = |value: Option<f64>| value.map_or_else(String::new, |x| value_text(x, unit));
         html.fill(
             "<td data-is=\"median\" class=\"n\">{}</td>\
-             <td data-is=\"against\" class=\"n\">{}</td>",
+             <td data-is=\"median against\" class=\"n\">{}</td>",
             &[&median(c.medians.map(|m| m.b)), &median(c.medians.map(|m| m.a))],
         );
         html.fill(
