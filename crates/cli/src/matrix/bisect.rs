@@ -8,6 +8,7 @@ use retake_types::loop_record::matrix::PointVerdict;
 
 use super::events::EventScreen;
 use super::open::{self, Common, Filters, IfMissing, percent};
+use super::words;
 use crate::{Exit, Failure, context, term};
 
 /// Find where an axis turns from good to bad, over runs that may lie
@@ -79,6 +80,9 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         return Ok(Exit::Signal(signal));
     }
     let answer = answer?;
+    for disturbance in answer.disturbances.iter().filter(|_| !args.quiet) {
+        term::say(&words::disturbance(disturbance));
+    }
     if args.common.json {
         term::document(&answer)?;
     } else {

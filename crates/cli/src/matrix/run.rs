@@ -283,6 +283,9 @@ impl Args {
         for disturbance in &result.disturbances {
             term::say(&words::disturbance(disturbance));
         }
+        if result.rows.is_empty() {
+            return Ok(());
+        }
         let unit = result.unit.as_deref();
         let table = table::render(&self.metric, unit, &result.rows);
         term::data(term::visible_lines(&table).as_bytes())?;

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use retake_engine::Cancel;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
@@ -15,6 +16,7 @@ use retake_types::{LoopId, Redact as _, StopReason};
 
 use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
+use super::disturbance::{MachineState, keeper_cpu_time, own_cpu_time};
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
@@ -31,6 +33,9 @@ use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix}
 
 /// Of the order within a probe; which of the two comes first says nothing about them.
 const SEED: u64 = 1;
+
+/// What we use ourselves while nothing runs.
+const ALMOST_NOTHING: Duration = Duration::from_millis(200);
 
 /// Everything that can be asked of a bisection.
 #[derive(Clone, Debug)]
@@ -136,8 +141,22 @@ impl<'a> BisectRun<'a> {
         let plan = self.loop_plan(&pins);
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
+        let before = MachineState::now();
+        // A verdict by exit code is none about time.
+        let measures = self.options.metric.is_some();
+        if measures {
+            self.observer.event(MatrixEvent::Disturbed(&before.disturbances(1)));
+        }
+        // Setups run in between, so everything that we started counts as ours.
+        let ours = |worker: &Worker| own_cpu_time() + keeper_cpu_time(worker.keeper_pid());
+        let ours_before = ours(worker);
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(answer) = &mut found {
+            let ours = ours(worker).saturating_sub(ours_before);
+            // Nothing ran where everything was known.
+            if measures && ours > ALMOST_NOTHING {
+                answer.disturbances = MachineState::now().since(&before, ours, 1);
+            }
             answer.subject = self.subject(worker, answer);
             answer.subject.redact(&mut redactor);
         }
