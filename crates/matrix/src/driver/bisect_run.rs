@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
-use std::time::Duration;
 
 use retake_engine::Cancel;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
@@ -33,9 +32,6 @@ use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix}
 
 /// Of the order within a probe; which of the two comes first says nothing about them.
 const SEED: u64 = 1;
-
-/// What we use ourselves while nothing runs.
-const ALMOST_NOTHING: Duration = Duration::from_millis(200);
 
 /// Everything that can be asked of a bisection.
 #[derive(Clone, Debug)]
@@ -153,8 +149,8 @@ impl<'a> BisectRun<'a> {
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(answer) = &mut found {
             let ours = ours(worker).saturating_sub(ours_before);
-            // Nothing ran where everything was known.
-            if measures && ours > ALMOST_NOTHING {
+            // Nothing ran where everything was known, and that takes no time.
+            if measures && before.is_long_enough() {
                 answer.disturbances = MachineState::now().since(&before, ours, 1);
             }
             answer.subject = self.subject(worker, answer);

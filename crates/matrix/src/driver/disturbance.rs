@@ -83,6 +83,11 @@ impl MachineState {
         found
     }
 
+    /// Whether enough time has passed since to say anything about the load.
+    pub(super) fn is_long_enough(&self) -> bool {
+        self.at.elapsed() >= SHORTEST
+    }
+
     /// What has been seen since an earlier state, while our own runs used this much CPU time.
     pub(super) fn since(&self, before: &Self, ours: Duration, workers: usize) -> Vec<Disturbance> {
         let elapsed = self.at.duration_since(before.at);
