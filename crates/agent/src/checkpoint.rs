@@ -1,40 +1,71 @@
-//! The tree's state after an iteration, kept in git without touching anything of the user's: the
-//! pure parts. Names, argument vectors and rules; running git is the front end's.
+//! The project's files at one moment, kept in git without touching anything of the user's: the pure
+//! parts. Names, argument vectors and rules; running git is the driver's.
 //!
-//! A checkpoint is a commit under `refs/retake/`, made with an index of its own. Branch, index,
-//! stash and hooks stay as they are: only plumbing that runs no hooks is used.
+//! A checkpoint is a commit under `refs/retake/checkpoints/`, made with an index of its own. Branch,
+//! index, stash and hooks stay as they are: only plumbing that runs no hooks is used. Which commit
+//! and which tree belong to which iteration is in the record; references only keep git from
+//! collecting them.
 
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use retake_types::loop_record::agent::{Checkpoint, CheckpointTime};
 
 use crate::workspace::Name;
 
-/// `refs/retake/agent/NAME/N`.
-pub fn reference(workspace: &Name, iteration: u32) -> String {
-    format!("refs/retake/agent/{workspace}/{iteration}")
+/// Whose checkpoints: worktrees share the references of a repository, and a name can be used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointOwner {
+    /// As git names it; empty for the main one.
+    pub worktree: String,
+    pub workspace: Name,
+    /// When the workspace was created.
+    pub created: Timestamp,
 }
 
-/// All checkpoints of a workspace lie below this.
-pub fn prefix(workspace: &Name) -> String {
-    format!("refs/retake/agent/{workspace}/")
-}
+impl CheckpointOwner {
+    /// Every reference of this owner begins with it.
+    pub fn prefix(&self) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let worktree: String = match self.worktree.as_str() {
+            "" => "main".to_owned(),
+            name => format!("worktree-{}", name.replace(|c| !plain(c), "-")),
+        };
+        let created = self.created.as_millisecond();
+        format!("refs/retake/checkpoints/{worktree}/{}/{created}/", self.workspace)
+    }
 
-/// Where the checkpoints of an archived workspace are.
-pub fn archive_prefix(archive: &Name) -> String {
-    format!("refs/retake/archive/{archive}/")
-}
-
-/// The iteration that a reference belongs to.
-pub fn iteration_of(workspace: &Name, reference: &str) -> Option<u32> {
-    reference.strip_prefix(&prefix(workspace))?.parse().ok().filter(|number| *number > 0)
+    /// The reference of a checkpoint that `maker` made: a loop, or a rollback.
+    pub fn reference(&self, maker: &str, checkpoint: &Checkpoint) -> String {
+        let label = match checkpoint.time {
+            CheckpointTime::Start => "start".to_owned(),
+            CheckpointTime::Iteration => checkpoint.number.to_string(),
+            CheckpointTime::Rollback => "before".to_owned(),
+        };
+        format!("{}{maker}/{label}", self.prefix())
+    }
 }
 
 /// A git command with the variables it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Git {
-    pub argv: Vec<String>,
-    pub env: Vec<(&'static str, String)>,
+    pub argv: Vec<OsString>,
+    pub env: Vec<(&'static str, OsString)>,
     /// What it reads.
-    pub stdin: Option<String>,
+    pub stdin: Option<Vec<u8>>,
+}
+
+impl Git {
+    fn reading(self, paths: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        let mut stdin = Vec::new();
+        for path in paths {
+            stdin.extend_from_slice(path.as_ref().as_bytes());
+            stdin.push(0);
+        }
+        Self { stdin: Some(stdin), ..self }
+    }
 }
 
 /// Makes the commands for one repository.
@@ -42,38 +73,75 @@ pub struct Git {
 pub struct Commands<'a> {
     /// The project's directory; git works on what lies below it.
     pub project: &'a Path,
-    /// A file that does not exist yet, for an index of our own.
+    /// The file for an index of our own.
     pub index: &'a Path,
+    /// The repository's name for the tree without entries.
+    pub empty_tree: &'a str,
+}
+
+/// Options that the user, or an agent, could have turned on, and that run programs, hide changes or
+/// convert contents on our account.
+const SAFE: [&str; 9] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "core.ignoreStat=false",
+    "core.checkStat=default",
+    "core.autocrlf=false",
+    "commit.gpgSign=false",
+    "gc.auto=0",
+    "core.quotePath=false",
+];
+
+/// The tree without entries, which every repository knows without having it.
+pub fn empty_tree(object_format: &str) -> &'static str {
+    match object_format {
+        "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+        _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    }
 }
 
 impl Commands<'_> {
-    fn git(&self, words: &[&str]) -> Git {
-        let safe = [
-            // No hook and no watcher of the user's may run on our account.
-            "-c",
-            "core.hooksPath=/dev/null",
-            "-c",
-            "core.fsmonitor=false",
-            "-c",
-            "commit.gpgSign=false",
-            "-c",
-            "gc.auto=0",
-            "-c",
-            "core.quotePath=false",
-        ];
-        let mut argv =
-            vec!["git".to_owned(), "-C".to_owned(), self.project.to_string_lossy().into_owned()];
-        argv.extend(safe.iter().chain(words).map(|word| (*word).to_owned()));
-        let env = vec![
-            ("GIT_INDEX_FILE", self.index.to_string_lossy().into_owned()),
-            ("GIT_OPTIONAL_LOCKS", "0".to_owned()),
-            ("GIT_TERMINAL_PROMPT", "0".to_owned()),
-            ("LC_ALL", "C".to_owned()),
-        ];
+    fn plain(&self, words: &[&str]) -> Git {
+        let mut argv: Vec<OsString> = ["git", "-C"].map(OsString::from).into();
+        argv.push(self.project.into());
+        argv.extend(SAFE.iter().flat_map(|option| ["-c", option]).map(OsString::from));
+        argv.extend(words.iter().map(OsString::from));
+        let mut env: Vec<(&'static str, OsString)> = [
+            ("GIT_OPTIONAL_LOCKS", "0"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            // Attributes of the tree name filters, which are programs, and change bytes.
+            ("GIT_ATTR_SOURCE", self.empty_tree),
+            ("GIT_LITERAL_PATHSPECS", "0"),
+            ("LC_ALL", "C"),
+        ]
+        .map(|(name, value)| (name, value.into()))
+        .into();
+        for (name, value) in [
+            ("GIT_AUTHOR_NAME", "retake"),
+            ("GIT_AUTHOR_EMAIL", "retake@localhost"),
+            ("GIT_COMMITTER_NAME", "retake"),
+            ("GIT_COMMITTER_EMAIL", "retake@localhost"),
+        ] {
+            env.push((name, value.into()));
+        }
         Git { argv, env, stdin: None }
     }
 
-    /// Whether there is a repository, and where its top is.
+    fn git(&self, words: &[&str]) -> Git {
+        let mut git = self.plain(words);
+        git.env.push(("GIT_INDEX_FILE", self.index.into()));
+        git
+    }
+
+    /// How the repository names its objects, for [`empty_tree`].
+    pub fn object_format(&self) -> Git {
+        let mut git = self.git(&["rev-parse", "--show-object-format"]);
+        git.env.retain(|(name, _)| *name != "GIT_ATTR_SOURCE");
+        git
+    }
+
+    /// Whether there is a work tree, and where its top is.
     pub fn top(&self) -> Git {
         self.git(&["rev-parse", "--show-toplevel"])
     }
@@ -83,15 +151,42 @@ impl Commands<'_> {
         self.git(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
     }
 
-    /// Starts our index from a tree, so that unchanged files are not read again.
-    pub fn read_tree(&self, tree: &str) -> Git {
-        self.git(&["read-tree", tree])
+    /// Which of these paths git ignores, each followed by a NUL. Fails if it is none.
+    pub fn ignored(&self, paths: &[PathBuf]) -> Git {
+        self.plain(&["check-ignore", "--stdin", "-z", "--no-index"]).reading(paths)
     }
 
-    /// Takes everything in, ignored files left out, and retake's own directory as well.
-    pub fn add_all(&self) -> Git {
+    /// Files that the user's index has although they are ignored, each followed by a NUL.
+    pub fn tracked_though_ignored(&self) -> Git {
+        self.plain(&["ls-files", "-z", "--cached", "--ignored", "--exclude-standard"])
+    }
+
+    /// Takes everything in, but for ignored files, `without`, and retake's own directory.
+    pub fn add_all(&self, without: &[PathBuf]) -> Git {
+        let exclude = |path: &PathBuf| {
+            let mut spec = OsString::from(":(exclude,literal)");
+            spec.push(path);
+            spec
+        };
         // Git refuses to leave out by its plain name what an ignore file leaves out already.
-        self.git(&["add", "--all", "--", ".", ":(exclude,glob)[.]agent/**"])
+        let specs: Vec<OsString> = [".", ":(exclude,glob)[.]agent/**"]
+            .map(OsString::from)
+            .into_iter()
+            .chain(without.iter().map(exclude))
+            .collect();
+        let words = ["add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul"];
+        self.git(&words).reading(specs)
+    }
+
+    /// Takes in files although they are ignored.
+    pub fn add_ignored(&self, paths: &[PathBuf]) -> Git {
+        let literal = |path: &PathBuf| {
+            let mut spec = OsString::from(":(literal)");
+            spec.push(path);
+            spec
+        };
+        let words = ["add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul"];
+        self.git(&words).reading(paths.iter().map(literal))
     }
 
     /// Prints the name of the tree.
@@ -101,39 +196,23 @@ impl Commands<'_> {
 
     /// Prints the name of the commit. It has an author of its own, so that no configuration of
     /// the user's is needed.
-    pub fn commit_tree(
-        &self,
-        tree: &str,
-        parent: Option<&str>,
-        workspace: &Name,
-        iteration: u32,
-    ) -> Git {
-        let message = format!("retake: {workspace}, iteration {iteration}");
+    pub fn commit_tree(&self, tree: &str, parent: Option<&str>, message: &str) -> Git {
         let mut words = vec!["commit-tree", tree];
         if let Some(parent) = parent {
             words.extend(["-p", parent]);
         }
-        words.extend(["-m", &message]);
-        let mut git = self.git(&words);
-        for (name, value) in [
-            ("GIT_AUTHOR_NAME", "retake"),
-            ("GIT_AUTHOR_EMAIL", "retake@localhost"),
-            ("GIT_COMMITTER_NAME", "retake"),
-            ("GIT_COMMITTER_EMAIL", "retake@localhost"),
-        ] {
-            git.env.push((name, value.to_owned()));
-        }
-        git
+        words.extend(["-m", message]);
+        self.git(&words)
     }
 
-    pub fn update_ref(&self, workspace: &Name, iteration: u32, commit: &str) -> Git {
-        self.git(&["update-ref", &reference(workspace, iteration), commit])
+    pub fn update_ref(&self, reference: &str, commit: &str) -> Git {
+        self.git(&["update-ref", reference, commit])
     }
 
-    /// `<commit> <tree> <reference>` per line, for [`parse_list`].
-    pub fn list(&self, workspace: &Name) -> Git {
-        let format = "--format=%(objectname) %(tree) %(refname)";
-        self.git(&["for-each-ref", format, &prefix(workspace)])
+    /// Prints the tree of a commit; fails where the commit is gone.
+    pub fn tree_of(&self, commit: &str) -> Git {
+        let tree = format!("{commit}^{{tree}}");
+        self.git(&["rev-parse", "--verify", "--quiet", &tree])
     }
 
     /// `<commit> <reference>` per line of everything below a prefix.
@@ -141,14 +220,34 @@ impl Commands<'_> {
         self.git(&["for-each-ref", "--format=%(objectname) %(refname)", prefix])
     }
 
-    /// Changes references, all of them or none; takes what [`changes`] makes.
+    /// Changes references, all of them or none; takes what [`removals`] makes.
     pub fn change_refs(&self, changes: String) -> Git {
-        Git { stdin: Some(changes), ..self.git(&["update-ref", "--stdin"]) }
+        Git { stdin: Some(changes.into_bytes()), ..self.git(&["update-ref", "--stdin"]) }
     }
 
-    /// What is in one tree and not in the other, as `STATUS<NUL>PATH<NUL>`.
+    /// What is in one tree and not in the other, as `STATUS<NUL>PATH<NUL>`, relative to the project.
     pub fn differences(&self, from: &str, to: &str) -> Git {
-        self.git(&["diff-tree", "-r", "-z", "--no-renames", "--name-status", from, to])
+        self.git(&[
+            "diff-tree",
+            "-r",
+            "-z",
+            "--relative",
+            "--no-renames",
+            "--name-status",
+            from,
+            to,
+        ])
+    }
+
+    /// Lines added and removed per file, as `ADDED<TAB>REMOVED<TAB>PATH<NUL>`.
+    pub fn line_counts(&self, from: &str, to: &str) -> Git {
+        self.git(&["diff-tree", "-r", "-z", "--relative", "--no-renames", "--numstat", from, to])
+    }
+
+    /// What changed from one tree to another, for people.
+    pub fn diff(&self, from: &str, to: &str, colour: bool) -> Git {
+        let colour = if colour { "--color=always" } else { "--color=never" };
+        self.git(&["diff", "--no-ext-diff", "--no-textconv", "--find-renames", colour, from, to])
     }
 
     /// Makes the working tree what `to` says, from what `from` says, through our index. Refuses
@@ -156,157 +255,187 @@ impl Commands<'_> {
     pub fn switch_tree(&self, from: &str, to: &str) -> Git {
         self.git(&["read-tree", "-m", "-u", from, to])
     }
-
-    /// Our index must know the files' times, or git would think that all of them changed.
-    pub fn refresh(&self) -> Git {
-        self.git(&["update-index", "-q", "--refresh"])
-    }
 }
 
-/// What becomes of references below a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
-    Copy { to: &'a str },
-    Move { to: &'a str },
-    Remove,
-}
-
-/// The commands for a change of what [`Commands::list_below`] listed, and how many there are of.
-pub fn changes(listed: &str, prefix: &str, change: Change<'_>) -> (String, usize) {
+/// The commands that remove what [`Commands::list_below`] listed, and how many references go.
+pub fn removals(listed: &str) -> (String, usize) {
     let mut lines = String::new();
     let mut count = 0;
-    for line in listed.lines() {
-        let Some((commit, name)) = line.split_once(' ') else { continue };
-        let Some(rest) = name.strip_prefix(prefix) else { continue };
+    for (commit, name) in listed.lines().filter_map(|line| line.split_once(' ')) {
         count += 1;
-        if let Change::Copy { to } | Change::Move { to } = change {
-            lines.push_str(&format!("update {to}{rest} {commit}\n"));
-        }
-        if let Change::Move { .. } | Change::Remove = change {
-            // Only what was listed: a checkpoint that came since stays.
-            lines.push_str(&format!("delete {name} {commit}\n"));
-        }
+        // Only what was listed: one that came since stays.
+        lines.push_str(&format!("delete {name} {commit}\n"));
     }
     (lines, count)
 }
 
-/// One checkpoint.
+/// Which checkpoint is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    pub iteration: u32,
-    pub commit: String,
-    pub tree: String,
+pub enum CheckpointChoice {
+    /// The one after this iteration; 0 is the one from before the first.
+    Iteration(u32),
+    /// By the beginning of its commit's name.
+    Commit(String),
 }
 
-/// Reads what [`Commands::list`] prints; oldest first.
-pub fn parse_list(workspace: &Name, output: &str) -> Vec<Checkpoint> {
-    let mut all: Vec<Checkpoint> = output
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split(' ');
-            let (commit, tree, name) = (words.next()?, words.next()?, words.next()?);
-            let hex = |word: &str| word.len() >= 40 && word.bytes().all(|b| b.is_ascii_hexdigit());
-            let iteration = iteration_of(workspace, name)?;
-            (hex(commit) && hex(tree)).then(|| Checkpoint {
-                iteration,
-                commit: commit.to_owned(),
-                tree: tree.to_owned(),
-            })
-        })
-        .collect();
-    all.sort_by_key(|checkpoint| checkpoint.iteration);
-    all
-}
+impl std::str::FromStr for CheckpointChoice {
+    type Err = String;
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RollbackError {
-    #[error("{0} has no checkpoints")]
-    None(Name),
-    #[error("{workspace} has no checkpoint of iteration {iteration}; there are {known}")]
-    NoSuch { workspace: Name, iteration: u32, known: String },
-    #[error(
-        "the tree differs from the last checkpoint (iteration {iteration}); commit or stash your \
-         changes first"
-    )]
-    Changed { iteration: u32 },
-}
-
-/// Decides about a rollback and finds where to go. `now` is the tree of what is in the project at
-/// this moment. It must be the last checkpoint's, or someone's work would be lost; after a
-/// rollback it is an earlier one's, and nothing is lost either.
-pub fn rollback<'a>(
-    workspace: &Name,
-    checkpoints: &'a [Checkpoint],
-    to: u32,
-    now: &str,
-) -> Result<&'a Checkpoint, RollbackError> {
-    let last = checkpoints.last().ok_or_else(|| RollbackError::None(workspace.clone()))?;
-    let target = checkpoints.iter().find(|checkpoint| checkpoint.iteration == to);
-    let target = target.ok_or_else(|| {
-        let known: Vec<String> = checkpoints.iter().map(|c| c.iteration.to_string()).collect();
-        let (workspace, known) = (workspace.clone(), known.join(", "));
-        RollbackError::NoSuch { workspace, iteration: to, known }
-    })?;
-    if !checkpoints.iter().any(|checkpoint| checkpoint.tree == now) {
-        return Err(RollbackError::Changed { iteration: last.iteration });
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(number) = text.parse().ok().filter(|_| text.len() < 7) {
+            return Ok(Self::Iteration(number));
+        }
+        let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match hex && (7..=64).contains(&text.len()) {
+            true => Ok(Self::Commit(text.to_ascii_lowercase())),
+            false => Err(format!(
+                "{text:?} is neither the number of an iteration nor a commit of at least 7 digits"
+            )),
+        }
     }
-    Ok(target)
+}
+
+impl CheckpointChoice {
+    /// The last one that fits: an iteration that was run again has a later one.
+    pub fn find<'a>(&self, all: &'a [Checkpoint]) -> Option<&'a Checkpoint> {
+        all.iter().rev().find(|checkpoint| match self {
+            Self::Iteration(0) => {
+                checkpoint.number == 0 && checkpoint.time == CheckpointTime::Start
+            }
+            Self::Iteration(number) => {
+                checkpoint.number == *number && checkpoint.time == CheckpointTime::Iteration
+            }
+            Self::Commit(start) => checkpoint.commit.starts_with(start.as_str()),
+        })
+    }
+}
+
+impl std::fmt::Display for CheckpointChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Iteration(number) => write!(f, "iteration {number}"),
+            Self::Commit(commit) => f.write_str(commit),
+        }
+    }
+}
+
+/// Repositories inside the project, relative to it. Git keeps no files of theirs.
+pub fn nested_repositories(project: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(dir) = pending.pop() {
+        let entries = match std::fs::read_dir(project.join(&dir)) {
+            Ok(entries) => entries,
+            // What cannot be read cannot be kept either, which git says.
+            Err(_) if !dir.as_os_str().is_empty() => continue,
+            Err(error) => return Err(error),
+        };
+        let mut below = Vec::new();
+        let mut nested = false;
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let top = dir.as_os_str().is_empty();
+            if name == ".git" {
+                nested = !top && is_repository(&entry.path());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && !(top && name == ".agent")
+            {
+                below.push(dir.join(name));
+            }
+        }
+        if nested {
+            found.push(dir);
+        } else {
+            pending.append(&mut below);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Git takes a directory that only has the name for an ordinary one.
+fn is_repository(dot_git: &Path) -> bool {
+    match std::fs::metadata(dot_git) {
+        Ok(there) => there.is_file() || dot_git.join("HEAD").symlink_metadata().is_ok(),
+        Err(_) => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn name() -> Name {
-        Name::new("t").unwrap()
-    }
-
-    #[test]
-    fn references_read_back() {
-        assert_eq!(reference(&name(), 3), "refs/retake/agent/t/3");
-        assert_eq!(iteration_of(&name(), "refs/retake/agent/t/3"), Some(3));
-        for other in ["refs/retake/agent/tt/3", "refs/retake/agent/t/x", "refs/retake/agent/t/0"] {
-            assert_eq!(iteration_of(&name(), other), None);
+    fn owner(worktree: &str) -> CheckpointOwner {
+        CheckpointOwner {
+            worktree: worktree.to_owned(),
+            workspace: Name::new("t").unwrap(),
+            created: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
         }
-        let (a, b) = ("a".repeat(40), "b".repeat(40));
-        let list =
-            format!("{a} {b} refs/retake/agent/t/10\n{b} {a} refs/retake/agent/t/9\nrubbish\n");
-        let all = parse_list(&name(), &list);
-        assert_eq!(all.iter().map(|c| c.iteration).collect::<Vec<_>>(), [9, 10]);
+    }
+
+    fn checkpoint(number: u32, time: CheckpointTime, commit: &str) -> Checkpoint {
+        let (commit, tree) = (commit.repeat(40), "f".repeat(40));
+        Checkpoint { number, time, commit, tree, not_covered: Vec::new() }
     }
 
     #[test]
-    fn references_move_together() {
-        let (a, b) = ("a".repeat(40), "b".repeat(40));
-        let listed = format!("{a} refs/x/1\n{b} refs/x/2\n{b} refs/other/2\n");
-        let moved = changes(&listed, "refs/x/", Change::Move { to: "refs/y/" });
-        let lines = format!(
-            "update refs/y/1 {a}\ndelete refs/x/1 {a}\nupdate refs/y/2 {b}\ndelete refs/x/2 {b}\n"
-        );
-        assert_eq!(moved, (lines, 2));
-        let (copied, _) = changes(&listed, "refs/x/", Change::Copy { to: "refs/y/" });
-        assert!(!copied.contains("delete"));
-        let (removed, _) = changes(&listed, "refs/x/", Change::Remove);
-        assert!(!removed.contains("update"));
-        assert_eq!(changes("", "refs/x/", Change::Remove), (String::new(), 0));
+    fn references_carry_the_worktree_and_the_loop() {
+        let third = checkpoint(3, CheckpointTime::Iteration, "a");
+        let main = owner("").reference("loop", &third);
+        assert_eq!(main, "refs/retake/checkpoints/main/t/1700000000123/loop/3");
+        let linked = owner("worktrees/b c").reference("loop", &third);
+        assert_eq!(linked, "refs/retake/checkpoints/worktree-worktrees-b-c/t/1700000000123/loop/3");
+        let (lines, count) = removals(&format!("aa {main}\nbb {linked}\n"));
+        assert_eq!((lines, count), (format!("delete {main} aa\ndelete {linked} bb\n"), 2));
+        assert_eq!(removals(""), (String::new(), 0));
     }
 
     #[test]
-    fn a_rollback_loses_nobodys_work() {
-        let point = |iteration: u32, tree: &str| Checkpoint {
-            iteration,
-            commit: "c".repeat(40),
-            tree: tree.to_owned(),
+    fn a_checkpoint_is_chosen_by_iteration_or_commit() {
+        use CheckpointTime::{Iteration, Rollback, Start};
+        let all = [
+            checkpoint(0, Start, "1"),
+            checkpoint(1, Iteration, "2"),
+            checkpoint(1, Start, "3"),
+            checkpoint(2, Iteration, "4"),
+            checkpoint(2, Iteration, "5"),
+            checkpoint(1, Rollback, "6"),
+        ];
+        let find = |text: &str| {
+            let choice: CheckpointChoice = text.parse().unwrap();
+            choice.find(&all).map(|found| found.commit.chars().next().unwrap())
         };
-        let all = [point(1, "one"), point(2, "two"), point(3, "three")];
-        assert_eq!(rollback(&name(), &all, 1, "three").unwrap().tree, "one");
-        assert_eq!(rollback(&name(), &all, 3, "one").unwrap().tree, "three");
-        assert_eq!(
-            rollback(&name(), &all, 1, "edited"),
-            Err(RollbackError::Changed { iteration: 3 })
-        );
-        let error = rollback(&name(), &all, 7, "three").unwrap_err();
-        assert!(error.to_string().ends_with("there are 1, 2, 3"));
-        assert_eq!(rollback(&name(), &[], 1, "x"), Err(RollbackError::None(name())));
+        assert_eq!(find("0"), Some('1'));
+        assert_eq!(find("1"), Some('2'));
+        assert_eq!(find("2"), Some('5'));
+        assert_eq!(find("3333333"), Some('3'));
+        assert_eq!(find("666666666"), Some('6'));
+        assert_eq!(find("7"), None);
+        for wrong in ["", "x", "-1", "abc"] {
+            assert!(wrong.parse::<CheckpointChoice>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nested_repositories_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |path: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        for file in [
+            ".git/HEAD",
+            "src/a",
+            "vendor/lib/.git",
+            "vendor/lib/deeper/.git/HEAD",
+            "made/.git/HEAD",
+            "fake/.git/x",
+            ".agent/cache/.git/HEAD",
+        ] {
+            make(file);
+        }
+        let found = nested_repositories(dir.path()).unwrap();
+        assert_eq!(found, ["made", "vendor/lib"].map(PathBuf::from));
     }
 }

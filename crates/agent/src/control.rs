@@ -1,5 +1,5 @@
 //! How `stop`, `pause`, `resume` and `tell` reach a loop in another process: a directory of
-//! small files in the workspace.
+//! small files beside the workspace's lock.
 //!
 //! A message belongs to the iteration that takes it, and is deleted when that iteration has
 //! ended. One that was taken by an iteration that broke off is given to the next.
@@ -36,9 +36,16 @@ pub struct Mailbox {
 
 impl Mailbox {
     pub fn of(workspace: &Workspace) -> Result<Self, ControlError> {
-        let dir = workspace.dir().join(".control");
+        workspace.make_loop_state_dir().map_err(at(workspace.loop_state_dir()))?;
+        let dir = workspace.loop_state_dir().join("control");
         std::fs::create_dir_all(&dir).map_err(at(&dir))?;
         Ok(Self { dir })
+    }
+
+    /// The requests to a workspace that may never have been run; makes nothing.
+    pub fn existing(workspace: &Workspace) -> Option<Self> {
+        let dir = workspace.loop_state_dir().join("control");
+        dir.is_dir().then_some(Self { dir })
     }
 
     /// To be watched for news.

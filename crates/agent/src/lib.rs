@@ -13,7 +13,6 @@ pub mod driver;
 pub mod files;
 pub mod history;
 pub mod hooks;
-pub mod lock;
 pub mod log;
 pub mod notify;
 pub mod plan;

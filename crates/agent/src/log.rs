@@ -1,16 +1,20 @@
 //! The log of one run: `iterate-YYYYMMDD-HHMMSS.log`.
 //!
-//! What stays the same is written once at the top. An error of the file turns the log off and
-//! is reported once; it never stops the loop.
+//! What stays the same is written once at the top. An error of the file turns the log off until the
+//! next iteration and is reported; it never stops the loop. The agent's output is left out once the log
+//! is as large as it may be: the record has all of it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
 use crate::adapters::AgentKind;
+
+/// The agent's output may make the log this large.
+const LARGEST: u64 = 256 << 20;
 
 /// Written when this much is held, at the end of an iteration, and at the end.
 const BUFFER: usize = 10 * 1024;
@@ -47,6 +51,10 @@ pub struct Log {
     agent: &'static str,
     redact: Redact,
     error: Option<String>,
+    written: u64,
+    largest: u64,
+    /// That output is left out was said.
+    full: bool,
 }
 
 impl std::fmt::Debug for Log {
@@ -58,12 +66,6 @@ impl std::fmt::Debug for Log {
 impl Log {
     /// Creates the file. If that fails, the log is off and [`Log::take_error`] says why.
     pub fn create(path: &Path, kind: AgentKind, redact: Redact) -> Self {
-        let opened = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path);
         let mut log = Self {
             path: path.to_owned(),
             file: None,
@@ -78,12 +80,42 @@ impl Log {
             },
             redact,
             error: None,
+            written: 0,
+            largest: LARGEST,
+            full: false,
         };
-        match opened {
-            Ok(file) => log.file = Some(file),
-            Err(error) => log.fail(&error),
-        }
+        log.open();
         log
+    }
+
+    fn open(&mut self) {
+        let opened = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&self.path);
+        match opened {
+            Ok(file) => self.file = Some(file),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// A disk that was full may have room again, and an agent may have deleted the file.
+    fn reopen(&mut self) {
+        let there = std::fs::symlink_metadata(&self.path).ok();
+        let ours = self.file.as_ref().and_then(|file| file.metadata().ok());
+        let same =
+            |a: &std::fs::Metadata, b: &std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        let was_off = self.file.is_none();
+        if matches!((&there, &ours), (Some(there), Some(ours)) if same(there, ours)) {
+            return;
+        }
+        self.open();
+        if self.file.is_some() {
+            let why = if was_off { "Logging was off until here" } else { "The log was deleted" };
+            self.note(why);
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -117,13 +149,18 @@ impl Log {
 
     pub fn iteration(&mut self, number: u32, at: Timestamp) {
         self.end_line();
+        self.reopen();
         self.banner(&[&format!("ITERATION {number}"), &format!("Started: {}", stamp(at))]);
         self.text(&format!("\n{} OUTPUT:\n", self.agent));
     }
 
     /// Output of the agent as it arrives: its text, or what is shown of its tools.
     pub fn output(&mut self, text: &str) {
-        self.text(text);
+        if self.written < self.largest {
+            self.text(text);
+        } else if !std::mem::replace(&mut self.full, true) {
+            self.note("The log is full: from here on the agent's output is only in the record");
+        }
     }
 
     pub fn iteration_end(&mut self, status: &str, at: Timestamp, remaining: Option<u64>) {
@@ -200,6 +237,7 @@ impl Log {
     fn write_out(&mut self) {
         let Some(file) = &mut self.file else { return };
         let written = file.write_all(&self.held);
+        self.written += self.held.len() as u64;
         self.held.clear();
         if let Err(error) = written {
             self.fail(&error);

@@ -45,7 +45,7 @@ fn defaults_to_the_letter() {
     assert_eq!(verification.report_filename, "verification-report.md");
     assert_eq!((settings.max_failures, settings.max_no_progress), (1, 0));
     assert_eq!(settings.on_limit, OnLimit::Wait);
-    assert_eq!(settings.backoff.tries, 10);
+    assert_eq!(settings.backoff.tries, 30);
     assert!(settings.unsupported().is_empty());
     assert!(!settings.checkpoint && !settings.fail_incomplete && settings.todo_fallback);
 }

@@ -6,11 +6,10 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
-use retake_agent::lock::{WorkspaceLock, WorkspaceLockError};
 use retake_agent::status::{Completion, Marks, Source, StatusFiles};
 use retake_agent::workspace::{
-    Metadata, Name, TemplateFile, Workspace, WorkspaceDirectories, WorkspaceError, WorkspaceStatus,
-    problems,
+    Metadata, Name, TemplateFile, Workspace, WorkspaceDirectories, WorkspaceError, WorkspaceLock,
+    WorkspaceLockError, WorkspaceStatus, problems,
 };
 use retake_types::loop_record::agent::Mode;
 
@@ -111,7 +110,7 @@ fn unknown_keys_survive_a_rewrite() {
         (&value["executionIterations"], &value["setupIterations"], &value["totalIterations"]),
         (&1.into(), &1.into(), &2.into())
     );
-    let metadata = workspace.update(Metadata::reset).unwrap();
+    let metadata = workspace.update(|metadata| metadata.reset(now())).unwrap();
     assert_eq!((metadata.total_iterations, metadata.last_run), (0, None));
     for nonsense in [
         r#"{"name":"t"}"#,
@@ -258,7 +257,7 @@ fn one_at_a_time_and_reclaimed_from_the_dead() {
     assert!(WorkspaceLock::acquire(&workspace, "run").unwrap().abandoned().is_none());
     // A holder that died leaves its name and no lock.
     let left = "`retake agent run t` (pid 1 on h, since 2025-10-16T14:30:00Z)";
-    std::fs::write(workspace.dir().join(".lock"), left).unwrap();
+    std::fs::write(workspace.loop_state_dir().join("lock"), left).unwrap();
     assert!(WorkspaceLock::holder(&workspace).is_none());
     let lock = WorkspaceLock::acquire(&workspace, "run").unwrap();
     assert_eq!(lock.abandoned(), Some(left));

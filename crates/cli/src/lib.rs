@@ -12,6 +12,7 @@ mod completions;
 mod config;
 mod context;
 mod crash;
+mod denied;
 mod doctor;
 mod exec;
 mod failure;

@@ -13,7 +13,7 @@ use retake_types::{
     SandboxPart, text,
 };
 
-use crate::term;
+use crate::{denied, term};
 
 /// What is wrong with the record, and what to do about it.
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
@@ -321,6 +321,10 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
     for promise in outcome.sandbox.iter().flat_map(|report| &report.dropped) {
         term::say(&format!("not kept by the sandbox of this machine: {promise}"));
+    }
+    if let Some(report) = &outcome.sandbox {
+        denied::say_left(report);
+        denied::say(report, &finished.run.intent.request.directory());
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

@@ -99,8 +99,11 @@ fn random_rules_do_to_real_files_what_they_say() {
             let grant = grants[numbers.below(grants.len())];
             rules.push(PathRule::new(grant, paths[numbers.below(paths.len())].clone()));
         }
-        let request =
-            SandboxRequest { mode: SandboxMode::Strict, paths: rules.clone(), sockets: Vec::new() };
+        let request = SandboxRequest {
+            mode: SandboxMode::Strict,
+            paths: rules.clone(),
+            ..SandboxRequest::default()
+        };
         let places = Places { cwd: &cwd, project: None, home: None, program: None };
         let policy = Policy::new(&request, &places).unwrap();
         // Where it runs is writable by default, unless a rule about the same path denies that.

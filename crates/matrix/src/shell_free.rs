@@ -20,10 +20,15 @@ pub(crate) fn words(command: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The command of a configuration, to be run in a directory: by itself where it is a program that the
-/// kernel can start, and else through the shell, which also says what is wrong with it.
-pub(crate) fn command(config: &Config, directory: &Path) -> CommandRequest {
-    let text = &config.command;
+/// The command of a cell, to be run in a directory: by itself where it is a program that the kernel
+/// can start, and else through the shell, which also says what is wrong with it. A configuration may
+/// ask for one of the two.
+pub(crate) fn command(config: &Config, text: &str, directory: &Path) -> CommandRequest {
+    match config.shell {
+        ShellMode::Always => return CommandRequest::shell(text),
+        ShellMode::Never => return CommandRequest::line(text, ShellMode::Never),
+        ShellMode::Auto => {}
+    }
     let inherited = std::env::var_os("PATH");
     let path = config.env.get("PATH").map(OsString::from).or(inherited);
     let direct = words(text).filter(|words| {

@@ -234,8 +234,9 @@ impl RemoteExecutor for FakeExecutor {
         let mut back = Vec::new();
         for (number, prepared) in self.submitted.drain(..) {
             let lost = prepared.request.labels["matrix.axis.n"] == self.lost;
-            let planned = prepared.request.effects.metrics.expect("it is to measure").planned;
-            let mut watch = MetricsObserver::new(Path::new("/nonexistent"), planned);
+            let request = prepared.request.effects.metrics.clone().expect("it is to measure");
+            let file = Path::new("/nonexistent");
+            let mut watch = MetricsObserver::new(file, &request, Path::new("/"));
             let finished = worker.run(prepared, OutputUse::NONE, &mut watch).unwrap();
             let mut run = finished.run;
             if lost {

@@ -474,3 +474,53 @@ fn what_is_compared_runs_again_beside_what_is_new() {
     known.extend((0..3).map(|i| run(0, i, second)));
     assert_eq!(plan(&known, &pairs), all(&[]));
 }
+
+#[test]
+fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() {
+    let text = "commands: ['a {n}', {name: b, command: 'b {n}'}]\niterations: 1\naxes: {n: [1, 2], m: [x, y]}\n";
+    let config = Config::read(Path::new("m.yml"), text).unwrap();
+    let matrix = Matrix::of(&config);
+    let varying = matrix.varying_axes();
+    let names: Vec<String> = (0..4).map(|cell| matrix.varying_name(cell, &varying)).collect();
+    assert_eq!(names, ["a 1 m=x", "b n=1 m=x", "a 1 m=y", "b n=1 m=y"]);
+    assert_eq!(matrix.command_text(&matrix.cells[1], &config), "b 1");
+    // n is a parameter of the commands; m is an axis of its own.
+    let pairs = baselines(&matrix);
+    assert_eq!(pairs.len(), 8, "{pairs:?}");
+    let named: Vec<(String, String, Option<String>)> = pairs
+        .iter()
+        .map(|&(a, b)| matrix.pair_names(a, b, &varying))
+        .map(|names| (names.a, names.b, names.at))
+        .collect();
+    let is = |a: &str, b: &str, at: &str| {
+        named.contains(&(a.to_owned(), b.to_owned(), Some(at.to_owned())))
+    };
+    assert!(is("x", "y", "n=1 a {n}") && is("a 1", "b", "n=1 m=x"), "{named:?}");
+    // One command alone: its parameters are what is compared.
+    let text = "commands: ['a {n}']\niterations: 1\naxes: {n: [1, 2]}\n";
+    let one = Matrix::of(&Config::read(Path::new("m.yml"), text).unwrap());
+    assert_eq!(baselines(&one), [(0, 1)]);
+}
+
+#[test]
+fn what_makes_other_numbers_makes_other_cells() {
+    let key = |text: &str| {
+        let config = Config::read(Path::new("m.yml"), &format!("iterations: 1\n{text}")).unwrap();
+        Identity::of(&config).keys(&Matrix::of(&config))[0]
+    };
+    let base = key("commands: [/bin/true]\n");
+    assert_eq!(base, key("commands: [{name: other, command: /bin/true}]\n"));
+    for other in [
+        "commands: [/bin/false]\n",
+        "command: /bin/true\n",
+        "commands: [/bin/true]\nshell: default\n",
+        "commands: [/bin/true]\nshell: none\n",
+        "commands: [/bin/true]\nignore_failure: true\n",
+        "commands: [/bin/true]\nignore_failure: [1]\n",
+        "commands: [/bin/true]\nmetrics: [{name: n, pattern: x}]\n",
+        "commands: [/bin/true]\nmetrics: [{name: n, pattern: y}]\n",
+    ] {
+        assert_ne!(base, key(other), "{other}");
+    }
+    assert_eq!(base, key("commands: [/bin/true]\nmetrics: [wall, load]\n"));
+}

@@ -5,15 +5,16 @@
 //! content alone, others the text. So each of the two says everything.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use retake_policy::RunMode;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
-    Effects, ErrorCode, LeftFate, Observations, OutcomeKind, Run, RunError, RunOutcome, State,
-    Stream, TestStatus, text,
+    Effects, ErrorCode, LeftFate, LeftFile, LeftForHost, Observations, OutcomeKind, Run, RunError,
+    RunOutcome, SandboxReport, State, Stream, TestStatus, text,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -29,6 +30,24 @@ const LISTED: usize = 20;
 const MESSAGE: usize = 500;
 /// How much of a command.
 const COMMAND: usize = 1000;
+
+fn denied(report: &SandboxReport, cwd: &Path) -> Vec<String> {
+    let (lines, unlisted) = denied_text::lines(report, cwd);
+    let more = lines.len().saturating_sub(LISTED) as u64 + unlisted;
+    let mut denied: Vec<String> = lines.into_iter().take(LISTED).map(|line| line.what).collect();
+    if more > 0 {
+        denied.push(format!("{} more", text::count(more, "time")));
+    }
+    denied
+}
+
+fn left_for_host(left: &LeftForHost) -> Vec<String> {
+    let line = |file: &LeftFile| {
+        let aside = if file.moved_to.is_some() { ", moved aside" } else { "" };
+        visible(&format!("{} {}{aside}", file.kind.as_str(), file.path))
+    };
+    left.files.iter().take(LISTED).map(line).collect()
+}
 
 /// One run.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -68,6 +87,12 @@ pub(super) struct RunView {
     /// Processes that were still there when the command had ended
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_processes: Vec<String>,
+    /// What the sandbox kept the command from, such as "write ~/.bashrc by sh"
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) denied: Vec<String>,
+    /// What the command left in the project that the user's machine may execute later, such as git hooks
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) left_for_host: Vec<String>,
     pub(super) stdout: StreamView,
     pub(super) stderr: StreamView,
     /// What else there is to know, such as how to get output that is not shown
@@ -208,6 +233,12 @@ impl RunView {
                 let left = run_text::left_processes(outcome).into_iter();
                 left.map(|left| left.line(fate(left.fate))).collect()
             }),
+            denied: outcome
+                .and_then(|outcome| outcome.sandbox.as_ref())
+                .map_or_else(Vec::new, |report| denied(report, &intent.request.directory())),
+            left_for_host: outcome
+                .and_then(|outcome| outcome.sandbox.as_ref()?.left_for_host.as_ref())
+                .map_or_else(Vec::new, left_for_host),
             stdout: StreamView::default(),
             stderr: StreamView::default(),
             notes: Vec::new(),
@@ -341,6 +372,12 @@ impl RunView {
         }
         for left in &self.left_processes {
             _ = writeln!(text, "left behind: {left}");
+        }
+        for denied in &self.denied {
+            _ = writeln!(text, "denied by the sandbox: {denied}");
+        }
+        for left in &self.left_for_host {
+            _ = writeln!(text, "may be executed later on the user's machine: {left}");
         }
         text
     }

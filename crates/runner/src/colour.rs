@@ -39,6 +39,10 @@ impl Palette {
         Self { on: std::io::stdout().is_terminal() && !off }
     }
 
+    pub fn is_on(self) -> bool {
+        self.on
+    }
+
     pub fn paint(self, shade: Shade, text: &str) -> String {
         if !self.on || text.is_empty() {
             return text.to_owned();

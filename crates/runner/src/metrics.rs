@@ -9,19 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retake_engine::{Counter, CounterReading, Counters, ProcessResult};
+use retake_types::request::MetricsRequest;
 use retake_types::{Better, Effects, Measurements, Metric, Metrics, Stream, Usage};
 
 use crate::regular_file;
 use crate::run::{Observer, Past};
+use crate::wanted_metrics::{Lines, WantedMetrics};
 
 /// Longer lines are no metric.
 const LONGEST_LINE: usize = 1024;
 const LARGEST_FILE: u64 = 1 << 20;
 const MOST: usize = 1000;
 
-/// What retake measures itself, in the order in which it is shown; the last three only where the
-/// kernel lets its counters be read.
-pub const BUILT_IN: [&str; 10] = [
+/// What retake measures itself, in the order in which it is shown; counts of the processor only where
+/// the kernel lets its counters be read, and the start of a shell only of runs that needed one.
+pub const BUILT_IN: [&str; 11] = [
     "wall",
     "cpu",
     "rss",
@@ -32,7 +34,11 @@ pub const BUILT_IN: [&str; 10] = [
     "instructions",
     "cycles",
     "cache-misses",
+    SHELL_START,
 ];
+
+/// The time of a shell that was subtracted from a run.
+pub const SHELL_START: &str = "shell-start";
 
 /// Those of them that the processor counts.
 pub const COUNTED: [&str; 3] = ["instructions", "cycles", "cache-misses"];
@@ -63,6 +69,38 @@ pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
     metrics.map(|(name, metric)| (name.to_owned(), metric)).into()
 }
 
+/// What the start of a shell takes, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ShellCost {
+    pub wall: f64,
+    pub user: f64,
+    pub sys: f64,
+}
+
+impl ShellCost {
+    pub fn of(wall: Duration, usage: &Usage) -> Self {
+        let ms = |us: u64| us as f64 / 1000.0;
+        let wall = wall.as_secs_f64() * 1000.0;
+        Self { wall, user: ms(usage.user_cpu_us), sys: ms(usage.system_cpu_us) }
+    }
+
+    /// Takes it from what a run with a shell was measured at; nothing takes less than no time.
+    fn subtract_from(&self, metrics: &mut Metrics) {
+        let mut left = 0.0;
+        for (name, cost) in [("user", self.user), ("sys", self.sys), ("wall", self.wall)] {
+            if let Some(metric) = metrics.get_mut(name) {
+                metric.value = (metric.value - cost).max(0.0);
+                left += if name == "wall" { 0.0 } else { metric.value };
+            }
+        }
+        if let Some(cpu) = metrics.get_mut("cpu") {
+            cpu.value = left;
+        }
+        let (unit, better) = (Some("ms".to_owned()), Some(Better::Lower));
+        metrics.insert(SHELL_START.to_owned(), Metric { value: self.wall, unit, better });
+    }
+}
+
 /// What the processor has counted.
 fn counted(counts: &[(Counter, u64)]) -> Metrics {
     let metric = |&(counter, count): &(Counter, u64)| {
@@ -81,23 +119,45 @@ fn counted(counts: &[(Counter, u64)]) -> Metrics {
 /// Collects the metrics of a run: what the command reports while it runs, and what every run has.
 pub struct MetricsObserver<'a> {
     reported: ReportedMetrics,
+    wanted: Option<WantedMetrics>,
     file: &'a Path,
     planned: Option<u64>,
+    /// The command goes through a shell, which takes this to start.
+    shell: Option<ShellCost>,
     /// The counters of the processor, and what they were at the start.
     counters: Option<(Arc<Counters>, CounterReading)>,
     /// What was measured, once the run is over.
     pub metrics: Metrics,
     /// What could not be read.
     pub notes: Vec<String>,
+    /// What was to be measured and was not.
+    pub missing: Vec<String>,
 }
 
 impl<'a> MetricsObserver<'a> {
-    /// `file` is where the command may write its metrics; `planned` is how many runs of its cell were
-    /// planned with it.
-    pub fn new(file: &'a Path, planned: Option<u64>) -> Self {
-        let reported = ReportedMetrics::default();
-        let (metrics, notes) = (Metrics::new(), Vec::new());
-        Self { reported, file, planned, counters: None, metrics, notes }
+    /// `file` is where the command may write its metrics; files that the request names are those of
+    /// `directory`. To be made before the run begins.
+    pub fn new(file: &'a Path, request: &MetricsRequest, directory: &Path) -> Self {
+        let wanted =
+            (!request.wanted.is_empty()).then(|| WantedMetrics::new(&request.wanted, directory));
+        Self {
+            reported: ReportedMetrics::default(),
+            wanted,
+            file,
+            planned: request.planned,
+            shell: None,
+            counters: None,
+            metrics: Metrics::new(),
+            notes: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// Does not count the start of a shell.
+    #[must_use]
+    pub fn without_shell(mut self, cost: Option<ShellCost>) -> Self {
+        self.shell = cost;
+        self
     }
 
     /// Counts from now on, too.
@@ -113,57 +173,57 @@ impl Observer for MetricsObserver<'_> {
         if stream == Stream::Stdout {
             self.reported.push(bytes);
         }
+        if let Some(wanted) = &mut self.wanted {
+            wanted.push(stream, bytes);
+        }
     }
 
     fn effects(&mut self, result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
         let mut reported = std::mem::take(&mut self.reported);
         reported.read_file(self.file);
-        let (mut metrics, notes) = reported.finish();
+        let (mut metrics, mut notes) = reported.finish();
+        for (name, why) in self.wanted.take().into_iter().flat_map(|w| w.finish(&mut metrics)) {
+            notes.push(format!("there is no number for {name}: {why}"));
+            self.missing.push(name);
+        }
         metrics.extend(built_in(result.duration, &result.usage));
+        if let Some(cost) = &self.shell {
+            cost.subtract_from(&mut metrics);
+        }
         if let Some((counters, start)) = &self.counters {
             metrics.extend(counted(&counters.read().since(start)));
         }
         self.metrics.clone_from(&metrics);
         self.notes.clone_from(&notes);
-        Some(Measurements { metrics, planned: self.planned, notes }.into())
+        let (planned, missing) = (self.planned, self.missing.clone());
+        Some(Measurements { metrics, planned, notes, missing }.into())
     }
 }
 
 /// What a command reports while it runs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ReportedMetrics {
     metrics: Metrics,
     notes: Vec<String>,
-    line: Vec<u8>,
-    too_long: bool,
+    lines: Lines,
+}
+
+impl Default for ReportedMetrics {
+    fn default() -> Self {
+        Self { metrics: Metrics::new(), notes: Vec::new(), lines: Lines::new(LONGEST_LINE) }
+    }
 }
 
 impl ReportedMetrics {
     /// Takes a piece of stdout as it arrives; lines may be split anywhere.
-    pub fn push(&mut self, mut bytes: &[u8]) {
-        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
-            self.extend(&bytes[..end]);
-            self.end_line();
-            bytes = &bytes[end + 1..];
-        }
-        self.extend(bytes);
+    pub fn push(&mut self, bytes: &[u8]) {
+        let mut lines = std::mem::replace(&mut self.lines, Lines::new(0));
+        lines.push(bytes, |line| self.line(line));
+        self.lines = lines;
     }
 
-    fn extend(&mut self, bytes: &[u8]) {
-        if self.line.len() + bytes.len() > LONGEST_LINE {
-            self.too_long = true;
-            self.line.clear();
-        } else if !self.too_long {
-            self.line.extend_from_slice(bytes);
-        }
-    }
-
-    fn end_line(&mut self) {
-        let line = std::mem::take(&mut self.line);
-        if std::mem::take(&mut self.too_long) {
-            return;
-        }
-        let Ok(text) = std::str::from_utf8(&line) else { return };
+    fn line(&mut self, line: &[u8]) {
+        let Ok(text) = std::str::from_utf8(line) else { return };
         let Some(rest) = text.trim().strip_prefix("metric:") else { return };
         match parse_line(rest) {
             Some((name, metric)) => self.add(name, metric),
@@ -229,9 +289,8 @@ impl ReportedMetrics {
 
     /// What was reported, and what could not be read.
     pub fn finish(mut self) -> (Metrics, Vec<String>) {
-        if !self.line.is_empty() {
-            self.end_line();
-        }
+        let mut lines = std::mem::replace(&mut self.lines, Lines::new(0));
+        lines.finish(|line| self.line(line));
         (self.metrics, self.notes)
     }
 }
@@ -261,6 +320,17 @@ mod tests {
     }
 
     #[test]
+    fn without_its_shell_nothing_takes_less_than_no_time() {
+        let usage = Usage { user_cpu_us: 2000, system_cpu_us: 300, ..Usage::default() };
+        let mut metrics = built_in(Duration::from_millis(10), &usage);
+        ShellCost { wall: 1.0, user: 0.5, sys: 0.5 }.subtract_from(&mut metrics);
+        let values = ["wall", "user", "sys", "cpu", SHELL_START].map(|name| value(&metrics, name));
+        assert_eq!(values, [9.0, 1.5, 0.0, 1.5, 1.0]);
+        ShellCost { wall: 100.0, user: 9.0, sys: 9.0 }.subtract_from(&mut metrics);
+        assert_eq!((value(&metrics, "wall"), value(&metrics, "cpu")), (0.0, 0.0));
+    }
+
+    #[test]
     fn lines_are_found_however_they_are_split() {
         let text =
             b"start\nmetric: load=12.5 ms\r\n  metric: fps = 60\nmetric: nothing\nmetric:x=1";
@@ -280,7 +350,7 @@ mod tests {
         let mut reported = ReportedMetrics::default();
         for _ in 0..1000 {
             reported.push(&[b'x'; 4096]);
-            assert!(reported.line.len() <= LONGEST_LINE);
+            assert!(reported.lines.kept() <= LONGEST_LINE);
         }
         reported.push(b" metric: late=1\n\xff\xfe\nmetric: good=2\n");
         for i in 0..2 * MOST {

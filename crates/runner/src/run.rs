@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
-use retake_sandbox::Confinement;
+use retake_sandbox::{Confinement, DenialWatch, WatchedCalls};
 use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
 use retake_types::{
@@ -15,6 +15,7 @@ use retake_types::{
 
 use crate::context::RunContext;
 use crate::head_tail::HeadTail;
+use crate::left_for_host::HostFiles;
 use crate::notice::Notice;
 use crate::prepare::PreparedRun;
 use crate::signals;
@@ -241,7 +242,21 @@ pub fn execute(
         }
         Ok(keeper) => {
             sandbox = keeper.confinement().map(Confinement::report);
-            keeper.run(&prepared.command, cancel, live, &mut on_event)
+            // What an earlier run was denied is on its own record.
+            _ = keeper.denials().map(DenialWatch::take);
+            let before = sandbox.as_ref().and_then(|_| host_files(&prepared));
+            let result = keeper.run(&prepared.command, cancel, live, &mut on_event);
+            if let Some(report) = &mut sandbox {
+                let calls = keeper.denials().map(DenialWatch::take);
+                report.left_for_host = match &calls {
+                    // Nothing was changed.
+                    Some(WatchedCalls { changing: 0, .. }) => None,
+                    _ => before.and_then(HostFiles::after),
+                };
+                let WatchedCalls { denied, unlisted, .. } = calls.unwrap_or_default();
+                (report.denied, report.denied_unlisted) = (denied, unlisted);
+            }
+            result
         }
         Err(failure) => ProcessResult::not_started(failure),
     };
@@ -262,6 +277,13 @@ pub fn execute(
     let output = captured.map(|c| c.carried.finish());
     let PreparedRun { intent, redactor, .. } = prepared;
     ExecutedRun { intent, outcome, result, redactor, redactions, output, kept }
+}
+
+/// The project of a confined run, before it.
+fn host_files(prepared: &PreparedRun) -> Option<HostFiles> {
+    let root = prepared.policy.as_ref()?.workspace()?;
+    let cwd = prepared.request.directory();
+    Some(HostFiles::before(root, &cwd, prepared.request.sandbox.quarantine))
 }
 
 impl CapturedStream {

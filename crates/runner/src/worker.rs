@@ -22,7 +22,7 @@ use crate::run::{self, FinishedRun, Observer, OutputUse};
 use crate::{recovery, signals};
 
 /// How much of the output of a helper program is kept.
-const HELPER_OUTPUT: usize = 16 << 20;
+pub const HELPER_OUTPUT: usize = 16 << 20;
 
 pub struct Worker {
     keeper: Keeper,

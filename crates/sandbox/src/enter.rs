@@ -209,7 +209,7 @@ fn add_rule(
 }
 
 /// Opens a path without following a link anywhere in it.
-fn open(path: &CStr) -> io::Result<OwnedFd> {
+pub(crate) fn open(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: zero is a valid `open_how`.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;

@@ -7,6 +7,7 @@
 //!
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
+mod denials;
 mod enter;
 mod host_rules;
 mod landlock;
@@ -19,7 +20,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use denials::Judge;
 use enter::{FailedStep, Setup, part};
 use plan::{Plan, Step};
 use retake_types::{
@@ -27,6 +30,7 @@ use retake_types::{
 };
 use seccomp::Sockets;
 
+pub use denials::{DenialWatch, Entered, WatchedCalls};
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
 pub use policy::{Places, Policy, PolicyError};
@@ -41,6 +45,9 @@ pub fn landlock_abi() -> u32 {
 pub struct Confinement {
     mechanism: Mechanism,
     filter: Vec<libc::sock_filter>,
+    /// Has calls notified that can be denied, where that is possible.
+    notified: Option<Vec<libc::sock_filter>>,
+    judge: Arc<Judge>,
     abi: u32,
     dropped: Vec<DroppedPromise>,
 }
@@ -64,7 +71,9 @@ impl Confinement {
             gid_map: format!("{gid} {gid} 1").into_bytes(),
         };
         let filter = seccomp::filter(Sockets::Namespaced);
-        Self { mechanism, filter, abi: landlock::abi(), dropped: Vec::new() }
+        let (notified, judge) = (denials::program(), Arc::new(Judge::full(policy)));
+        let (abi, dropped) = (landlock::abi(), Vec::new());
+        Self { mechanism, filter, notified, judge, abi, dropped }
     }
 
     /// The level of a machine without namespaces.
@@ -85,7 +94,9 @@ impl Confinement {
             .map_err(missing(SandboxPart::Landlock))?;
         let filter = seccomp::filter(Sockets::Host { unix: policy.sockets });
         let dropped = host_rules::dropped(policy, abi);
-        Ok(Self { mechanism: Mechanism::Landlock { ruleset, temp }, filter, abi, dropped })
+        let judge = Arc::new(Judge::landlock(policy, temp.path()));
+        let (mechanism, notified) = (Mechanism::Landlock { ruleset, temp }, denials::program());
+        Ok(Self { mechanism, filter, notified, judge, abi, dropped })
     }
 
     pub fn level(&self) -> SandboxLevel {
@@ -96,7 +107,19 @@ impl Confinement {
     }
 
     pub fn report(&self) -> SandboxReport {
-        SandboxReport { level: self.level(), landlock_abi: self.abi, dropped: self.dropped.clone() }
+        SandboxReport {
+            level: self.level(),
+            landlock_abi: self.abi,
+            dropped: self.dropped.clone(),
+            denied: Vec::new(),
+            denied_unlisted: 0,
+            left_for_host: None,
+        }
+    }
+
+    /// Watches what a process does that entered this confinement.
+    pub fn watch(&self, entered: Entered) -> std::io::Result<DenialWatch> {
+        DenialWatch::start(entered.listener, entered.root, self.judge.clone())
     }
 
     /// The directory for temporary files, as a process inside names it.
@@ -139,7 +162,7 @@ impl Confinement {
 
     /// Confines the calling process for good, and closes every descriptor above stderr but this
     /// one. For a process made with [`Self::clone_flags`] and not yet threaded; allocates nothing.
-    pub fn enter(&mut self, kept: RawFd) -> Result<(), SetupFailure> {
+    pub fn enter(&mut self, kept: RawFd) -> Result<Option<Entered>, SetupFailure> {
         let ruleset = self.enter_mechanism(kept)?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
@@ -147,7 +170,11 @@ impl Confinement {
         }
         enter::close_all_but(&[kept]).map_err(part(SandboxPart::Descriptors))?;
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
-        enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))
+        // Before calls are notified of which there is nobody yet to read.
+        let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
+        enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
+        let listener = self.notified.as_deref().and_then(denials::install);
+        Ok(listener.map(|listener| Entered { listener, root }))
     }
 
     fn enter_mechanism(&mut self, kept: RawFd) -> Result<Option<OwnedFd>, SetupFailure> {

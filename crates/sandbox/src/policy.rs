@@ -45,6 +45,8 @@ pub(crate) enum Area {
 pub struct Policy {
     pub(crate) rules: Vec<PathRule>,
     pub(crate) areas: Vec<(PathBuf, Area)>,
+    /// The directory that is writable because the command runs there.
+    pub(crate) workspace: Option<PathBuf>,
     /// Where the record is, if it exists.
     pub(crate) store: Option<PathBuf>,
     /// Whether sockets outside were allowed.
@@ -119,7 +121,7 @@ impl Policy {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
         let sockets = !allowed_sockets.is_empty();
-        Ok(Self { rules: rules.merged(), areas, store: None, sockets })
+        Ok(Self { rules: rules.merged(), areas, workspace, store: None, sockets })
     }
 
     /// The same with the record neither readable nor writable, whatever else was asked for. To be
@@ -132,6 +134,11 @@ impl Policy {
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
+    }
+
+    /// The directory that is writable because the command runs there.
+    pub fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref()
     }
 
     pub(crate) fn access(&self, path: &Path) -> PathAccess {

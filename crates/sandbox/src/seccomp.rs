@@ -15,21 +15,21 @@ pub(crate) enum Sockets {
 }
 
 #[cfg(target_arch = "x86_64")]
-const ARCH: u32 = 0xc000_003e;
+pub(crate) const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-const ARCH: u32 = 0xc000_00b7;
+pub(crate) const ARCH: u32 = 0xc000_00b7;
 
-const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
-const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
-const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+pub(crate) const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+pub(crate) const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+pub(crate) const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+pub(crate) const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+pub(crate) const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 // Offsets in `seccomp_data`.
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
+pub(crate) const NUMBER: u32 = 0;
+pub(crate) const ARCHITECTURE: u32 = 4;
 /// The low half of an argument; both architectures are little-endian.
-const fn argument(index: u32) -> u32 {
+pub(crate) const fn argument(index: u32) -> u32 {
     16 + index * 8
 }
 
@@ -154,20 +154,20 @@ fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
 }
 
 /// Appends what is done at one system call; `rules` decide in every case.
-fn on(call: c_long, program: &mut Vec<sock_filter>, rules: Vec<sock_filter>) {
+pub(crate) fn on(call: c_long, program: &mut Vec<sock_filter>, rules: Vec<sock_filter>) {
     program.push(jump(EQUAL, call as u32, 0, rules.len() as u8));
     program.extend(rules);
 }
 
-fn step(code: u16, k: u32) -> sock_filter {
+pub(crate) fn step(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+pub(crate) fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-fn allow() -> sock_filter {
+pub(crate) fn allow() -> sock_filter {
     step(RETURN, libc::SECCOMP_RET_ALLOW)
 }
 

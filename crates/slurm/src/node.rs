@@ -150,8 +150,9 @@ fn execute_one(
     if cancel.requested().is_some() {
         return Ok(Continue::No);
     }
-    let metrics = file.request.effects.metrics;
-    let scratch = metrics.map(|_| attempt.scratch_dir()).transpose()?;
+    let metrics = file.request.effects.metrics.clone();
+    let cwd = file.request.cwd.as_path().to_owned();
+    let scratch = metrics.as_ref().map(|_| attempt.scratch_dir()).transpose()?;
     let own = own_variables(&file, scratch.as_ref());
     let (prepared, context) = match file.prepare(&own, words.notify.clone()) {
         Ok(ready) => ready,
@@ -163,8 +164,8 @@ fn execute_one(
     let node = attempt.ran_on.node.clone().unwrap_or_default();
     write_new(&attempt.batch_dir.started(cell, attempt.name()), node.as_bytes())?;
     let metrics_file = scratch.as_ref().map(ScratchDir::metrics);
-    let planned = metrics.and_then(|metrics| metrics.planned);
-    let mut measure = metrics_file.as_deref().map(|file| MetricsObserver::new(file, planned));
+    let measured = metrics_file.as_deref().zip(metrics.as_ref());
+    let mut measure = measured.map(|(file, metrics)| MetricsObserver::new(file, metrics, &cwd));
     let mut nobody = ();
     let observer: &mut dyn Observer = match &mut measure {
         Some(measure) => measure,

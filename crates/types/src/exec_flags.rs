@@ -38,6 +38,7 @@ pub enum ExecFlag {
     AllowRead,
     DenyRead,
     AllowSocket,
+    Quarantine,
     Track,
     Exact,
     Tests,
@@ -124,7 +125,7 @@ const fn in_sandbox(definition: FlagDefinition) -> FlagDefinition {
 }
 
 /// Every option of `exec`, in the order of its help.
-pub const EXEC_FLAGS: [FlagDefinition; 38] = [
+pub const EXEC_FLAGS: [FlagDefinition; 39] = [
     with_hyphens(flag(
         ExecFlag::Timeout,
         "timeout",
@@ -262,6 +263,13 @@ pub const EXEC_FLAGS: [FlagDefinition; 38] = [
         FlagValue::Many("PATH"),
         SANDBOX,
         "With --sandbox: let it connect to this Unix socket; repeatable",
+    )),
+    in_sandbox(flag(
+        ExecFlag::Quarantine,
+        "quarantine",
+        FlagValue::None,
+        SANDBOX,
+        "With --sandbox: after the run, move aside what it left that this machine may execute later, such as git hooks",
     )),
     flag(
         ExecFlag::Track,

@@ -5,11 +5,13 @@
 //! process, opens a file or reads a clock.
 
 pub mod config;
+mod denial;
 mod effects;
 mod error;
 pub mod exec_flags;
 mod id;
 mod intent;
+mod left_for_host;
 pub mod loop_record;
 mod loop_state;
 mod os_text;
@@ -25,6 +27,7 @@ pub mod text;
 mod units;
 mod usage;
 
+pub use denial::{Denial, DeniedOperation};
 pub use effects::{
     Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
     Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,
@@ -33,6 +36,7 @@ pub use effects::{
 pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, RedactedParts};
+pub use left_for_host::{LeftFile, LeftFileKind, LeftForHost};
 pub use loop_state::{LoopState, StopReason};
 pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
@@ -49,3 +53,8 @@ pub use sandbox::{
 };
 pub use units::{UnitError, parse_duration, parse_size};
 pub use usage::Usage;
+
+/// For what is left out of JSON where there is nothing to count.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

@@ -13,11 +13,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::request::{
-    CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, RedactionRequest, StdinSource,
+    CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, MetricsRequest,
+    RedactionRequest, StdinSource,
 };
 use crate::{
-    CorrelationIds, Intent, LeftProcess, OsText, ProgramFile, RanOn, RedactedParts, RunError,
-    RunOutcome, RunRequest, SandboxRequest,
+    CorrelationIds, Denial, Intent, LeftFile, LeftProcess, OsText, ProgramFile, RanOn,
+    RedactedParts, RunError, RunOutcome, RunRequest, SandboxReport, SandboxRequest,
 };
 
 /// Replaces secrets. `None` is the answer for what has none.
@@ -246,8 +247,8 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         nice: _,
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
-        effects: EffectsRequest { track, exact: _, tests: _, metrics: _ },
-        sandbox: SandboxRequest { mode: _, paths, sockets },
+        effects: EffectsRequest { track, exact: _, tests: _, metrics },
+        sandbox: SandboxRequest { mode: _, paths, sockets, quarantine: _ },
         labels,
         correlation_ids,
     } = request;
@@ -272,6 +273,9 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
     }
     if let Some(track) = track {
         parts.track = redact_path(track, redactor);
+    }
+    for text in metrics.iter_mut().flat_map(MetricsRequest::texts_mut) {
+        text.redact(redactor);
     }
     for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets) {
         parts.sandbox |= redact_path(path, redactor);
@@ -348,8 +352,7 @@ impl Redact for RunOutcome {
             redactions: _,
             redactions_by_name: _,
             effects,
-            // Enumerations and numbers.
-            sandbox: _,
+            sandbox,
             ran_on,
         } = self;
         for LeftProcess { pid: _, command, fate: _ } in left_processes {
@@ -368,9 +371,35 @@ impl Redact for RunOutcome {
                 None => text.to_owned(),
             });
         }
+        if let Some(report) = sandbox {
+            redact_sandbox(report, redactor);
+        }
         if let Some(RanOn { executor: _, node, job, attempt: _, start_time: _ }) = ran_on {
             node.redact(redactor);
             job.redact(redactor);
+        }
+    }
+}
+
+fn redact_sandbox(report: &mut SandboxReport, redactor: &mut dyn TextRedactor) {
+    let SandboxReport {
+        level: _,
+        landlock_abi: _,
+        dropped: _,
+        denied,
+        denied_unlisted: _,
+        left_for_host,
+    } = report;
+    for Denial { operation: _, path, program, count: _ } in denied {
+        redact_path(path, redactor);
+        program.redact(redactor);
+    }
+    for file in left_for_host.iter_mut().flat_map(|left| &mut left.files) {
+        let LeftFile { kind: _, path, names, moved_to } = file;
+        redact_path(path, redactor);
+        names.redact(redactor);
+        if let Some(path) = moved_to {
+            redact_path(path, redactor);
         }
     }
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, SandboxRequest, ShellMode, Stream,
+    Better, CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, RunId, SandboxRequest,
+    ShellMode, Stream,
 };
 
 /// What to run, where, with which environment and limits, and what to record of it.
@@ -209,12 +210,68 @@ impl EffectsRequest {
 }
 
 /// What is known beforehand of a run that measures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsRequest {
     /// How many runs of its cell were planned with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
+    /// Numbers without which the run is no measurement.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wanted: Vec<WantedMetric>,
+}
+
+/// A number that a command gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WantedMetric {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub better: Option<Better>,
+    #[serde(default)]
+    pub source: MetricSource,
+}
+
+/// Where the number of a metric is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "from")]
+pub enum MetricSource {
+    /// The command reports it itself.
+    #[default]
+    Reported,
+    /// In a line of its output: the group `value` of a pattern, its first group, or all of it. The
+    /// last line that matches counts. Without a stream it is looked for in both.
+    #[serde(rename_all = "camelCase")]
+    Output { stream: Option<Stream>, pattern: String },
+    /// In a line of a file, beside the command unless its path is absolute.
+    #[serde(rename_all = "camelCase")]
+    FilePattern { path: String, pattern: String },
+    /// At a JSON pointer in a file.
+    #[serde(rename_all = "camelCase")]
+    FilePointer { path: String, pointer: String },
+}
+
+impl MetricSource {
+    fn texts_mut(&mut self) -> Vec<&mut String> {
+        match self {
+            Self::Reported => Vec::new(),
+            Self::Output { stream: _, pattern } => vec![pattern],
+            Self::FilePattern { path, pattern } => vec![path, pattern],
+            Self::FilePointer { path, pointer } => vec![path, pointer],
+        }
+    }
+}
+
+impl MetricsRequest {
+    /// Every text of it that someone wrote.
+    pub(crate) fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        self.wanted.iter_mut().flat_map(|wanted| {
+            let WantedMetric { name, unit, better: _, source } = wanted;
+            [name].into_iter().chain(unit).chain(source.texts_mut())
+        })
+    }
 }
 
 impl LoopPosition {

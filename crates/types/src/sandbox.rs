@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::OsText;
+use crate::{Denial, LeftForHost, OsText};
 
 /// How much confinement a run must have to take place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct SandboxRequest {
     /// Sockets outside that may be connected to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<OsText>,
+    /// Moves aside what the run left that the host may execute later.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub quarantine: bool,
 }
 
 impl SandboxRequest {
@@ -199,6 +202,15 @@ pub struct SandboxReport {
     pub landlock_abi: u32,
     #[serde(default)]
     pub dropped: Vec<DroppedPromise>,
+    /// What it kept the run from, at most [`Denial::LISTED`] different things.
+    #[serde(default)]
+    pub denied: Vec<Denial>,
+    /// How many times something was denied that is not listed.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub denied_unlisted: u64,
+    /// What it left that the host may execute later; `None` where nothing was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_for_host: Option<LeftForHost>,
 }
 
 /// Why a confinement could not be set up.

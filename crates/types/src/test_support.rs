@@ -9,11 +9,12 @@ use proptest::sample::select;
 
 use crate::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, EnvironmentRequest, LoopPosition,
-    MetricsRequest, OutputRequest, RedactionRequest, RunRequest, StdinSource,
+    MetricSource, MetricsRequest, OutputRequest, RedactionRequest, RunRequest, StdinSource,
+    WantedMetric,
 };
 use crate::{
-    CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, PathGrant, PathRule, RunId, SandboxMode,
-    SandboxRequest, ShellMode,
+    Better, CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, PathGrant, PathRule, RunId,
+    SandboxMode, SandboxRequest, ShellMode, Stream,
 };
 
 /// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
@@ -65,8 +66,9 @@ fn sandbox() -> impl Strategy<Value = SandboxRequest> {
     let mode = select(vec![SandboxMode::Off, SandboxMode::BestEffort, SandboxMode::Strict]);
     let grant = select(vec![AllowRead, DenyRead, AllowWrite, DenyWrite]);
     let rule = (grant, os_text()).prop_map(|(grant, path)| PathRule::new(grant, path));
-    (mode, vec(rule, 0..3), vec(os_text(), 0..3))
-        .prop_map(|(mode, paths, sockets)| SandboxRequest { mode, paths, sockets })
+    (mode, vec(rule, 0..3), vec(os_text(), 0..3), any::<bool>()).prop_map(
+        |(mode, paths, sockets, quarantine)| SandboxRequest { mode, paths, sockets, quarantine },
+    )
 }
 
 fn any_u64() -> impl Strategy<Value = Option<u64>> {
@@ -146,8 +148,26 @@ fn redaction() -> impl Strategy<Value = RedactionRequest> {
         .prop_map(|(enabled, secrets)| RedactionRequest { enabled, secrets })
 }
 
+fn wanted_metric() -> impl Strategy<Value = WantedMetric> {
+    let stream = option::of(select(Stream::BOTH.to_vec()));
+    let texts = || (any::<String>(), any::<String>());
+    let source = prop_oneof![
+        Just(MetricSource::Reported),
+        (stream, any::<String>())
+            .prop_map(|(stream, pattern)| MetricSource::Output { stream, pattern }),
+        texts().prop_map(|(path, pattern)| MetricSource::FilePattern { path, pattern }),
+        texts().prop_map(|(path, pointer)| MetricSource::FilePointer { path, pointer }),
+    ];
+    let better = option::of(select(vec![Better::Lower, Better::Higher]));
+    (any::<String>(), option::of(any::<String>()), better, source)
+        .prop_map(|(name, unit, better, source)| WantedMetric { name, unit, better, source })
+}
+
 fn effects() -> impl Strategy<Value = EffectsRequest> {
-    let metrics = option::of(any_u64().prop_map(|planned| MetricsRequest { planned }));
+    let metrics = option::of(
+        (any_u64(), vec(wanted_metric(), 0..3))
+            .prop_map(|(planned, wanted)| MetricsRequest { planned, wanted }),
+    );
     (option::of(os_text()), any::<bool>(), any::<bool>(), metrics)
         .prop_map(|(track, exact, tests, metrics)| EffectsRequest { track, exact, tests, metrics })
 }

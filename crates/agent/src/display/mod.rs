@@ -7,7 +7,10 @@ mod tool;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use retake_types::loop_record::agent::{AgentEntry, HookTime, WaitCause};
+use retake_types::TestResults;
+use retake_types::loop_record::agent::{
+    AgentEntry, HookTime, Iteration, IterationStatus, WaitCause,
+};
 
 use crate::adapters::{LimitState, StreamEvent};
 use retake_types::text;
@@ -188,8 +191,51 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         | AgentEntry::Attempt { .. }
         | AgentEntry::Verifying { .. }
         | AgentEntry::Verified { .. }
-        | AgentEntry::Unverified { .. } => return None,
+        | AgentEntry::Unverified { .. }
+        | AgentEntry::Checkpoint { .. } => return None,
     })
+}
+
+/// `✓`, `✗`, and what stands for the other ends of an iteration.
+pub fn mark(status: IterationStatus) -> &'static str {
+    match status {
+        IterationStatus::Completed => "✓",
+        IterationStatus::Failed | IterationStatus::TimedOut => "✗",
+        IterationStatus::Skipped => "-",
+        IterationStatus::Interrupted => "!",
+        _ => "…",
+    }
+}
+
+/// One line about an iteration that is over: `✓ 3  2 files  8 passed  $0.42  3m`.
+pub fn iteration_line(iteration: &Iteration) -> String {
+    let mut parts = vec![format!("{} {}", mark(iteration.status), iteration.number)];
+    if let Some(files) = iteration.changed_files() {
+        parts.push(text::count(files as u64, "file"));
+    }
+    if let Some(tests) = iteration.test_results() {
+        parts.push(tests_line(tests));
+    }
+    if let Some(cost) = iteration.cost_usd() {
+        parts.push(format!("${cost:.2}"));
+    }
+    if let Some(ms) = iteration.duration_ms() {
+        parts.push(time(Duration::from_millis(ms)));
+    }
+    parts.join("  ")
+}
+
+/// `8 passed`, `7 passed, 1 failed`.
+pub fn tests_line(tests: &TestResults) -> String {
+    match tests.failed {
+        0 => format!("{} passed", tests.passed),
+        failed => format!("{} passed, {failed} failed", tests.passed),
+    }
+}
+
+/// Why an agent was ended that had given its result.
+pub fn lingering_ended(waited: Duration) -> String {
+    format!("The agent did not exit within {} of its result and was ended", time(waited))
 }
 
 /// `The pre hook failed: make clean`.

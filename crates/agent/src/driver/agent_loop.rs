@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use retake_runner::loop_driver::{self, StepError};
 use retake_runner::worker::EndedWorker;
 use retake_store::redact::Redactor;
-use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, Iteration};
+use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, CheckpointTime, Iteration};
 
 use crate::clock::Clock;
 use crate::control::Mailbox;
@@ -81,12 +81,21 @@ pub struct FinishedLoop {
 /// Runs a loop to its end, or continues the one whose runner died.
 pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, StartError> {
     let mut loops = session.recorded_loops()?;
-    let (recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
+    let (mut recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
     if let Some(id) = recorder.id() {
         session.loop_id = id;
     }
     let history = recorded_loop::iterations(&loops);
     let last = History::new(&history).next_number().saturating_sub(1);
+    // One that continues has kept it already.
+    if session.keeps_checkpoints()
+        && broken_off.is_none()
+        && let Err(error) = keep_start(&mut session, &mut recorder, last)
+    {
+        // The loop that was begun ends before its first iteration; the error is the one to report.
+        drop(session.worker.store().and_then(|s| recorder.end(s, AgentStopReason::Failed)));
+        return Err(error);
+    }
     let redactor = session.redactor.clone();
     let log = Log::create(
         &session.task.workspace.log_path(Timestamp::now()),
@@ -137,6 +146,23 @@ impl BrokenOffLoop {
     }
 }
 
+/// Keeps the files from before the first iteration.
+fn keep_start(
+    session: &mut AgentSession,
+    recorder: &mut AgentRecorder,
+    last: u32,
+) -> Result<(), StartError> {
+    if recorder.id().is_none() {
+        return Err(StartError::CheckpointsUnrecorded);
+    }
+    let checkpoint = session.keep_checkpoint(last, CheckpointTime::Start)?;
+    if !checkpoint.not_covered.is_empty() {
+        session.display.event(AgentEvent::NotCovered { paths: &checkpoint.not_covered });
+    }
+    recorder.add(session.worker.store()?, &AgentEntry::Checkpoint { checkpoint })?;
+    Ok(())
+}
+
 /// Begins a record, or continues that of a runner that died.
 fn open_record(
     session: &mut AgentSession,
@@ -144,6 +170,10 @@ fn open_record(
     max_iterations: u32,
 ) -> Result<(AgentRecorder, Option<BrokenOffLoop>), StartError> {
     let AgentSession { task, worker, mailbox, redactor, .. } = session;
+    // A dry run leaves no trace in the workspace's history.
+    if task.options.dry_run {
+        return Ok((AgentRecorder::unrecorded(), None));
+    }
     // Why it could not be opened was reported when it was read.
     let Ok(store) = worker.store() else { return Ok((AgentRecorder::unrecorded(), None)) };
     // An open loop, while we hold the workspace: its runner died.
@@ -170,6 +200,7 @@ fn open_record(
         agent: task.settings.kind.to_string(),
         max_iterations,
         counted: task.metadata.execution_iterations,
+        worktree: Some(recorded_loop::worktree(&task.workspace)),
     };
     Ok((AgentRecorder::begin(store, &plan, redactor)?, None))
 }
@@ -330,13 +361,15 @@ impl AgentLoop {
             max_iterations: plan.rules().max_iterations,
             idle: plan.idle(),
         }));
-        let status = match reason {
-            AgentStopReason::Completed => Some(WorkspaceStatus::Completed),
-            AgentStopReason::Failed | AgentStopReason::VerifyFailed => Some(WorkspaceStatus::Error),
-            _ => None,
-        };
-        if let Some(status) = status {
-            self.session.update_metadata(|metadata| metadata.status = status);
+        match reason {
+            AgentStopReason::Completed => {
+                let instructions = self.session.task.instructions();
+                self.session.update_metadata(|metadata| metadata.complete(instructions));
+            }
+            AgentStopReason::Failed | AgentStopReason::VerifyFailed => {
+                self.session.update_metadata(|metadata| metadata.status = WorkspaceStatus::Error);
+            }
+            _ => {}
         }
         if reason == AgentStopReason::VerifyFailed {
             self.notifier.notify(Notification::not_accepted(name.as_str(), plan.number()));
@@ -366,7 +399,9 @@ impl AgentLoop {
 impl AgentSession {
     /// An error of the workspace's file is shown; the record has it all.
     pub(super) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
-        if let Err(error) = self.task.workspace.update(change) {
+        let task = &self.task;
+        let updated = task.workspace.update_in_loop(&task.metadata, task.instructions(), change);
+        if let Err(error) = updated {
             self.display.event(AgentEvent::MetadataNotWritten(&error));
         }
     }

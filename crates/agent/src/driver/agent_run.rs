@@ -19,6 +19,7 @@ use crate::log::Log;
 use crate::plan::{AgentPlan, AgentStopReason};
 
 use super::event::{AgentDisplay, LiveLine};
+use super::tool_tests::OpenCalls;
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -74,6 +75,7 @@ pub(super) struct AgentObserver<'a> {
     said: Tail,
     /// For an agent without an event stream: all that it prints.
     parser: Option<TestOutputParser>,
+    calls: OpenCalls,
     tests: Option<TestResults>,
 }
 
@@ -98,6 +100,7 @@ impl<'a> AgentObserver<'a> {
             shared: Arc::default(),
             said: Tail::default(),
             parser: (effects.parse_tests && !events).then(TestOutputParser::new),
+            calls: OpenCalls::default(),
             tests: None,
             reporting,
             effects,
@@ -142,7 +145,7 @@ impl<'a> AgentObserver<'a> {
     }
 
     fn follow(&mut self, bytes: Option<&[u8]>) {
-        let Self { reader, shown, reporting, effects, said, tests, .. } = self;
+        let Self { reader, shown, reporting, effects, said, calls, tests, .. } = self;
         let mut each = |event: &StreamEvent<'_>| {
             let result = match event {
                 StreamEvent::ToolResult { content, .. } => content.text(),
@@ -152,6 +155,7 @@ impl<'a> AgentObserver<'a> {
                 reporting.log.output(&text);
                 reporting.display.detail(&text);
             }
+            calls.see(event);
             match event {
                 StreamEvent::Text { text, delta } => {
                     said.push(text.as_bytes());
@@ -159,9 +163,9 @@ impl<'a> AgentObserver<'a> {
                         said.push(b"\n");
                     }
                 }
-                StreamEvent::ToolResult { exit_code, is_error, .. } if effects.parse_tests => {
+                StreamEvent::ToolResult { id, exit_code, is_error, .. } if effects.parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    if !may_hold_tests(&result) {
+                    if !calls.returned(id) || !may_hold_tests(&result) {
                         return;
                     }
                     let mut parser = TestOutputParser::new();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use retake_types::RefusalReason;
-use retake_types::loop_record::agent::{HookTime, WaitCause};
+use retake_types::loop_record::agent::{HookTime, Iteration, WaitCause};
 
 use crate::adapters::AgentKind;
 use crate::display::Live;
@@ -22,6 +22,8 @@ pub enum AgentEvent<'a> {
     IterationStarted {
         number: u32,
     },
+    /// An iteration is over, and recorded.
+    IterationEnded(&'a Iteration),
     /// An iteration counts as failed.
     IterationFailed {
         number: u32,
@@ -29,6 +31,13 @@ pub enum AgentEvent<'a> {
     },
     PermissionsDenied {
         count: u64,
+        /// The tools, as far as the agent named them.
+        tools: Option<&'a str>,
+    },
+    /// The agent had given its result and did not exit.
+    LingeringEnded {
+        number: u32,
+        waited: Duration,
     },
     /// What the status files say after an iteration.
     Status(&'a Completion),
@@ -66,6 +75,10 @@ pub enum AgentEvent<'a> {
     NoCheckpoint {
         number: u32,
         error: &'a str,
+    },
+    /// Repositories inside the project, whose files no checkpoint has.
+    NotCovered {
+        paths: &'a [String],
     },
     MetadataNotWritten(&'a WorkspaceError),
 }

@@ -1,149 +1,341 @@
-//! Keeps the tree's state in git after an iteration, and brings it back. Only git's plumbing, on an
-//! index of our own: branch, index, stash and hooks of the user stay as they are.
+//! Keeps the project's files in git, and brings them back. Only git's plumbing, on an index of our
+//! own: branch, index, stash and hooks of the user stay as they are.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{Launch, Stdin};
-use retake_runner::worker::Worker;
+use retake_runner::scratch_dir::ScratchDir;
+use retake_runner::worker::{HELPER_OUTPUT, Worker};
 use retake_types::RefusalReason;
+use retake_types::loop_record::agent::{Checkpoint, CheckpointTime};
 
-use crate::checkpoint::{self, Change, Checkpoint, Commands, Git, RollbackError};
-use crate::workspace::Name;
+use crate::checkpoint::{self, CheckpointOwner, Commands, Git};
 
 use super::task::input;
 
 /// Long enough for a large tree.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
+/// How many paths an error names.
+const NAMED_PATHS: usize = 5;
 
-/// Why git could not keep or restore a state.
+/// Why git could not keep or restore the files.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     #[error("git: {0}")]
     Git(String),
-    #[error(transparent)]
-    Rollback(#[from] RollbackError),
-    /// A file that no checkpoint has would be overwritten.
-    #[error("{} is in the way, and git ignores it; move it first", .0.display())]
-    InTheWay(PathBuf),
+    /// The project is in no repository.
+    #[error("{} is not in a git repository", .0.display())]
+    NoRepository(PathBuf),
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: std::io::Error },
+    /// The commit is not in the repository any more, or is another one than was recorded.
+    #[error("the repository no longer has checkpoint {commit}")]
+    Gone { commit: String },
+    /// A repository is where the checkpoint has files, which would be lost.
+    #[error("{} is a repository of its own by now; move it away first", .0.display())]
+    RepositoryInTheWay(PathBuf),
+    /// Afterwards the files were not what the checkpoint has.
+    #[error("the files are not as in the checkpoint: {}", .0.join(", "))]
+    NotRestored(Vec<String>),
 }
 
 /// Runs git for one project.
 pub struct GitCheckpoints<'a> {
     worker: &'a mut Worker,
     project: &'a Path,
-    index: PathBuf,
+    /// The index is in it, and a lock that a killed git left.
+    scratch: ScratchDir,
+    empty_tree: &'static str,
+}
+
+/// The files at one moment, and which index holds them.
+struct Tree {
+    id: String,
+    not_covered: Vec<PathBuf>,
 }
 
 impl<'a> GitCheckpoints<'a> {
-    pub fn new(worker: &'a mut Worker, project: &'a Path, store: &Path) -> Self {
-        let index = store.join(format!("checkpoint-{}.index", std::process::id()));
-        Self { worker, project, index }
+    /// `scratch` is a directory where nobody else does the same; its workspace is locked. Refused
+    /// outside a repository.
+    pub fn new(
+        worker: &'a mut Worker,
+        project: &'a Path,
+        scratch: &Path,
+    ) -> Result<Self, CheckpointError> {
+        let scratch = ScratchDir::new(scratch, "checkpoint")
+            .map_err(|error| CheckpointError::Io { path: scratch.to_owned(), error })?;
+        let mut checkpoints =
+            Self { worker, project, scratch, empty_tree: checkpoint::empty_tree("sha1") };
+        let format = checkpoints
+            .git(|git| git.object_format())
+            .map_err(|_| CheckpointError::NoRepository(project.to_owned()))?;
+        checkpoints.empty_tree = checkpoint::empty_tree(text(&format).as_str());
+        let top = checkpoints.git(|git| git.top());
+        top.map_err(|_| CheckpointError::NoRepository(project.to_owned()))?;
+        Ok(checkpoints)
     }
 
-    fn git(&mut self, make: impl Fn(&Commands<'_>) -> Git) -> Result<String, CheckpointError> {
-        let git = make(&Commands { project: self.project, index: &self.index });
-        let mut request = Launch::new(git.argv.iter().map(std::ffi::OsString::from));
+    fn index(&self) -> PathBuf {
+        self.scratch.tmp().join("index")
+    }
+
+    fn git(&mut self, make: impl FnOnce(&Commands<'_>) -> Git) -> Result<Vec<u8>, CheckpointError> {
+        let index = self.index();
+        let commands =
+            Commands { project: self.project, index: &index, empty_tree: self.empty_tree };
+        let git = make(&commands);
+        let mut request = Launch::new(git.argv);
         request.timeout = Some(GIT_TIMEOUT);
         let input = git.stdin.as_deref().map(input).transpose();
         if let Some(input) = input.map_err(|error| CheckpointError::Git(error.to_string()))? {
             request.stdin = Stdin::Given(input);
         }
+        // A hook's variables would point at another repository.
+        request.environment.retain(|(name, _)| !name.as_bytes().starts_with(b"GIT_"));
         for (name, value) in git.env {
             request.environment.retain(|(known, _)| known != name);
-            request.environment.push((name.into(), value.into()));
+            request.environment.push((name.into(), value));
         }
-        let (outcome, output) = self
+        let (outcome, [stdout, stderr]) = self
             .worker
             .run_helper(request)
             .map_err(|reasons| CheckpointError::Git(RefusalReason::listed(&reasons)))?;
-        let [stdout, stderr] = output.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        if outcome.success() && stdout.len() >= HELPER_OUTPUT {
+            // Half an answer would be taken for the whole.
+            return Err(CheckpointError::Git("there are too many files".to_owned()));
+        }
         if outcome.success() {
             return Ok(stdout);
         }
+        let stderr = String::from_utf8_lossy(&stderr);
         let why = stderr.lines().next().unwrap_or("it failed").to_owned();
         Err(CheckpointError::Git(why))
     }
 
-    /// The tree of what is in the project now.
-    fn tree(&mut self) -> Result<String, CheckpointError> {
-        _ = std::fs::remove_file(&self.index);
+    fn git_text(
+        &mut self,
+        make: impl FnOnce(&Commands<'_>) -> Git,
+    ) -> Result<String, CheckpointError> {
+        self.git(make).map(|output| text(&output))
+    }
+
+    /// Repositories inside the project whose files no checkpoint has; those that git ignores, as it
+    /// ignores other files, are not among them.
+    pub fn not_covered(&mut self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let found = checkpoint::nested_repositories(self.project);
+        let found =
+            found.map_err(|error| CheckpointError::Io { path: self.project.to_owned(), error })?;
+        if found.is_empty() {
+            return Ok(found);
+        }
+        // It fails where none is ignored.
+        let ignored = self.git(|git| git.ignored(&found)).unwrap_or_default();
+        let ignored: BTreeSet<PathBuf> = paths(&ignored).into_iter().collect();
+        Ok(found.into_iter().filter(|path| !ignored.contains(path)).collect())
+    }
+
+    /// The project's files now, but for those in `without`, in a fresh index. `ignored` are taken in
+    /// although git ignores them.
+    fn tree(&mut self, without: &[PathBuf], ignored: &[PathBuf]) -> Result<Tree, CheckpointError> {
+        _ = std::fs::remove_file(self.index());
+        let not_covered = self.not_covered()?;
+        let mut left_out = not_covered.clone();
+        left_out.extend(without.iter().cloned());
+        self.git(|git| git.add_all(&left_out))?;
+        let kept = |path: &PathBuf| !left_out.iter().any(|left| path.starts_with(left));
+        let mut forced = paths(&self.git(|git| git.tracked_though_ignored())?);
+        forced.extend(ignored.iter().cloned());
+        let project = self.project;
+        forced.retain(|path| kept(path) && project.join(path).symlink_metadata().is_ok());
+        if !forced.is_empty() {
+            self.git(|git| git.add_ignored(&forced))?;
+        }
+        let id = self.git_text(|git| git.write_tree())?;
+        Ok(Tree { id, not_covered })
+    }
+
+    /// Keeps the project's files as they are now. `maker` is the loop, or the rollback, that does it.
+    pub fn keep(
+        &mut self,
+        owner: &CheckpointOwner,
+        maker: &str,
+        number: u32,
+        time: CheckpointTime,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let tree = self.tree(&[], &[])?;
+        self.keep_tree(owner, maker, number, time, tree)
+    }
+
+    fn keep_tree(
+        &mut self,
+        owner: &CheckpointOwner,
+        maker: &str,
+        number: u32,
+        time: CheckpointTime,
+        tree: Tree,
+    ) -> Result<Checkpoint, CheckpointError> {
         // A repository without a commit starts from nothing.
-        if let Ok(head) = self.git(|git| git.head()) {
-            self.git(|git| git.read_tree(head.trim()))?;
-        }
-        self.git(|git| git.add_all())?;
-        Ok(self.git(|git| git.write_tree())?.trim().to_owned())
-    }
-
-    pub fn list(&mut self, name: &Name) -> Result<Vec<Checkpoint>, CheckpointError> {
-        Ok(checkpoint::parse_list(name, &self.git(|git| git.list(name))?))
-    }
-
-    /// Changes every reference below a prefix, or none; says how many there were.
-    pub fn change(&mut self, prefix: &str, change: Change<'_>) -> Result<usize, CheckpointError> {
-        let listed = self.git(|git| git.list_below(prefix))?;
-        let (lines, count) = checkpoint::changes(&listed, prefix, change);
-        if count > 0 {
-            self.git(|git| git.change_refs(lines.clone()))?;
-        }
-        Ok(count)
-    }
-
-    pub fn keep(&mut self, name: &Name, iteration: u32) -> Result<String, CheckpointError> {
-        let tree = self.tree()?;
-        let parent = match self.list(name)?.last() {
-            Some(last) => Some(last.commit.clone()),
-            None => self.git(|git| git.head()).ok().map(|head| head.trim().to_owned()),
+        let parent = self.git_text(|git| git.head()).ok();
+        let what = match time {
+            CheckpointTime::Start => format!("before iteration {}", number + 1),
+            CheckpointTime::Iteration => format!("iteration {number}"),
+            CheckpointTime::Rollback => format!("before a rollback to {number}"),
         };
-        let commit = self.git(|git| git.commit_tree(&tree, parent.as_deref(), name, iteration))?;
-        let commit = commit.trim().to_owned();
-        self.git(|git| git.update_ref(name, iteration, &commit))?;
-        Ok(commit)
+        let message = format!("retake: {}, {what}", owner.workspace);
+        let commit = self.git_text(|git| git.commit_tree(&tree.id, parent.as_deref(), &message))?;
+        let not_covered = tree.not_covered.iter().map(|p| p.display().to_string()).collect();
+        let checkpoint = Checkpoint { number, time, commit, tree: tree.id, not_covered };
+        let reference = owner.reference(maker, &checkpoint);
+        self.git(|git| git.update_ref(&reference, &checkpoint.commit))?;
+        Ok(checkpoint)
     }
 
-    /// Makes the project what it was after an iteration.
-    pub fn restore(&mut self, name: &Name, to: u32) -> Result<Checkpoint, CheckpointError> {
-        let checkpoints = self.list(name)?;
-        let now = self.tree()?;
-        let target = checkpoint::rollback(name, &checkpoints, to, &now)?;
-        self.check_ignored(&now, &target.tree)?;
-        self.git(|git| git.read_tree(&now))?;
-        self.git(|git| git.refresh())?;
-        self.git(|git| git.switch_tree(&now, &target.tree))?;
-        Ok(target.clone())
+    /// Keeps the files as they are now, so that bringing back `target` loses nothing.
+    pub fn keep_before(
+        &mut self,
+        owner: &CheckpointOwner,
+        maker: &str,
+        target: &Checkpoint,
+    ) -> Result<Checkpoint, CheckpointError> {
+        self.check_present(target)?;
+        let tree = self.tree(&[], &[])?;
+        let in_the_way = self.in_the_way(&tree, target)?;
+        let tree = if in_the_way.is_empty() { tree } else { self.tree(&[], &in_the_way)? };
+        self.keep_tree(owner, maker, target.number, CheckpointTime::Rollback, tree)
     }
 
-    /// Refuses where a file that git ignores, and that no checkpoint has, is in the way of one that
-    /// would come back: git itself would overwrite it.
-    fn check_ignored(&mut self, now: &str, target: &str) -> Result<(), CheckpointError> {
-        let top = PathBuf::from(self.git(|git| git.top())?.trim_end_matches('\n'));
-        let listed = self.git(|git| git.differences(now, target))?;
-        let words: Vec<&str> = listed.split('\0').collect();
-        let gone: BTreeSet<&Path> = words
-            .chunks_exact(2)
-            .filter(|pair| pair[0] != "A")
-            .map(|pair| Path::new(pair[1]))
+    /// Makes the project's files what the target has, and sees that they are.
+    pub fn restore(&mut self, target: &Checkpoint) -> Result<(), CheckpointError> {
+        self.check_present(target)?;
+        // What the checkpoint did not cover is not its to delete.
+        let without: Vec<PathBuf> = target.not_covered.iter().map(PathBuf::from).collect();
+        let now = self.tree(&without, &[])?;
+        let in_the_way = self.in_the_way(&now, target)?;
+        let now = if in_the_way.is_empty() { now } else { self.tree(&without, &in_the_way)? };
+        self.git(|git| git.switch_tree(&now.id, &target.tree))?;
+        let mut after = self.tree(&without, &[])?;
+        if after.id != target.tree {
+            // What it has may be ignored by now.
+            let ignored = self.ignored_of(target)?;
+            after = self.tree(&without, &ignored)?;
+        }
+        if after.id == target.tree {
+            return Ok(());
+        }
+        let differences = self.differences(&after.id, &target.tree)?;
+        let mut named: Vec<String> = differences
+            .iter()
+            .take(NAMED_PATHS)
+            .map(|(_, path)| path.display().to_string())
             .collect();
-        for pair in words.chunks_exact(2).filter(|pair| pair[0] == "A") {
-            let path = Path::new(pair[1]);
-            for part in path.ancestors().filter(|part| part.parent().is_some()) {
-                let whole = top.join(part);
-                let Ok(there) = whole.symlink_metadata() else { continue };
+        if differences.len() > NAMED_PATHS {
+            named.push(format!("and {} more", differences.len() - NAMED_PATHS));
+        }
+        Err(CheckpointError::NotRestored(named))
+    }
+
+    /// The files of the target that git ignores now.
+    fn ignored_of(&mut self, target: &Checkpoint) -> Result<Vec<PathBuf>, CheckpointError> {
+        let empty = self.empty_tree.to_owned();
+        let files = self.differences(&empty, &target.tree)?;
+        let files: Vec<PathBuf> = files.into_iter().map(|(_, path)| path).collect();
+        // It fails where none is ignored.
+        Ok(paths(&self.git(|git| git.ignored(&files)).unwrap_or_default()))
+    }
+
+    fn check_present(&mut self, target: &Checkpoint) -> Result<(), CheckpointError> {
+        let tree = self.git_text(|git| git.tree_of(&target.commit)).unwrap_or_default();
+        if tree == target.tree {
+            return Ok(());
+        }
+        Err(CheckpointError::Gone { commit: target.commit.chars().take(12).collect() })
+    }
+
+    /// Files that git ignores, and that are where the target has some: they must be kept, too.
+    /// Refused where a repository is there.
+    fn in_the_way(
+        &mut self,
+        now: &Tree,
+        target: &Checkpoint,
+    ) -> Result<Vec<PathBuf>, CheckpointError> {
+        let differences = self.differences(&now.id, &target.tree)?;
+        let (added, gone): (Vec<_>, Vec<_>) =
+            differences.into_iter().partition(|(status, _)| *status == b'A');
+        let gone: BTreeSet<PathBuf> = gone.into_iter().map(|(_, path)| path).collect();
+        let mut found = BTreeSet::new();
+        for (_, path) in &added {
+            for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+                if now.not_covered.iter().any(|nested| nested == part) {
+                    return Err(CheckpointError::RepositoryInTheWay(self.project.join(part)));
+                }
+                let Ok(there) = self.project.join(part).symlink_metadata() else { continue };
                 let directory = there.is_dir() && part != path;
                 if !directory && !gone.contains(part) {
-                    return Err(CheckpointError::InTheWay(whole));
+                    found.insert(part.to_owned());
                 }
             }
         }
-        Ok(())
+        Ok(found.into_iter().collect())
+    }
+
+    /// Status and path of everything that differs, relative to the project.
+    fn differences(&mut self, from: &str, to: &str) -> Result<Vec<(u8, PathBuf)>, CheckpointError> {
+        let listed = self.git(|git| git.differences(from, to))?;
+        let words: Vec<&[u8]> = listed.split(|byte| *byte == 0).collect();
+        Ok(words
+            .chunks_exact(2)
+            .filter_map(|pair| Some((*pair[0].first()?, path(pair[1]))))
+            .collect())
+    }
+
+    /// Files, lines added and lines removed between two trees.
+    pub fn counts(&mut self, from: &str, to: &str) -> Result<(u64, u64, u64), CheckpointError> {
+        let listed = self.git(|git| git.line_counts(from, to))?;
+        let mut sum = (0, 0, 0);
+        for line in listed.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
+            let mut words = line.split(|byte| *byte == b'\t');
+            // `-` for a file that has no lines.
+            let mut number = || -> u64 {
+                words
+                    .next()
+                    .and_then(|word| std::str::from_utf8(word).ok()?.parse().ok())
+                    .unwrap_or(0)
+            };
+            let (added, removed) = (number(), number());
+            sum = (sum.0 + 1, sum.1 + added, sum.2 + removed);
+        }
+        Ok(sum)
+    }
+
+    /// What changed between two trees, as git shows it.
+    pub fn diff(&mut self, from: &str, to: &str, colour: bool) -> Result<Vec<u8>, CheckpointError> {
+        self.git(|git| git.diff(from, to, colour))
+    }
+
+    /// Removes every reference of an owner; says how many there were.
+    pub fn remove(&mut self, owner: &CheckpointOwner) -> Result<usize, CheckpointError> {
+        let prefix = owner.prefix();
+        let listed = self.git_text(|git| git.list_below(&prefix))?;
+        let (lines, count) = checkpoint::removals(&listed);
+        if count > 0 {
+            self.git(|git| git.change_refs(lines))?;
+        }
+        Ok(count)
     }
 }
 
-impl Drop for GitCheckpoints<'_> {
-    fn drop(&mut self) {
-        // Made anew each time.
-        _ = std::fs::remove_file(&self.index);
-    }
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end().to_owned()
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+fn paths(listed: &[u8]) -> Vec<PathBuf> {
+    listed.split(|byte| *byte == 0).filter(|bytes| !bytes.is_empty()).map(path).collect()
 }

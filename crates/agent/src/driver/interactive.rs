@@ -16,11 +16,10 @@ use retake_types::{Kind as LoopKind, LoopId, RefusalReason, RunRequest};
 
 use crate::adapters;
 use crate::files;
-use crate::lock::{WorkspaceLock, WorkspaceLockError};
 use crate::notify::{Notification, Sender};
 use crate::prompt::{Facts, PromptError, Purpose, Templates};
 use crate::settings::Settings;
-use crate::workspace::{Metadata, Workspace, WorkspaceError};
+use crate::workspace::{Metadata, Workspace, WorkspaceError, WorkspaceLock, WorkspaceLockError};
 
 use super::event::Unrecorded;
 

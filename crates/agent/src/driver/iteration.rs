@@ -1,6 +1,5 @@
 //! One iteration: hooks, the agent, what it did, and what follows from it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,13 +13,13 @@ use retake_runner::effects_watch::FileWatch;
 use retake_runner::prepare::STORE_VARIABLE;
 use retake_runner::run::{FinishedRun, OutputUse};
 use retake_types::loop_record::agent::{
-    AgentEntry, HookTime, Iteration, IterationResult, IterationStatus, Spent,
+    AgentEntry, CheckpointTime, HookTime, Iteration, IterationResult, IterationStatus, Spent,
 };
 use retake_types::request::CommandRequest;
 use retake_types::{Effects, RunId, RunRequest, TestResults};
 
 use crate::adapters::AttemptVerdict;
-use crate::display::Live;
+use crate::display::{self, Live};
 use crate::hooks::Effect;
 use crate::notify::Notification;
 use crate::plan::{AgentStopReason, IterationOutcome, IterationReport};
@@ -32,7 +31,6 @@ use super::agent_run::{
     AgentObserver, EffectsOfAgent, EndedByUs, ObservedAgent, Reporting, Summarize,
 };
 use super::event::{AgentEvent, AgentRunError, Unrecorded};
-use super::git_checkpoints::GitCheckpoints;
 use super::steered_plan::SteeredPlan;
 use super::task::{AgentPrompt, ServerOffer, input};
 use super::{dry_run, recorded_loop};
@@ -258,6 +256,18 @@ impl AgentLoop {
             Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
             _ => observed.reading.verdict(kind, &finished.outcome),
         };
+        let verdict = match verdict {
+            // Whatever it says about being aborted: nobody asked us to end.
+            AttemptVerdict::Interrupted if !self.session.is_interrupted() => {
+                AttemptVerdict::Failed { why: "the agent was aborted, not by retake".to_owned() }
+            }
+            verdict => verdict,
+        };
+        if observed.ended_by_us == Some(EndedByUs::Lingering) {
+            let waited = task.settings.result_grace;
+            self.session.display.event(AgentEvent::LingeringEnded { number, waited });
+            self.log.note(&display::lingering_ended(waited));
+        }
         Ok(FinishedAttempt { finished, observed, verdict, before })
     }
 
@@ -271,14 +281,14 @@ impl AgentLoop {
         let FinishedAttempt { finished, observed, verdict, before } = attempt;
         let spent = observed.reading.spent();
         let status_files = self.status_files();
-        self.describe(&mut iteration, &finished, &observed, status_files.summary());
+        self.describe(&mut iteration, &finished, &observed, status_files.summary(before));
         let outcome = match observed.ended_by_us {
             Some(EndedByUs::Budget(reason)) => IterationOutcome::OverBudget(reason),
             _ => verdict.outcome(),
         };
-        let completion = status_files.completion(self.state.since);
         // What was said in an earlier iteration says nothing of this one.
-        let worked = status_files.worked(before);
+        let completion = status_files.after_iteration(self.state.since, before);
+        let worked = completion.worked;
         let mut report = IterationReport {
             complete: completion.complete,
             worked,
@@ -361,6 +371,10 @@ impl AgentLoop {
         facts.tokens = Some(reading.tokens.total()).filter(|tokens| *tokens > 0);
         facts.turns = reading.turns;
         facts.denials = Some(reading.denials).filter(|denials| *denials > 0);
+        let mut tools = reading.denied.clone();
+        tools.sort();
+        tools.dedup();
+        facts.denied_tools = Some(tools.join(", ")).filter(|tools| !tools.is_empty());
     }
 
     /// Records an iteration that counts, shows it and notifies.
@@ -371,7 +385,7 @@ impl AgentLoop {
         // The messages it took are used up; what cannot be removed is given to the next one.
         drop(self.session.mailbox.discard_taken(number));
         self.session.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
-        if self.session.task.settings.checkpoint {
+        if self.session.keeps_checkpoints() {
             self.checkpoint(number);
         }
         // One that was cut off may not have used it.
@@ -379,7 +393,8 @@ impl AgentLoop {
             self.state.gate_output = None;
         }
         if let Some(count) = iteration.facts.denials {
-            self.session.display.event(AgentEvent::PermissionsDenied { count });
+            let tools = iteration.facts.denied_tools.as_deref();
+            self.session.display.event(AgentEvent::PermissionsDenied { count, tools });
         }
         let name = self.session.task.workspace.name().clone();
         let status = if good { "success" } else { iteration.status.as_str() };
@@ -393,12 +408,11 @@ impl AgentLoop {
             self.session.display.event(AgentEvent::IterationFailed { number, why });
             self.notifier.notify(Notification::error(name.as_str(), number, why));
         }
+        self.session.display.event(AgentEvent::IterationEnded(&iteration));
         self.session.display.event(AgentEvent::Status(completion));
         let remaining = completion.remaining;
-        if !completion.complete {
-            let notification = Notification::iteration(name.as_str(), number, status, remaining);
-            self.notifier.notify(notification);
-        }
+        let notification = Notification::iteration(name.as_str(), number, status, remaining);
+        self.notifier.notify(notification);
         if let Some(milestone) = Notification::milestone(name.as_str(), number, remaining) {
             self.notifier.notify(milestone);
         }
@@ -406,16 +420,12 @@ impl AgentLoop {
     }
 
     fn checkpoint(&mut self, number: u32) {
-        let session = &mut self.session;
-        let name = session.task.workspace.name().clone();
-        let Ok(store) = session.worker.context().project.store().map(Path::to_owned) else {
-            return;
-        };
-        let mut checkpoints = GitCheckpoints::new(&mut session.worker, &session.task.root, &store);
-        let kept = checkpoints.keep(&name, number);
-        drop(checkpoints);
-        if let Err(error) = kept {
-            session.display.event(AgentEvent::NoCheckpoint { number, error: &error.to_string() });
+        match self.session.keep_checkpoint(number, CheckpointTime::Iteration) {
+            Ok(checkpoint) => self.record(&AgentEntry::Checkpoint { checkpoint }),
+            Err(error) => {
+                let error = error.to_string();
+                self.session.display.event(AgentEvent::NoCheckpoint { number, error: &error });
+            }
         }
     }
 

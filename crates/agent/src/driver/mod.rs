@@ -15,9 +15,11 @@ pub mod interactive;
 mod iteration;
 pub mod recorded_loop;
 mod report_run;
+pub mod rollback;
 mod session;
 mod steered_plan;
 mod task;
+mod tool_tests;
 mod verification;
 
 pub use agent_loop::{FinishedLoop, run};

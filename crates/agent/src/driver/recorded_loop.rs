@@ -4,17 +4,20 @@
 
 use std::io::Read;
 
+use jiff::Timestamp;
+use retake_runner::git_dir::Repository;
 use retake_store::redact::Redactor;
 use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::loop_record::agent::{
-    AgentEntry, AgentLoopPlan, Iteration, IterationStatus, Spent,
+    AgentEntry, AgentLoopPlan, Checkpoint, Iteration, IterationStatus, Spent,
 };
 use retake_types::{Kind, LoopId, Redacted, RunId, Stream, TestResults};
+use serde::{Deserialize, Serialize};
 
 use crate::adapters::{AgentKind, Reader, Reading};
-use crate::lock::WorkspaceLock;
+use crate::checkpoint::CheckpointOwner;
 use crate::plan::AgentStopReason;
-use crate::workspace::{Metadata, Workspace};
+use crate::workspace::{Metadata, Name, Workspace, WorkspaceDirectories, WorkspaceLock};
 
 /// Far more loops than any workspace has.
 const MOST_LOOPS: usize = 100_000;
@@ -35,18 +38,75 @@ pub struct RecordedLoop {
     pub unanswered: Option<Option<RunId>>,
     /// Spent on attempts and verifications, not on iterations.
     pub spent_otherwise: Spent,
+    pub checkpoints: Vec<KeptCheckpoint>,
 }
 
-/// All loops of a workspace, oldest first.
+/// A checkpoint, and when it was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptCheckpoint {
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub checkpoint: Checkpoint,
+}
+
+/// Whose checkpoints those of a workspace are.
+pub fn checkpoint_owner(workspace: &Workspace, metadata: &Metadata) -> CheckpointOwner {
+    CheckpointOwner {
+        worktree: worktree(workspace),
+        workspace: workspace.name().clone(),
+        created: metadata.created,
+    }
+}
+
+/// Whose checkpoints those of an archived workspace are; `None` if it cannot be told.
+pub fn archived_checkpoint_owner(
+    directories: &WorkspaceDirectories,
+    archive: &Name,
+) -> Option<CheckpointOwner> {
+    let metadata = directories.archived_metadata(archive).ok()?;
+    let name = Name::new(&directories.archived(archive).ok()?.original_name).ok()?;
+    Some(checkpoint_owner(&directories.workspace(&name), &metadata))
+}
+
+/// Whether a workspace, or an archive of one, still has these checkpoints.
+pub fn has_checkpoint_owner(directories: &WorkspaceDirectories, owner: &CheckpointOwner) -> bool {
+    let workspace = directories.open(&owner.workspace);
+    let metadata = workspace.and_then(|workspace| workspace.metadata());
+    if metadata.is_ok_and(|metadata| metadata.created == owner.created) {
+        return true;
+    }
+    let archives = directories.archives().unwrap_or_default();
+    archives.iter().any(|archived| {
+        let name = Name::new(&archived.archive_name).ok();
+        let of_archive = name.and_then(|name| archived_checkpoint_owner(directories, &name));
+        of_archive.as_ref() == Some(owner)
+    })
+}
+
+/// The worktree that a workspace is in, as git names it; empty for the main one, and outside git.
+pub(super) fn worktree(workspace: &Workspace) -> String {
+    let repository = Repository::find(workspace.dir());
+    let inside = repository.and_then(|repository| {
+        let inside = repository.git_dir.strip_prefix(&repository.common).ok()?;
+        Some(inside.to_string_lossy().into_owned())
+    });
+    inside.unwrap_or_default()
+}
+
+/// All loops of a workspace since it was last reset, oldest first.
 pub fn read(
     store: &Store,
     workspace: &Workspace,
     metadata: &Metadata,
 ) -> retake_store::Result<Vec<RecordedLoop>> {
     let mut loops = Vec::new();
+    let worktree = worktree(workspace);
     for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)?.into_iter().rev() {
         let ours = AgentLoopPlan::parse(&record.plan).is_some_and(|plan| {
-            plan.workspace == workspace.name().as_str() && plan.created == metadata.created
+            plan.workspace == workspace.name().as_str()
+                && plan.created == metadata.created
+                && plan.worktree.is_none_or(|of_plan| of_plan == worktree)
+                && metadata.reset_at.is_none_or(|reset| record.start_time >= reset)
         });
         if ours {
             loops.push(read_one(store, record)?);
@@ -64,6 +124,7 @@ fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedL
         attempts: 0,
         unanswered: None,
         spent_otherwise: Spent::default(),
+        checkpoints: Vec::new(),
     };
     let mut after = 0;
     loop {
@@ -73,6 +134,10 @@ fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedL
         for event in &events {
             // Entries of later versions are left out.
             if let Some(entry) = AgentEntry::parse(&event.body) {
+                if let AgentEntry::Checkpoint { checkpoint } = &entry {
+                    let checkpoint = checkpoint.clone();
+                    recorded.checkpoints.push(KeptCheckpoint { at: event.at, checkpoint });
+                }
                 recorded.take(entry);
             }
         }
@@ -118,6 +183,7 @@ impl RecordedLoop {
                 self.spent_otherwise.add(spent);
             }
             AgentEntry::VerificationStarted { .. }
+            | AgentEntry::Checkpoint { .. }
             | AgentEntry::Paused
             | AgentEntry::Resumed
             | AgentEntry::Waiting { .. }

@@ -15,16 +15,18 @@ use retake_runner::run::{FinishedRun, Observer, OutputUse};
 use retake_runner::signals;
 use retake_runner::worker::{EndedWorker, Worker};
 use retake_store::redact::Redactor;
+use retake_types::loop_record::agent::{Checkpoint, CheckpointTime};
 use retake_types::request::{CommandRequest, StdinSource};
 use retake_types::{LoopId, RefusalReason, RunRequest};
 
 use crate::adapters::{self, AgentKind};
 use crate::control::{ControlError, Mailbox};
-use crate::lock::{WorkspaceLock, WorkspaceLockError};
-use crate::workspace::WorkspaceError;
+use crate::workspace::{WorkspaceError, WorkspaceLock, WorkspaceLockError};
 
 use super::event::{AgentDisplay, AgentEvent, AgentRunError, Unrecorded};
+use super::git_checkpoints::{CheckpointError, GitCheckpoints};
 use super::recorded_loop::{self, RecordedLoop};
+use super::rollback::{RollbackError, RollbackJournal};
 use super::task::AgentTask;
 
 /// How long an agent may take to say its version.
@@ -51,6 +53,17 @@ pub enum StartError {
     Store(#[from] retake_store::Error),
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    /// Checkpoints were asked for.
+    #[error("checkpoints: {0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// Which checkpoint is which is in the record.
+    #[error("checkpoints need a record")]
+    CheckpointsUnrecorded,
+    /// The files are half of one state and half of another.
+    #[error("a rollback was interrupted")]
+    RollbackInterrupted { target: Checkpoint },
+    #[error(transparent)]
+    Rollback(#[from] RollbackError),
 }
 
 /// A task that is being worked on.
@@ -80,8 +93,13 @@ impl AgentSession {
             Worker::single(KeeperSession::Own, context).map_err(StartError::NoProcess)?;
         drop(signals::asked());
         let lock = WorkspaceLock::acquire(&task.workspace, command)?;
+        if let Some(interrupted) = RollbackJournal::of(&task.workspace)?.interrupted() {
+            let target = interrupted.target.clone();
+            return Err(StartError::RollbackInterrupted { target });
+        }
         check_agent(&mut worker, &task)?;
         let redactor = Arc::new(redactor(&task, context)?);
+        task.workspace.begin_loop(&task.metadata)?;
         let mailbox = Mailbox::of(&task.workspace)?;
         mailbox.begin()?;
         let loop_id = LoopId::new();
@@ -98,6 +116,28 @@ impl AgentSession {
                 Ok(Vec::new())
             }
         }
+    }
+
+    /// A dry run changes no files.
+    pub(super) fn keeps_checkpoints(&self) -> bool {
+        self.task.settings.checkpoint && !self.task.options.dry_run
+    }
+
+    /// Keeps the project's files as they are now.
+    pub(super) fn keep_checkpoint(
+        &mut self,
+        number: u32,
+        time: CheckpointTime,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let AgentSession { task, worker, loop_id, .. } = self;
+        let owner = recorded_loop::checkpoint_owner(&task.workspace, &task.metadata);
+        let scratch = task.workspace.loop_state_dir();
+        GitCheckpoints::new(worker, &task.root, scratch)?.keep(
+            &owner,
+            &loop_id.to_string(),
+            number,
+            time,
+        )
     }
 
     pub(super) fn is_interrupted(&self) -> bool {

@@ -86,7 +86,7 @@ impl AgentTask {
         Ok(Self { root, workspace, metadata, settings, options, offer: None, prompts })
     }
 
-    pub(super) fn instructions(&self) -> &str {
+    pub fn instructions(&self) -> &str {
         &self.prompts.instructions
     }
 
@@ -152,11 +152,11 @@ pub(super) struct AgentPrompt<'a> {
     pub(super) max_cost_usd: Option<f64>,
 }
 
-/// Gives a text to a child's standard input without a file that anyone else could read.
-pub(super) fn input(text: &str) -> std::io::Result<Input> {
+/// Gives bytes to a child's standard input without a file that anyone else could read.
+pub(super) fn input(bytes: impl AsRef<[u8]>) -> std::io::Result<Input> {
     let fd = rustix::fs::memfd_create("prompt", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(fd);
-    file.write_all(text.as_bytes())?;
+    file.write_all(bytes.as_ref())?;
     // Opened anew, it is read from its beginning and cannot be written.
     let read_only = std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     Ok(Input::new(read_only.into()))

@@ -50,10 +50,7 @@ fn tests(iteration: &Iteration) -> Option<f64> {
 }
 
 fn files(iteration: &Iteration) -> Option<f64> {
-    let result = iteration.result.as_ref()?;
-    let changed =
-        [&result.files_modified, &result.files_created, &result.files_deleted].map(Vec::len);
-    Some(changed.iter().sum::<usize>() as f64)
+    iteration.changed_files().map(|count| count as f64)
 }
 
 fn duration(iteration: &Iteration) -> Option<f64> {

@@ -95,9 +95,26 @@ impl StatusFiles {
         Self { marks, status, todo: todo.filter(|todo| *todo != Todo::default()) }
     }
 
-    /// The agent's summary of its work.
-    pub fn summary(&self) -> Option<&str> {
-        self.status.as_ref().ok()?.summary.as_deref()
+    /// The agent's summary of its work, if it was written since the marks were taken.
+    pub fn summary(&self, since: Marks) -> Option<&str> {
+        let status = self.status.as_ref().ok()?;
+        status.summary.as_deref().filter(|_| self.marks.status != since.status)
+    }
+
+    /// What the files say after an iteration: complete if that was said since the loop began, and
+    /// everything else only if it was written in the iteration.
+    pub fn after_iteration(&self, since_loop: Marks, since_iteration: Marks) -> Completion {
+        let mut found = self.completion(since_loop);
+        let fresh = match found.source {
+            Source::Status => self.marks.status != since_iteration.status,
+            Source::Todo => self.marks.todo != since_iteration.todo,
+            Source::Nothing => false,
+        };
+        found.worked = self.worked(since_iteration);
+        if !fresh {
+            (found.remaining, found.status) = (None, None);
+        }
+        found
     }
 
     /// What the agent says of its own work, if it was written since the marks were taken.

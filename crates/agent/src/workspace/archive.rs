@@ -23,7 +23,7 @@ pub struct Archived {
 
 const ABOUT: &str = ".archived.json";
 /// What a loop uses while it runs; means nothing later.
-const PASSING: [&str; 2] = [".lock", ".control"];
+pub(super) const PASSING: [&str; 3] = [".lock", ".control", ".loop"];
 
 impl WorkspaceDirectories {
     /// Archives a workspace; with `keep` the workspace stays as well.
@@ -83,6 +83,11 @@ impl WorkspaceDirectories {
             .map_err(|error| super::MetadataError::Invalid { path, why: error.to_string() }.into())
     }
 
+    /// What the metadata of an archived workspace said.
+    pub fn archived_metadata(&self, name: &Name) -> Result<Metadata, WorkspaceError> {
+        Ok(Metadata::load(&self.archive.join(name).join(".metadata.json"))?)
+    }
+
     pub fn archive_dir(&self, name: &Name) -> PathBuf {
         self.archive.join(name)
     }
@@ -125,7 +130,7 @@ impl WorkspaceDirectories {
 
 /// Copies files, directories and links, leaving out some names at the top. Anything else, such
 /// as a socket, is nothing to keep.
-fn copy(from: &Path, to: &Path, without: &[&str]) -> Result<(), WorkspaceError> {
+pub(super) fn copy(from: &Path, to: &Path, without: &[&str]) -> Result<(), WorkspaceError> {
     for entry in std::fs::read_dir(from).map_err(at(from))? {
         let entry = entry.map_err(at(from))?;
         let name = entry.file_name();

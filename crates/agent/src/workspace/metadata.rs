@@ -44,6 +44,12 @@ pub struct Metadata {
     pub notify_events: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<VerificationState>,
+    /// The hash of the instructions that were completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_instructions: Option<String>,
+    /// Loops from before belong to the record, not to this workspace's counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_at: Option<Timestamp>,
     /// Configuration of this workspace alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
@@ -125,6 +131,8 @@ impl Metadata {
             notify_url: None,
             notify_events: Some(vec!["all".to_owned()]),
             verification: None,
+            completed_instructions: None,
+            reset_at: None,
             config: None,
             unknown: Map::new(),
         }
@@ -150,6 +158,41 @@ impl Metadata {
             .map_err(|error| MetadataError::Io { path: path.to_owned(), error })
     }
 
+    /// Without what a person configures, which may hold secrets.
+    #[must_use]
+    pub(super) fn without_settings(&self) -> Self {
+        let nothing = Self::new(&self.name, self.mode, self.created);
+        self.clone().with_settings_of(&nothing)
+    }
+
+    /// With what a person configured in another copy.
+    #[must_use]
+    pub(super) fn with_settings_of(self, other: &Self) -> Self {
+        Self {
+            max_iterations: other.max_iterations,
+            delay: other.delay,
+            stagnation_threshold: other.stagnation_threshold,
+            notify_url: other.notify_url.clone(),
+            notify_events: other.notify_events.clone(),
+            config: other.config.clone(),
+            unknown: other.unknown.clone(),
+            ..self
+        }
+    }
+
+    /// The task is complete as these instructions describe it.
+    pub fn complete(&mut self, instructions: &str) {
+        self.status = WorkspaceStatus::Completed;
+        self.completed_instructions = Some(fingerprint(instructions));
+    }
+
+    /// Whether the task was completed, and the instructions are still those.
+    pub fn is_complete(&self, instructions: &str) -> bool {
+        let same = |completed: &String| *completed == fingerprint(instructions);
+        self.status == WorkspaceStatus::Completed
+            && self.completed_instructions.as_ref().is_none_or(same)
+    }
+
     /// Counts an interactive session.
     pub fn count_setup(&mut self) {
         self.setup_iterations = self.setup_iterations.saturating_add(1);
@@ -164,12 +207,18 @@ impl Metadata {
     }
 
     /// What `reset` does: counters to nothing, in progress again.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, now: Timestamp) {
+        self.completed_instructions = None;
+        self.reset_at = Some(now);
         (self.total_iterations, self.setup_iterations, self.execution_iterations) = (0, 0, 0);
         self.status = WorkspaceStatus::InProgress;
         self.last_run = None;
         self.verification = None;
     }
+}
+
+fn fingerprint(instructions: &str) -> String {
+    blake3::hash(instructions.trim().as_bytes()).to_hex()[..32].to_owned()
 }
 
 /// Two spaces and a line feed at the end, as people edit these files by hand.

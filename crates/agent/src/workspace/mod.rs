@@ -3,17 +3,21 @@
 
 mod archive;
 mod check;
+mod lock;
 mod metadata;
 mod name;
 mod template;
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
 pub use archive::Archived;
 pub use check::{Criterion, RECOMMENDED, REQUIRED, WorkspaceProblem, problems};
+pub use lock::{WorkspaceLock, WorkspaceLockError};
 pub use metadata::{Metadata, MetadataError, VerificationState, WorkspaceStatus};
 pub use name::{Name, NameError};
 pub use template::{Template, TemplateFile};
@@ -33,6 +37,9 @@ pub struct WorkspaceDirectories {
     pub templates: PathBuf,
     pub global_templates: Option<PathBuf>,
     pub archive: PathBuf,
+    /// Where a loop keeps what an agent must not be able to delete by cleaning up its project;
+    /// `None` where there is no record, and then it is in the workspace itself.
+    pub loop_state: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +72,7 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkspaceError {
 pub struct Workspace {
     name: Name,
     dir: PathBuf,
+    loop_state: PathBuf,
 }
 
 impl WorkspaceDirectories {
@@ -76,7 +84,24 @@ impl WorkspaceDirectories {
             templates: agent.join("templates"),
             global_templates: None,
             archive: agent.join("archive"),
+            loop_state: None,
         }
+    }
+
+    /// The workspace of a name, whether it exists or not.
+    pub(crate) fn workspace(&self, name: &Name) -> Workspace {
+        let dir = self.workspaces.join(name);
+        let loop_state = match &self.loop_state {
+            // The record is shared by all worktrees of a repository, and each has its workspaces.
+            Some(base) => {
+                let top = self.workspaces.canonicalize();
+                let top = top.as_deref().unwrap_or(&self.workspaces);
+                let hash = blake3::hash(top.as_os_str().as_bytes()).to_hex();
+                base.join(format!("{name}-{}", &hash[..16]))
+            }
+            None => dir.join(".loop"),
+        };
+        Workspace { name: name.clone(), dir, loop_state }
     }
 
     /// Makes a workspace. It appears with everything in it, or not at all.
@@ -97,17 +122,22 @@ impl WorkspaceDirectories {
             publish(&staged, &dir, || WorkspaceError::Exists(name.clone()))
         })();
         made.inspect_err(|_| discard(&staged))?;
-        Ok(Workspace { name: name.clone(), dir })
+        let workspace = self.workspace(name);
+        // Of an earlier workspace of this name that was deleted by other means than ours.
+        workspace.forget_saved().map_err(at(&workspace.loop_state))?;
+        Ok(workspace)
     }
 
     pub fn open(&self, name: &Name) -> Result<Workspace, WorkspaceError> {
-        let dir = self.workspaces.join(name);
-        match dir.join(".metadata.json").symlink_metadata() {
-            Ok(_) => Ok(Workspace { name: name.clone(), dir }),
+        let workspace = self.workspace(name);
+        match workspace.metadata_path().symlink_metadata() {
+            Ok(_) => Ok(workspace),
+            // An agent deleted it while it worked.
+            Err(_) if workspace.saved_metadata().is_some() => Ok(workspace),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(WorkspaceError::NotFound(name.clone()))
             }
-            Err(error) => Err(WorkspaceError::Io { path: dir, error }),
+            Err(error) => Err(WorkspaceError::Io { path: workspace.dir, error }),
         }
     }
 
@@ -129,6 +159,7 @@ impl WorkspaceDirectories {
         let gone = self.stage(&workspace.name)?;
         let inside = gone.join("workspace");
         std::fs::rename(&workspace.dir, &inside).map_err(at(&workspace.dir))?;
+        workspace.forget_saved().map_err(at(&workspace.loop_state))?;
         std::fs::remove_dir_all(&gone).map_err(at(&gone))
     }
 
@@ -188,21 +219,103 @@ impl Workspace {
         self.dir.join(crate::log::file_name(started))
     }
 
+    /// A copy in an empty directory, with a state of its own, for what must leave this one as it is.
+    pub fn copy_to(&self, dir: &Path) -> Result<Self, WorkspaceError> {
+        archive::copy(&self.dir, dir, &archive::PASSING)?;
+        Ok(Self { name: self.name.clone(), dir: dir.to_owned(), loop_state: dir.join(".loop") })
+    }
+
+    /// Where the lock, requests and copies of a loop are, out of reach of an agent that tidies up.
+    pub fn loop_state_dir(&self) -> &Path {
+        &self.loop_state
+    }
+
+    /// Makes that directory, readable for nobody else.
+    pub(crate) fn make_loop_state_dir(&self) -> io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.loop_state)
+    }
+
+    fn saved_metadata_path(&self) -> PathBuf {
+        self.loop_state.join("metadata.json")
+    }
+
+    /// What the last loop saved; `None` if none ran.
+    fn saved_metadata(&self) -> Option<Metadata> {
+        Metadata::load(&self.saved_metadata_path()).ok()
+    }
+
+    fn forget_saved(&self) -> io::Result<()> {
+        match std::fs::remove_file(self.saved_metadata_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The workspace's metadata. The user's file counts, unless a loop runs, whose agent could have
+    /// written it, or it cannot be read, because an agent destroyed it.
     pub fn metadata(&self) -> Result<Metadata, WorkspaceError> {
-        Ok(Metadata::load(&self.metadata_path())?)
+        let file = Metadata::load(&self.metadata_path());
+        let running = WorkspaceLock::holder(self).is_some();
+        match (self.saved_metadata(), file) {
+            (Some(saved), Ok(file)) if running => Ok(saved.with_settings_of(&file)),
+            (Some(saved), Err(_)) => Ok(saved),
+            (_, file) => Ok(file?),
+        }
     }
 
     /// Reads, changes and replaces the metadata.
     pub fn update(&self, change: impl FnOnce(&mut Metadata)) -> Result<Metadata, WorkspaceError> {
         let mut metadata = self.metadata()?;
         change(&mut metadata);
-        metadata.save(&self.metadata_path())?;
+        self.replace_metadata(&metadata)?;
         Ok(metadata)
+    }
+
+    fn replace_metadata(&self, metadata: &Metadata) -> Result<(), WorkspaceError> {
+        if self.saved_metadata_path().exists() {
+            metadata.without_settings().save(&self.saved_metadata_path())?;
+        }
+        Ok(metadata.save(&self.metadata_path())?)
+    }
+
+    /// A loop begins: its counters are saved where its agent does not get.
+    pub(crate) fn begin_loop(&self, metadata: &Metadata) -> Result<(), WorkspaceError> {
+        self.make_loop_state_dir().map_err(at(&self.loop_state))?;
+        Ok(metadata.without_settings().save(&self.saved_metadata_path())?)
+    }
+
+    /// Changes the metadata while a loop runs, and brings back what its agent deleted or destroyed.
+    /// `settings` and `instructions` are those that the loop began with; instructions that were
+    /// changed stay as they are, since they may be the user's for the next loop.
+    pub(crate) fn update_in_loop(
+        &self,
+        settings: &Metadata,
+        instructions: &str,
+        change: impl FnOnce(&mut Metadata),
+    ) -> Result<(), WorkspaceError> {
+        for dir in [self.dir.clone(), self.working_dir(), self.reports_dir()] {
+            std::fs::create_dir_all(&dir).map_err(at(&dir))?;
+        }
+        let path = self.instructions_path();
+        if path.symlink_metadata().is_err() {
+            files::replace(&path, instructions.as_bytes()).map_err(at(&path))?;
+        }
+        let mut metadata = match self.saved_metadata() {
+            Some(saved) => saved.with_settings_of(settings),
+            None => self.metadata()?,
+        };
+        change(&mut metadata);
+        self.replace_metadata(&metadata)
     }
 
     /// `None` when there are none, or nothing but white space.
     pub fn instructions(&self) -> Result<Option<String>, WorkspaceError> {
         self.text(&self.instructions_path())
+    }
+
+    pub fn write_instructions(&self, text: &str) -> Result<(), WorkspaceError> {
+        let path = self.instructions_path();
+        files::replace(&path, text.as_bytes()).map_err(at(&path))
     }
 
     pub fn status_instructions(&self) -> Result<Option<String>, WorkspaceError> {

@@ -1,9 +1,10 @@
 //! Archived workspaces.
 
 use jiff::Timestamp;
+use retake_agent::driver::recorded_loop;
 
+use super::checkpoints::Removal;
 use super::project::{AgentProject, named};
-use super::refs::Refs;
 use super::refused;
 use super::workspaces::{agreed, gone, held};
 use crate::term::{Column, Palette, Table};
@@ -58,11 +59,9 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
     match command {
         Command::Save { workspace, keep } => {
             let workspace = project.workspace(&workspace)?;
-            let mut refs = Refs::of(project)?;
             let lock = held(&workspace, "archive save")?;
             let archived =
                 directories.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
-            refs.archived(workspace.name(), &named(&archived.archive_name)?, keep);
             drop(lock);
             term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
         }
@@ -92,13 +91,7 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
         Command::Restore { archive, workspace } => {
             let archive = named(&archive)?;
             let workspace = workspace.as_deref().map(named).transpose()?;
-            let mut refs = Refs::of(project)?;
-            let archived = directories.archived(&archive).map_err(refused)?;
             let restored = directories.restore(&archive, workspace.as_ref()).map_err(refused)?;
-            // Under another name its iterations count from 1 again, and would not fit.
-            if restored.name().as_str() == archived.original_name {
-                refs.restored(&archive, restored.name());
-            }
             term::data(format!("✓ Workspace restored: {}\n", restored.name()).as_bytes())?;
         }
         Command::Show { archive, json } => {
@@ -120,9 +113,12 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
             let name = named(&archive)?;
             directories.archived(&name).map_err(refused)?;
             if force || agreed(&format!("Remove archive {name} for good?"))? {
-                let mut refs = Refs::of(project)?;
+                let mut removal = Removal::of(project)?;
+                let owner = recorded_loop::archived_checkpoint_owner(directories, &name);
                 directories.delete_archive(&name).map_err(refused)?;
-                gone(refs.archive_removed(&name))?;
+                if let Some(owner) = owner {
+                    gone(removal.remove(&owner))?;
+                }
                 term::data(format!("✓ Archive removed: {name}\n").as_bytes())?;
             }
         }

@@ -1,8 +1,9 @@
 //! The words of agent commands; many of them are given word for word by a specification.
 
 use retake_agent::adapters::AgentKind;
-use retake_agent::checkpoint::RollbackError;
+use retake_agent::checkpoint::CheckpointChoice;
 use retake_agent::driver::git_checkpoints::CheckpointError;
+use retake_agent::driver::rollback::RollbackError;
 use retake_agent::driver::{ReportError, StartError, TaskError};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
@@ -77,6 +78,15 @@ pub(super) fn start_error(error: &StartError) -> String {
         StartError::NoProcess(error) => words::no_process(error),
         StartError::RootRefused => root_refused().to_owned(),
         StartError::AgentNotFound { kind, command } => not_found(*kind, command),
+        StartError::Checkpoint(error) => checkpoint_error(error),
+        StartError::CheckpointsUnrecorded => {
+            "--checkpoint needs the record, which says what belongs to which iteration".to_owned()
+        }
+        StartError::RollbackInterrupted { target } => format!(
+            "a rollback to {} was interrupted, and the files are half of each; \
+             `retake agent rollback NAME` finishes it, `--undo` takes it back",
+            target.number
+        ),
         error => error.to_string(),
     }
 }
@@ -157,6 +167,10 @@ pub(super) fn completed(iterations: u32) -> String {
     format!("✓ Task completed successfully after {}", term::count(iterations.into(), "iteration"))
 }
 
+pub(super) fn already_complete(name: &Name) -> String {
+    format!("✓ {name} is already complete\n→ Run it once more: retake agent run {name} --again\n")
+}
+
 pub(super) fn items_remaining(remaining: u64) -> String {
     format!("({} remaining)", term::count(remaining, "item"))
 }
@@ -180,11 +194,45 @@ pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
 /// Why files could not be brought back.
 pub(super) fn checkpoint_error(error: &CheckpointError) -> String {
     match error {
-        CheckpointError::Rollback(RollbackError::None(_)) => {
-            format!("{error}; run it with --checkpoint")
+        CheckpointError::NoRepository(_) => {
+            format!("{error}; checkpoints are kept in git: run `git init` first")
         }
+        CheckpointError::NotRestored(_) => format!(
+            "{error}. Something changed them meanwhile: stop it, then call `rollback` again"
+        ),
         other => other.to_string(),
     }
+}
+
+pub(super) fn rollback_error(error: &RollbackError, name: &Name) -> String {
+    match error {
+        RollbackError::NoCheckpoints => no_checkpoints(name),
+        RollbackError::NoSuch { choice, known } => {
+            format!("{}; there are {known}", no_such_checkpoint(name, choice))
+        }
+        RollbackError::NothingToUndo => format!("{name} was not rolled back"),
+        RollbackError::NothingToFinish => {
+            format!("choose a checkpoint with --to; `retake agent checkpoints {name}` lists them")
+        }
+        RollbackError::Checkpoint(error) => checkpoint_error(error),
+        RollbackError::Journal { .. } => error.to_string(),
+    }
+}
+
+pub(super) fn no_such_iteration(name: &Name, number: u32) -> String {
+    format!("{name} has no iteration {number}; `retake agent show {name}` lists them")
+}
+
+pub(super) fn no_checkpoints(name: &Name) -> String {
+    format!("{name} has no checkpoints; run it with --checkpoint")
+}
+
+pub(super) fn no_such_checkpoint(name: &Name, choice: &CheckpointChoice) -> String {
+    format!("{name} has no checkpoint of {choice}")
+}
+
+pub(super) fn nothing_before(number: &str) -> String {
+    format!("there is no checkpoint before {number}")
 }
 
 pub(super) fn stagnation(iterations: u32) -> String {

@@ -1,9 +1,10 @@
 //! `retake agent`: a coding agent in a loop, its workspaces, and how to steer it.
 
 mod archive;
+mod checkpoints;
 mod messages;
+mod one_iteration;
 mod project;
-mod refs;
 mod run;
 mod screen;
 mod sessions;
@@ -70,7 +71,9 @@ enum Command {
     Resume(steer::Resumed),
     Tell(steer::Tell),
     Watch(steer::Watch),
-    Rollback(steer::Rollback),
+    Checkpoints(checkpoints::List),
+    Diff(checkpoints::Diff),
+    Rollback(checkpoints::Rollback),
 }
 
 pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -152,7 +155,9 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Resume(args) => steer::resume(&args, &project),
         Command::Tell(args) => steer::tell(&args, &project),
         Command::Watch(args) => steer::watch(&args, &project),
-        Command::Rollback(args) => steer::rollback(&args, &project),
+        Command::Checkpoints(args) => checkpoints::list(&args, &project),
+        Command::Diff(args) => checkpoints::diff(&args, &project),
+        Command::Rollback(args) => checkpoints::rollback(&args, &project),
     }
 }
 

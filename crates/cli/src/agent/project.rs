@@ -58,6 +58,7 @@ impl AgentProject {
             None => root.join(configured),
         };
         let directories = WorkspaceDirectories {
+            loop_state: project.store().ok().map(|store| store.join("agent")),
             workspaces: pick(&given.workspaces, &settings.directories.workspaces),
             templates: pick(&given.templates, &settings.directories.templates),
             archive: pick(&given.archive, &settings.directories.archive),
@@ -73,7 +74,7 @@ impl AgentProject {
     /// Says which directories are used.
     pub(super) fn tell_directories(&self) {
         let store = self.project.store().ok().map(Path::to_owned);
-        let WorkspaceDirectories { workspaces, templates, archive, global_templates } =
+        let WorkspaceDirectories { workspaces, templates, archive, global_templates, .. } =
             &self.directories;
         for (what, path) in [
             ("project", Some(&self.root)),

@@ -1,6 +1,8 @@
 //! `retake agent run`: the loop.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use super::messages;
 use super::project::{self, AgentProject};
 use super::refused;
 use super::screen::AgentScreen;
-use crate::{Exit, Failure, context};
+use crate::{Exit, Failure, context, term};
 
 /// Run the agent again and again until the task is complete, or something says stop
 #[derive(clap::Args, Default)]
@@ -87,6 +89,9 @@ pub(crate) struct Args {
     /// Keep the tree's state in git after each iteration, under refs/retake/
     #[arg(long)]
     checkpoint: bool,
+    /// Run a task that is complete already once more
+    #[arg(long)]
+    again: bool,
     /// Keep secrets in what is recorded
     #[arg(long)]
     no_redact: bool,
@@ -109,11 +114,23 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         dry_run: args.dry_run,
         no_redact: args.no_redact,
     };
+    let dry_run_dir = args.dry_run.then(DryRunDir::new).transpose()?;
+    let workspace = match &dry_run_dir {
+        Some(dir) => workspace.copy_to(&dir.0).map_err(refused)?,
+        None => workspace,
+    };
+    let metadata_then = metadata.clone();
     let mut task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
         .map_err(|error| refused(messages::task_error(&error, &name)))?;
     if !unsupported.is_empty() {
         let lines: Vec<_> = unsupported.iter().map(messages::unsupported).collect();
         return Err(refused(lines.join("\n")));
+    }
+    if !args.again && !args.dry_run && metadata_then.is_complete(task.instructions()) {
+        if level != Level::Quiet {
+            term::data(messages::already_complete(&name).as_bytes())?;
+        }
+        return Ok(Exit::OK);
     }
     task.offer = project.server_offer();
     let screen = Arc::new(AgentScreen::new(level));
@@ -125,6 +142,27 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         // A signal that came when the work was done is a signal all the same.
         Some(code) if !signals::asked().load(Ordering::Relaxed) => Ok(Exit::Code(code)),
         _ => Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT))),
+    }
+}
+
+/// Where the copy of a workspace is that a dry run works on; removed when dropped.
+struct DryRunDir(PathBuf);
+
+impl DryRunDir {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("retake-dry-run-{}", RunId::new()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        match made {
+            Ok(()) => Ok(Self(path)),
+            Err(source) => Err(Failure::File { action: "create", path, source }),
+        }
+    }
+}
+
+impl Drop for DryRunDir {
+    fn drop(&mut self) {
+        // It is nobody's, and in a directory that the system cleans up.
+        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 

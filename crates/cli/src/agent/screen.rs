@@ -67,6 +67,10 @@ impl AgentScreen {
             AgentStopReason::Stagnation => self.message(&messages::stagnation(stopped.idle)),
             AgentStopReason::Failed => {}
             AgentStopReason::VerifyFailed => self.error(messages::not_accepted()),
+            AgentStopReason::Interrupted | AgentStopReason::Stopped => {
+                self.message(&format!("Stopped: {}", messages::stop_reason(stopped.reason)));
+                self.message(&format!("→ Continue: retake agent run {}", stopped.workspace));
+            }
             other => self.message(&format!("Stopped: {}", messages::stop_reason(other))),
         }
     }
@@ -84,11 +88,18 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::IterationStarted { number } => {
                 self.message(&messages::running_iteration(number));
             }
+            AgentEvent::IterationEnded(iteration) => {
+                self.message(&display::iteration_line(iteration));
+            }
             AgentEvent::IterationFailed { number, why } => {
                 self.error(&format!("{}: {why}", messages::iteration_failed(number)));
             }
-            AgentEvent::PermissionsDenied { count } => {
-                self.message(&format!("⚠️ {} denied", term::count(count, "permission")));
+            AgentEvent::PermissionsDenied { count, tools } => {
+                let tools = tools.map_or_else(String::new, |tools| format!(": {tools}"));
+                self.message(&format!("⚠️ {} denied{tools}", term::count(count, "permission")));
+            }
+            AgentEvent::LingeringEnded { waited, .. } => {
+                self.message(&format!("⚠️ {}", display::lingering_ended(waited)));
             }
             AgentEvent::Status(completion) => self.status(completion),
             AgentEvent::Waiting { cause, remaining } => {
@@ -130,6 +141,12 @@ impl AgentDisplay for AgentScreen {
                 .error(&format!("a restart will not know how much of --max-time is used: {error}")),
             AgentEvent::NoCheckpoint { number, error } => {
                 self.error(&format!("no checkpoint of iteration {number}: {error}"));
+            }
+            AgentEvent::NotCovered { paths } => {
+                self.message(&format!(
+                    "⚠️ Checkpoints do not cover {}: repositories of their own",
+                    paths.join(", ")
+                ));
             }
             AgentEvent::MetadataNotWritten(error) => self.error(&error.to_string()),
         }

@@ -1,29 +1,32 @@
 //! `retake agent show`: where a workspace stands, and how it got there.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use retake_agent::display::time;
+use retake_agent::display::{self, time};
 use retake_agent::driver::recorded_loop::{self, RecordedLoop};
 use retake_agent::history::{History, HistorySummary, chart};
-use retake_agent::lock::WorkspaceLock;
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
-use retake_agent::workspace::WorkspaceStatus;
+use retake_agent::workspace::{WorkspaceLock, WorkspaceStatus};
 use retake_types::StopReason;
 use retake_types::loop_record::agent::{Iteration, IterationRow, IterationStatus, Mode, Spent};
 use serde::Serialize;
 
 use super::project::AgentProject;
-use super::{messages, refused};
-use crate::term::{Palette, Shade};
+use super::{messages, one_iteration, refused};
+use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
-/// Show a workspace: its status, its history, what it cost
+/// Show a workspace: its status, its iterations, what it cost; or one iteration in full
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
+    /// One iteration: its prompt, summary, error, tool calls, files, tests and run
+    #[arg(value_name = "N", conflicts_with_all = ["last", "status"])]
+    number: Option<u32>,
     /// Only the last N iterations
     #[arg(long, value_name = "N")]
     last: Option<usize>,
@@ -83,6 +86,12 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     if let Some(last) = args.last {
         picked.drain(..picked.len().saturating_sub(last));
     }
+    if let Some(number) = args.number {
+        let Some(iteration) = history.get(number) else {
+            return Err(refused(messages::no_such_iteration(workspace.name(), number)));
+        };
+        return one_iteration::show(iteration, project, args.json);
+    }
     if args.json {
         term::document(&Document {
             name: workspace.name().as_str(),
@@ -123,13 +132,15 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
         }
         Err(error) => text += &format!("says        {error}\n"),
     }
-    text += &totals(&summary, history.failure_streak());
+    text += &totals(&summary, &history);
     // Attempts that were no iterations, and verifications, were paid for as well.
     let Spent { cost_usd, tokens } = spent(&iterations, &loops);
     if tokens > 0 {
         text += &format!("spent       ${cost_usd:.2}, {}\n", term::count(tokens, "token"));
     }
     if !picked.is_empty() {
+        text.push('\n');
+        text += &table(&picked).render(term::width(), palette);
         text.push('\n');
         text += &chart(&picked, term::width().unwrap_or(100));
     }
@@ -144,8 +155,67 @@ fn spent(iterations: &[Iteration], loops: &[RecordedLoop]) -> Spent {
     total
 }
 
+/// One line per iteration.
+fn table(iterations: &[Iteration]) -> Table {
+    let mut table = Table::new([
+        Column::new("#").right(),
+        Column::new("STATUS"),
+        Column::new("TOOK").right(),
+        Column::new("COST").right().spare(3),
+        Column::new("FILES").spare(2),
+        Column::new("TESTS").spare(1),
+        Column::new("DENIED").right().spare(4),
+        Column::new("SUMMARY"),
+    ]);
+    let mut failing: BTreeSet<String> = BTreeSet::new();
+    for iteration in iterations {
+        let status = format!("{} {}", display::mark(iteration.status), iteration.status);
+        let shade = match iteration.status {
+            IterationStatus::Completed => Shade::Good,
+            IterationStatus::Failed | IterationStatus::TimedOut => Shade::Bad,
+            _ => Shade::Open,
+        };
+        let files = iteration.result.as_ref().map_or_else(String::new, |result| {
+            let count = iteration.changed_files().unwrap_or(0);
+            let (created, deleted) = (result.files_created.len(), result.files_deleted.len());
+            match (created, deleted) {
+                (0, 0) => count.to_string(),
+                _ => format!("{count} (+{created} -{deleted})"),
+            }
+        });
+        let tests = iteration.test_results().map_or_else(String::new, |tests| {
+            let now: BTreeSet<String> = tests.failing().map(|test| test.name.clone()).collect();
+            let new = now.difference(&failing).count();
+            failing = now;
+            match (tests.failed, new) {
+                (0, _) => format!("{} passed", tests.passed),
+                (failed, 0) => format!("{} passed, {failed} failed", tests.passed),
+                (failed, new) => format!("{} passed, {failed} failed ({new} new)", tests.passed),
+            }
+        });
+        let said = iteration.facts.error.as_deref();
+        let said = said.or_else(|| iteration.result.as_ref()?.summary.as_deref());
+        let said = said.unwrap_or_default().lines().next().unwrap_or_default();
+        table.row([
+            iteration.number.to_string().into(),
+            Cell::shaded(status, shade),
+            iteration
+                .duration_ms()
+                .map_or_else(String::new, |ms| time(Duration::from_millis(ms)))
+                .into(),
+            iteration.cost_usd().map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
+            files.into(),
+            tests.into(),
+            iteration.facts.denials.map_or_else(String::new, |count| count.to_string()).into(),
+            said.into(),
+        ]);
+    }
+    table
+}
+
 /// The summary of a history for people; what there was nothing of is left out.
-fn totals(summary: &HistorySummary, streak: u32) -> String {
+fn totals(summary: &HistorySummary, history: &History<'_>) -> String {
+    let streak = history.failure_streak();
     let mut ends = Vec::new();
     for (count, word) in [
         (summary.successful_iterations, "completed"),
@@ -172,9 +242,12 @@ fn totals(summary: &HistorySummary, streak: u32) -> String {
     if modified + created > 0 {
         text += &format!("files       {modified} modified, {created} created\n");
     }
-    if summary.total_tests_run > 0 {
-        let (passed, failed) = (summary.total_tests_passed, summary.total_tests_failed);
-        text += &format!("tests       {passed} passed, {failed} failed\n");
+    // Of the last run: a sum over iterations would count each test many times.
+    if let Some(last) = history.last(usize::MAX).find(|i| i.test_results().is_some())
+        && let Some(tests) = last.test_results()
+    {
+        let (line, number) = (display::tests_line(tests), last.number);
+        text += &format!("tests       {line} (iteration {number})\n");
     }
     text
 }

@@ -6,15 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
 use retake_agent::display;
-use retake_agent::driver::git_checkpoints::GitCheckpoints;
 use retake_agent::driver::recorded_loop;
-use retake_agent::lock::WorkspaceLock;
-use retake_agent::workspace::Workspace;
+use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_types::loop_record::agent::AgentEntry;
 
 use super::project::AgentProject;
-use super::workspaces::held;
-use super::{messages, refused};
+use super::refused;
 use crate::{Exit, Failure, term};
 
 const LOOK: Duration = Duration::from_millis(250);
@@ -168,31 +165,4 @@ fn line(entry: &AgentEntry) -> String {
             term::visible(&note).into_owned()
         }
     }
-}
-
-/// Make the project's files what they were after an iteration that was run with --checkpoint
-#[derive(clap::Args)]
-pub(super) struct Rollback {
-    /// The workspace
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// The iteration
-    #[arg(long, value_name = "N")]
-    to: u32,
-}
-
-pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, Failure> {
-    let workspace = project.workspace(&args.name)?;
-    let mut worker = project.worker()?;
-    let lock = held(&workspace, "rollback")?;
-    let restored = GitCheckpoints::new(&mut worker, &project.root, project.project.store()?)
-        .restore(workspace.name(), args.to);
-    drop(lock);
-    drop(worker.end());
-    let checkpoint = restored.map_err(|error| refused(messages::checkpoint_error(&error)))?;
-    let short = &checkpoint.commit[..12];
-    term::data(
-        format!("✓ Files are as after iteration {} ({short})\n", checkpoint.iteration).as_bytes(),
-    )?;
-    Ok(Exit::OK)
 }

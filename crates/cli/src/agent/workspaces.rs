@@ -1,17 +1,18 @@
 //! Workspaces: created, listed, reset, removed.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use retake_agent::driver::recorded_loop;
-use retake_agent::lock::WorkspaceLock;
 use retake_agent::notify::Events;
-use retake_agent::workspace::{Metadata, Workspace, WorkspaceStatus};
+use retake_agent::workspace::{Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
+use retake_runner::regular_file;
 use retake_types::loop_record::agent::Mode;
 use serde::Serialize;
 
+use super::checkpoints::Removal;
 use super::project::{self, AgentProject, named};
-use super::refs::Refs;
 use super::refused;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
@@ -40,9 +41,35 @@ pub(super) struct Init {
     /// Which events are notified, separated by commas [default: all]
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     notify_events: Vec<String>,
+    /// Take the task's description from a file, or from standard input with -
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// Print what was made as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The longest description of a task.
+const LONGEST_TASK: u64 = 16 << 20;
+
+/// Reads a task's description before anything is made.
+fn description(from: &Path) -> Result<String, Failure> {
+    let file = |source| Failure::File { action: "read", path: from.to_owned(), source };
+    let mut bytes = Vec::new();
+    if from == Path::new("-") {
+        std::io::stdin().lock().take(LONGEST_TASK + 1).read_to_end(&mut bytes).map_err(file)?;
+    } else {
+        let opened = regular_file::open(from).map_err(file)?;
+        opened.take(LONGEST_TASK + 1).read_to_end(&mut bytes).map_err(file)?;
+    }
+    if bytes.len() as u64 > LONGEST_TASK {
+        return Err(refused("--from: the description is longer than 16 MiB"));
+    }
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    match text.trim().is_empty() {
+        true => Err(refused(format!("--from: {} is empty", from.display()))),
+        false => Ok(text),
+    }
 }
 
 pub(super) fn init(args: &Init, project: &AgentProject) -> Result<Exit, Failure> {
@@ -70,9 +97,16 @@ pub(super) fn init(args: &Init, project: &AgentProject) -> Result<Exit, Failure>
         Events::parse(args.notify_events.iter().map(String::as_str)).map_err(refused)?;
         metadata.notify_events = Some(args.notify_events.clone());
     }
+    let task = args.from.as_deref().map(description).transpose()?;
     let workspace = project.directories.create(&name, &metadata).map_err(refused)?;
+    if let Some(task) = &task {
+        workspace.write_instructions(task).map_err(refused)?;
+    }
     if args.json {
         term::document(&metadata)?;
+    } else if task.is_some() {
+        term::data(format!("✓ Workspace created: {}\n", workspace.dir().display()).as_bytes())?;
+        term::data(format!("→ Run it: retake agent run {name}\n").as_bytes())?;
     } else {
         term::data(format!("✓ Workspace created: {}\n", workspace.dir().display()).as_bytes())?;
         term::data(format!("→ Describe the task: retake agent setup {name}\n").as_bytes())?;
@@ -182,7 +216,7 @@ pub(super) fn reset(args: &Reset, project: &AgentProject) -> Result<Exit, Failur
         Err(retake_store::Error::NoStore { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    workspace.update(Metadata::reset).map_err(refused)?;
+    workspace.update(|metadata| metadata.reset(Timestamp::now())).map_err(refused)?;
     term::data(format!("✓ Workspace reset: {}\n", args.name).as_bytes())?;
     Ok(Exit::OK)
 }
@@ -206,15 +240,18 @@ pub(super) fn clean(args: &Clean, project: &AgentProject) -> Result<Exit, Failur
     if !args.force && !confirmed(&format!("Remove workspace {}?", args.name))? {
         return Ok(Exit::OK);
     }
-    let mut refs = Refs::of(project)?;
+    let mut removal = Removal::of(project)?;
     let lock = held(&workspace, "clean")?;
     if args.no_archive {
+        let metadata = workspace.metadata().ok();
         project.directories.delete(&workspace).map_err(refused)?;
-        gone(refs.removed(workspace.name()))?;
+        if let Some(metadata) = metadata {
+            let owner = recorded_loop::checkpoint_owner(&workspace, &metadata);
+            gone(removal.remove(&owner))?;
+        }
     } else {
         let archived =
             project.directories.archive(&workspace, Timestamp::now(), false).map_err(refused)?;
-        refs.archived(workspace.name(), &named(&archived.archive_name)?, false);
         term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
     }
     drop(lock);

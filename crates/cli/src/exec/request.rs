@@ -161,8 +161,9 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
         mode: mode.unwrap_or_default(),
         paths: paths.collect(),
         sockets: sockets.collect(),
+        quarantine: args.given(ExecFlag::Quarantine),
     };
-    let rules = !request.paths.is_empty() || !request.sockets.is_empty();
+    let rules = !request.paths.is_empty() || !request.sockets.is_empty() || request.quarantine;
     if mode == Some(SandboxMode::Off) && rules {
         problems.note("--sandbox=off: there is no sandbox for its rules; leave them out");
     }

@@ -76,7 +76,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let stopped = signals::received();
     context::finish(worker.end(), &config);
     if let Some(signal) = stopped {
-        screen.interrupted("retake matrix bisect");
+        screen.interrupted(Some("retake matrix bisect"));
         return Ok(Exit::Signal(signal));
     }
     let answer = answer?;

@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use retake_matrix::config::CODE;
+use retake_matrix::export::MetricResults;
 use retake_matrix::plan::{ComparedPairs, Selector};
 use retake_matrix::stats::{Comparison, Gate, Reason};
 use serde::Serialize;
 
+use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View, percent};
+use super::words;
 use crate::{Exit, Failure, term};
 
 /// Say whether B is faster than A, slower, the same, or not sure
@@ -37,6 +40,8 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 /// The comparison asked for, and its parts where it has several.
@@ -54,6 +59,7 @@ struct Family<'a> {
 }
 
 pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?;
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
     for reference in args.fail_if.iter().filter_map(|gate| gate.against.as_ref()) {
@@ -69,17 +75,27 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             )));
         }
     }
+    let metrics: Vec<MetricResults> = match files.is_empty() {
+        true => Vec::new(),
+        false => vec![view.results(&samples, args.margin)],
+    };
+    if let Some(start) = samples.shell_start() {
+        term::say(&words::shell_start(start));
+    }
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
         let compared = ComparedPairs::of(&view.matrix, &args.fail_if, &HashSet::new());
         if compared.pairs.is_empty() {
             return Err(Failure::Usage("there are no two cells to compare".into()));
         }
         let family = samples.compare(&compared.pairs, args.margin, &view.resources);
+        let document = Family { comparisons: &family };
         if args.common.json {
-            term::document(&Family { comparisons: &family })?;
-        } else {
+            term::document(&document)?;
+        } else if !files.has_stdout() {
             tell(&family)?;
         }
+        let comparisons = Some(&family[..]);
+        files.write(&Answer { document: &document, metrics: &metrics, comparisons })?;
         advise(&family);
         let tripped = compared.tripped(&args.fail_if, &family);
         return Ok(fail(tripped.iter().map(|place| &family[*place])));
@@ -101,15 +117,18 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         }
         _ => samples.compare_with_whole(&pairs, args.margin, &view.resources, (a, b)),
     };
+    let document = Document { whole: &whole, cells: &cells };
     if args.common.json {
-        term::document(&Document { whole: &whole, cells: &cells })?;
-    } else {
+        term::document(&document)?;
+    } else if !files.has_stdout() {
         tell(std::slice::from_ref(&whole))?;
         for cell in &cells {
             term::data(format!("  {}\n", term::visible(&cell.sentence())).as_bytes())?;
         }
     }
-    advise(std::iter::once(&whole).chain(&cells));
+    let all: Vec<Comparison> = std::iter::once(&whole).chain(&cells).cloned().collect();
+    files.write(&Answer { document: &document, metrics: &metrics, comparisons: Some(&all) })?;
+    advise(&all);
     // What was asked for comes first; a part of it can be sure where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole)) {
         Exit::Code(0) => Ok(gate(&args.fail_if, &cells)),

@@ -44,16 +44,17 @@ impl EventScreen {
         &self.screen
     }
 
-    /// What is done when a signal ends it, and how to go on.
-    pub(super) fn interrupted(&self, command: &str) {
+    /// What is done when a signal ends it, and the command that goes on, if there is one.
+    pub(super) fn interrupted(&self, command: Option<&str>) {
         let finished = self.finished.load(Ordering::Relaxed);
         let done = match self.planned.load(Ordering::Relaxed) {
             0 => term::count(finished as u64, "run"),
             planned => format!("{finished} of {}", term::count(planned as u64, "run")),
         };
-        self.screen.line(&format!(
-            "Interrupted: {done} done and recorded. To continue, run the same command (`{command} …`) again."
-        ));
+        let again = command.map_or_else(String::new, |command| {
+            format!(" To continue, run the same command (`{command} …`) again.")
+        });
+        self.screen.line(&format!("Interrupted: {done} done and recorded.{again}"));
     }
 
     /// Shows notices above the live line.
@@ -327,6 +328,9 @@ impl From<MatrixError> for Failure {
             }
             MatrixError::NoCode => Self::Usage(format!("{error}; add code.refs")),
             MatrixError::SeveralValues { .. } => Self::Usage(format!("{error}, so name one")),
+            MatrixError::ShellNeeded { .. } => {
+                Self::Usage(format!("{error}; let it have one with --shell auto (shell: auto)"))
+            }
             MatrixError::NothingToCompare => Self::Usage(
                 "--until-sure compares cells, and there are no two that differ in one value".into(),
             ),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use retake_matrix::config::{CHROME, CODE};
+use retake_matrix::config::{CHROME, CODE, COMMAND, CommandConfig};
 use retake_matrix::driver::{MatrixProject, Resources};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
 use retake_matrix::plan::{Cell, FilterError, Matrix};
@@ -197,7 +197,7 @@ fn cell(
         axis.values = vec![value];
     }
     let cells = vec![Cell(vec![0; axes.len()].into())];
-    let keys = resources.identity.keys(&Matrix { axes, cells });
+    let keys = resources.identity.keys(&Matrix { axes, cells, commands: Vec::new() });
     keys.first().map(|key| (*key, shown)).ok_or_else(|| "it has no cell".to_owned())
 }
 
@@ -211,7 +211,11 @@ fn intent(
     let id: RunId = line.id.parse().map_err(|_| "its id is no UUID".to_owned())?;
     let position =
         LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: line.iteration };
-    let mut request = project.request(&project.config.command, &project.directory(), position);
+    let command = match &project.config.command {
+        CommandConfig::One(text) => text.clone(),
+        CommandConfig::Several(_) => axes.get(COMMAND).cloned().unwrap_or_default(),
+    };
+    let mut request = project.request(&command, &project.directory(), position);
     request.id = id;
     request.environment.unset.clear();
     let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -273,7 +277,7 @@ fn import_run(
     };
     let mut metrics = line.metrics.clone();
     metrics.entry("wall".to_owned()).or_insert(wall);
-    let measured = Measurements { metrics, planned: Some(planned), notes: Vec::new() };
+    let measured = Measurements { metrics, planned: Some(planned), ..Measurements::default() };
     let outcome = RunOutcome {
         duration_ms: line.duration_ms.max(1),
         stdout_raw_bytes: size(run.stdout.as_deref()),

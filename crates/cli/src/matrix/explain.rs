@@ -7,6 +7,7 @@ use retake_matrix::plan::baselines;
 use retake_matrix::stats::{Comparison, Criteria, summarise, value_text};
 use retake_matrix::table::Table;
 
+use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View, percent};
 use crate::{Exit, Failure, term};
 
@@ -23,20 +24,27 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 /// Of the resampling; the same numbers give the same answer.
 const SEED: u64 = 1;
 
 pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?;
     let view = View::open(&args.common, &args.filters, store)?;
     let samples = view.samples(&args.metric)?;
     let table = samples.table();
     let pairs = baselines(&view.matrix);
     let comparisons = samples.compare(&pairs, args.margin, &view.resources);
     let explanation = explained(&table, &comparisons, args.margin);
+    let metrics = [samples.results(&samples.rows(&pairs, &comparisons))];
+    files.write(&Answer { document: &explanation, metrics: &metrics, comparisons: None })?;
     if args.common.json {
         term::document(&explanation)?;
+    }
+    if args.common.json || files.has_stdout() {
         return Ok(Exit::OK);
     }
     let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table, samples.unit.as_deref()));

@@ -7,14 +7,17 @@ mod compare;
 mod events;
 mod exchange;
 mod explain;
+mod export_files;
 mod history;
 mod init;
+mod measure;
 mod open;
 mod remote;
 mod report;
 mod run;
 mod status;
 mod table;
+mod try_commands;
 mod words;
 
 use std::path::Path;
@@ -35,6 +38,7 @@ pub(crate) struct Args {
 enum Command {
     Init(init::Args),
     Run(Box<run::Args>),
+    Try(Box<try_commands::Args>),
     Status(status::Args),
     Compare(compare::Args),
     Explain(explain::Args),
@@ -54,6 +58,7 @@ pub(super) fn matrix(args: Args, store: Option<&Path>) -> Result<Exit, Failure> 
     let answered = match args.command {
         Command::Init(args) => init::init(&args),
         Command::Run(args) => run::run(&args, store),
+        Command::Try(args) => try_commands::try_commands(&args, store),
         Command::Status(args) => status::status(&args, store),
         Command::Compare(args) => compare::compare(&args, store),
         Command::Explain(args) => explain::explain(&args, store),

@@ -9,8 +9,9 @@ use retake_matrix::driver::{
     self, CommitChain, CommitLines, MatrixProject, MetricDefaults, RecordedResults, Resources,
     Samples, git_variables, mark_dead_loops_if_writable, read_loops,
 };
+use retake_matrix::export::MetricResults;
 use retake_matrix::history::CommitHistory;
-use retake_matrix::plan::Matrix;
+use retake_matrix::plan::{Matrix, baselines};
 use retake_matrix::stats::parse_percent;
 use retake_runner::config::Config;
 use retake_runner::project::Project;
@@ -104,10 +105,20 @@ pub(super) fn project(
     for warning in &matrix.warnings {
         term::say(warning);
     }
-    let here = here()?;
     if if_missing == IfMissing::Create {
         make_project()?;
     }
+    project_of(matrix, store, None)
+}
+
+/// The project of a matrix that was read, or made of a command line. `scratch` is where it keeps what
+/// it needs while it runs, if that is not the project's `.agent/`.
+pub(super) fn project_of(
+    matrix: MatrixConfig,
+    store: Option<&Path>,
+    scratch: Option<&Path>,
+) -> Result<(MatrixProject, Config), Failure> {
+    let here = here()?;
     let project = Project::find(&here, store)?;
     let config = Config::load(project.root.as_deref())?;
     if !config.execution.audit.enabled {
@@ -119,7 +130,10 @@ pub(super) fn project(
         file: matrix.file.clone(),
         config: matrix,
         context: context::run_context(&project, &config),
-        agent_directory: project.root.as_deref().unwrap_or(&here).join(".agent"),
+        agent_directory: match scratch {
+            Some(scratch) => scratch.to_owned(),
+            None => project.root.as_deref().unwrap_or(&here).join(".agent"),
+        },
         shared: None,
         unset: git_variables(),
         redact: true,
@@ -259,6 +273,13 @@ impl View {
     ) -> CommitHistory {
         let defaults = MetricDefaults::of(&self.project.config, metric);
         lines.history(recorded, metric, defaults, margin)
+    }
+
+    /// Everything that was measured, each cell with its change against the first of its axis.
+    pub(super) fn results(&self, samples: &Samples<'_>, margin: f64) -> MetricResults {
+        let pairs = baselines(&self.matrix);
+        let comparisons = samples.compare(&pairs, margin, &self.resources);
+        samples.results(&samples.rows(&pairs, &comparisons))
     }
 
     /// What the last run planned; a search plans neither order nor seed.

@@ -10,6 +10,7 @@ use retake_matrix::table::Table;
 use serde::Serialize;
 
 use super::explain::explained;
+use super::export_files::{self, Answer, Exports};
 use super::open::{Common, Filters, View, percent};
 use super::words;
 use crate::{Exit, Failure, term};
@@ -31,6 +32,8 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 #[derive(Serialize)]
@@ -41,6 +44,8 @@ struct Document<'a> {
 }
 
 pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let to_stdout = args.output == Path::new("-");
+    let files = args.exports.files(args.common.json || to_stdout)?;
     // Without a branch to follow there is no history, which the rest does not need.
     let (view, chain) = View::open_and(&args.common, &args.filters, store, |worker, project| {
         CommitChain::read(worker, project, "HEAD").ok()
@@ -60,15 +65,16 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     let html = render(&page);
     let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
-    if args.output == Path::new("-") {
+    let mut results = Vec::new();
+    for metric in metrics.iter().filter(|_| !files.is_empty()) {
+        results.push(view.results(&view.samples(metric)?, args.margin));
+    }
+    files.write(&Answer { document: &results, metrics: &results, comparisons: None })?;
+    if to_stdout {
         term::data(html.as_bytes())?;
         return Ok(Exit::OK);
     }
-    std::fs::write(&args.output, &html).map_err(|source| Failure::File {
-        action: "write",
-        path: args.output.clone(),
-        source,
-    })?;
+    export_files::write(&args.output, html.as_bytes())?;
     if args.common.json {
         term::document(&Document { file: &args.output, bytes: html.len(), metrics })?;
     } else {

@@ -11,6 +11,7 @@ use retake_types::loop_record::matrix::{CellKey, CellRole};
 use retake_types::{RunId, Stream};
 
 use super::events;
+use super::export_files::{Answer, Exports};
 use super::open::{Common, Filters, View};
 use crate::{Exit, Failure, term};
 
@@ -27,7 +28,12 @@ pub(super) struct Args {
     /// Show what failed, the end of what it said, and how to try it again
     #[arg(long, conflicts_with = "json")]
     failures: bool,
+    #[command(flatten)]
+    exports: Exports,
 }
+
+/// The margin of the changes in exported tables.
+const MARGIN: f64 = 0.02;
 
 pub(super) fn cells(view: &View) -> Vec<StatusCell> {
     let View { matrix, resources, keys, recorded, project, .. } = view;
@@ -43,23 +49,32 @@ pub(super) fn cells(view: &View) -> Vec<StatusCell> {
 }
 
 pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?;
     let view = View::open(&args.common, &args.filters, store)?;
-    let cells = cells(&view);
     let last = view.last_run();
+    let order = last.map_or_else(
+        || view.project.config.order.as_str().to_owned(),
+        |planned| planned.order.clone(),
+    );
+    let document = Status {
+        cells: cells(&view),
+        seed: last.map(|planned| planned.seed),
+        order,
+        unavailable: view.resources.unavailable.iter().map(ToString::to_string).collect(),
+        phase_failures: phase_failures(&view)?,
+    };
+    if !files.is_empty() {
+        let metrics = [view.results(&view.samples("wall")?, MARGIN)];
+        files.write(&Answer { document: &document, metrics: &metrics, comparisons: None })?;
+    }
     if args.common.json {
-        let order = last.map_or_else(
-            || view.project.config.order.as_str().to_owned(),
-            |planned| planned.order.clone(),
-        );
-        term::document(&Status {
-            cells,
-            seed: last.map(|planned| planned.seed),
-            order,
-            unavailable: view.resources.unavailable.iter().map(ToString::to_string).collect(),
-            phase_failures: phase_failures(&view)?,
-        })?;
+        term::document(&document)?;
         return Ok(Exit::OK);
     }
+    if files.has_stdout() {
+        return Ok(Exit::OK);
+    }
+    let cells = document.cells;
     let draw = if args.compact { compact } else { grid };
     term::data(term::visible_lines(&draw(&view.matrix.axes, &cells)).as_bytes())?;
     for (sha, refs) in view.resources.same_commits() {
@@ -86,12 +101,16 @@ fn failures(view: &View, cells: &[StatusCell]) -> Result<(), Failure> {
     for (place, cell) in cells.iter().enumerate().filter(|(_, cell)| cell.failed > 0) {
         // What was tried again and went well has not failed.
         let succeeded: HashSet<u64> =
-            cell.runs.iter().filter(|run| run.exit_code == 0).map(|run| run.iteration).collect();
+            cell.runs.iter().filter(|run| run.ok).map(|run| run.iteration).collect();
         let failed = cell.runs.iter().filter(|run| !succeeded.contains(&run.iteration));
         text += &format!("\n{}\n", view.name(place));
         for run in failed.clone() {
             let (number, code, id) = (run.iteration, run.exit_code, &run.id);
-            text += &format!("  #{number}  exit:{code}  retake runs logs {id}\n");
+            let missing = match &run.missing[..] {
+                [] => String::new(),
+                names => format!("  no number for {}", names.join(", ")),
+            };
+            text += &format!("  #{number}  exit:{code}{missing}  retake runs logs {id}\n");
         }
         if let Some(run) = failed.max_by_key(|run| run.timestamp) {
             for line in last_lines(view, &run.id)? {

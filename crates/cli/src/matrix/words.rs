@@ -1,6 +1,16 @@
-//! What disturbs a measurement, and what to do about it.
+//! What is to be known of a measurement: what disturbs it and what to do about it, and what is not part
+//! of it.
 
+use retake_matrix::stats::value_text;
 use retake_types::loop_record::matrix::Disturbance;
+
+/// That the start of a shell is not part of the numbers.
+pub(super) fn shell_start(ms: f64) -> String {
+    format!(
+        "the start of a shell, {}, is subtracted from wall, cpu, user and sys",
+        value_text(ms, Some("ms"))
+    )
+}
 
 pub(super) fn disturbance(disturbance: &Disturbance) -> String {
     match disturbance {

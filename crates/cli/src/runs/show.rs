@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::quote;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_store::{Store, StoredRunTree};
 use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State, Stream};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::effects;
 use crate::record::Record;
 use crate::term::{Palette, visible};
-use crate::{Exit, Failure, record, term, words};
+use crate::{Exit, Failure, denied, record, term, words};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -201,6 +201,16 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             facts.add("sandbox", &format!("{mode}: {}, {landlock}", report.level.as_str()));
             for promise in &report.dropped {
                 facts.add("not kept", &promise.to_string());
+            }
+            for file in report.left_for_host.iter().flat_map(|left| &left.files) {
+                facts.add("left", &denied::left_line(file));
+            }
+            let (denied, unlisted) = denied_text::lines(report, &intent.request.directory());
+            for line in denied {
+                facts.add("denied", &line.what);
+            }
+            if unlisted > 0 {
+                facts.add("denied", &format!("{} more", term::count(unlisted, "time")));
             }
         }
         if let Some(ran_on) = &outcome.ran_on {

@@ -139,3 +139,79 @@ fn completion_at_the_last_iteration_is_completion() {
     assert_eq!(sandbox.run_agent(&["-m", "1", "--fail-incomplete"]).code, 0);
     assert_eq!(sandbox.stop_reason(), "completed");
 }
+
+#[test]
+fn a_complete_task_is_not_run_again_unasked() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; complete; result"]);
+    let dir = sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&["--no-delay"]).code, 0);
+    let called = sandbox.run_agent(&["--no-delay"]);
+    assert_eq!((called.code, sandbox.calls()), (0, 1), "{}", called.snapshot());
+    assert!(called.stdout.contains("task is already complete"), "{}", called.snapshot());
+    assert_eq!(sandbox.run_agent(&["--no-delay", "--again"]).code, 0);
+    assert_eq!(sandbox.calls(), 2);
+    // Other instructions are another task.
+    std::fs::write(dir.join("INSTRUCTIONS.md"), "Something else.\n").unwrap();
+    assert_eq!(sandbox.run_agent(&["--no-delay"]).code, 0);
+    assert_eq!(sandbox.calls(), 3);
+}
+
+#[test]
+fn a_dry_run_leaves_the_workspace_as_it_was() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; complete; result"]);
+    let dir = sandbox.workspace("task", &[]);
+    let files = || {
+        let mut all: Vec<(String, Vec<u8>)> = std::fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_file())
+            .map(|path| (path.display().to_string(), std::fs::read(&path).unwrap()))
+            .collect();
+        all.sort();
+        all
+    };
+    let before = files();
+    let called = sandbox.run_agent(&["--no-delay", "--dry-run"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert!(called.stdout.contains("completed successfully after 3"), "{}", called.snapshot());
+    assert_eq!(files(), before);
+    assert_eq!(sandbox.run_agent(&["--no-delay"]).code, 0);
+    assert_eq!((sandbox.calls(), sandbox.statuses().as_str()), (1, "1 completed"));
+}
+
+#[test]
+fn what_an_earlier_iteration_said_is_not_repeated() {
+    let sandbox = Sandbox::new();
+    sandbox.agent(
+        "",
+        &[
+            "start; status '{\"complete\":false,\"summary\":\"did a\",\"progress\":{\"completed\":1,\"total\":9}}'; result",
+            "start; failed 400 broken",
+            // The same words again are said again.
+            "start; status '{\"complete\":false,\"summary\":\"did a\",\"progress\":{\"completed\":1,\"total\":9}}'; result",
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    sandbox.run_agent(&["--no-delay", "-m", "3", "--max-failures", "5"]);
+    let shown = sandbox.shown();
+    let iterations = shown["iterations"].as_array().unwrap();
+    let summaries: Vec<_> = iterations.iter().map(|i| i["summary"].as_str()).collect();
+    assert_eq!(summaries, [Some("did a"), None, Some("did a")], "{shown}");
+    let remaining: Vec<_> =
+        sandbox.logs().lines().filter(|l| l.starts_with("Remaining")).map(str::to_owned).collect();
+    assert_eq!(remaining, ["Remaining: 8", "Remaining: unknown", "Remaining: 8"]);
+}
+
+#[test]
+fn an_agent_that_says_it_was_aborted_has_failed() {
+    let sandbox = Sandbox::new();
+    let aborted = r#"start; printf '{"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_tools","total_cost_usd":0,"session_id":"s"}\n'"#;
+    sandbox.agent("", &[aborted, "start; complete; result"]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["--no-delay", "--max-failures", "2"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(sandbox.statuses(), "1 failed, 2 completed");
+    assert!(called.stderr.contains("not by retake"), "{}", called.snapshot());
+}

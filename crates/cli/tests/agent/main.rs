@@ -7,6 +7,7 @@ mod common;
 #[path = "../common/model.rs"]
 mod model;
 
+mod checkpoints;
 mod completion;
 mod gate;
 mod notifications;

@@ -316,7 +316,77 @@ fn root_is_refused_before_the_first_iteration() {
     assert!(argv.contains("--dangerously-skip-permissions"));
     // Never kept.
     assert!(!sandbox.metadata().to_string().contains("dangerously"));
-    assert_eq!(sandbox.run_agent(&[]).code, 0);
+    assert_eq!(sandbox.run_agent(&["--again"]).code, 0);
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-2")).unwrap();
     assert!(!argv.contains("dangerously"));
+}
+
+/// An agent that tidies up too much must not end its own loop, nor let a second one begin.
+#[test]
+fn an_agent_that_destroys_its_workspace_goes_on() {
+    for destruction in [
+        "echo {} > $RETAKE_WORKSPACE_PATH/.metadata.json",
+        "rm -rf $RETAKE_WORKSPACE_PATH/.control $RETAKE_WORKSPACE_PATH/.lock",
+        "rm -rf $RETAKE_WORKSPACE_PATH",
+        "git -C $PWD clean -qfdx; rm -rf $RETAKE_WORKSPACE_PATH",
+        "sed -i 's/\"maxIterations\": [0-9]*/\"maxIterations\": 1000/' $RETAKE_WORKSPACE_PATH/.metadata.json",
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.git(&["init", "-q", "-b", "main"]);
+        let step = format!(
+            "start; {destruction}; touch \"$dir/at-$n\"; \
+             while [ ! -e \"$dir/go-$n\" ]; do sleep 0.02; done; \
+             mkdir -p $RETAKE_WORKSPACE_PATH; progress $n 9; result"
+        );
+        sandbox.agent("", &[&step]);
+        let dir = sandbox.workspace("task", &["--max-iterations", "2"]);
+        let instructions = std::fs::read_to_string(dir.join("INSTRUCTIONS.md")).unwrap();
+        let running = sandbox.start_agent(&["--no-delay"]);
+        sandbox.awaited("at-1");
+        let second = sandbox.run_agent(&["--no-delay"]);
+        assert_eq!(second.code, 1, "{destruction}: {}", second.snapshot());
+        assert_eq!(sandbox.calls(), 1, "{destruction}: {}", second.snapshot());
+        for call in [1, 2] {
+            std::fs::write(sandbox.agent_dir().join(format!("go-{call}")), "").unwrap();
+        }
+        let called = running.end();
+        assert_eq!(called.code, 0, "{destruction}: {}", called.snapshot());
+        assert_eq!(sandbox.statuses(), "1 completed, 2 completed", "{destruction}");
+        let metadata = sandbox.metadata();
+        assert_eq!(
+            (&metadata["executionIterations"], &metadata["maxIterations"], &metadata["name"]),
+            (&2.into(), &2.into(), &"task".into()),
+            "{destruction}"
+        );
+        assert_eq!(
+            std::fs::read_to_string(dir.join("INSTRUCTIONS.md")).unwrap(),
+            instructions,
+            "{destruction}"
+        );
+    }
+}
+
+/// The loop and its agent died with the metadata destroyed: the next run rebuilds it.
+#[test]
+fn destroyed_metadata_is_rebuilt() {
+    let sandbox = Sandbox::new();
+    sandbox.agent(
+        "",
+        &[
+            "start; progress 1 9; result",
+            "start; echo {} > $RETAKE_WORKSPACE_PATH/.metadata.json; touch \"$dir/at\"; sleep 1000",
+            "start; complete; result",
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    let running = sandbox.start_agent(&["--no-delay"]);
+    sandbox.awaited("at");
+    running.signal(libc::SIGKILL);
+    running.end();
+    let listed = sandbox.retake(&["agent", "list", "--json"]).json();
+    assert_eq!((&listed[0]["name"], &listed[0]["problem"]), (&"task".into(), &().into()));
+    let called = sandbox.run_agent(&["--no-delay"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted, 3 completed");
+    assert_eq!(sandbox.metadata()["name"], "task");
 }

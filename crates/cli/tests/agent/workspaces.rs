@@ -293,13 +293,15 @@ fn layers_reach_the_loop() {
     assert_eq!(ok(&sandbox, &["run", "task"]).stdout, "");
     ok(&sandbox, &["config", "-w", "task", "outputLevel", "progress"]);
     ok(&sandbox, &["config", "-w", "task", "args", "--from-workspace"]);
-    assert!(ok(&sandbox, &["run", "task"]).stdout.contains("Running iteration"));
+    assert!(ok(&sandbox, &["run", "task", "--again"]).stdout.contains("Running iteration"));
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-2")).unwrap();
     assert!(argv.starts_with("--from-workspace\n"), "{argv}");
-    let called =
-        sandbox.retake_with(&[("RETAKE_AGENT__OUTPUTLEVEL", "quiet")], &["agent", "run", "task"]);
-    assert_eq!(called.stdout, "");
-    assert!(ok(&sandbox, &["run", "task", "--output", "progress"]).stdout.contains("Running"));
+    for again in [&["agent", "run", "task"][..], &["agent", "run", "task", "--again"]] {
+        let called = sandbox.retake_with(&[("RETAKE_AGENT__OUTPUTLEVEL", "quiet")], again);
+        assert_eq!(called.stdout, "");
+    }
+    let called = ok(&sandbox, &["run", "task", "--output", "progress", "--again"]);
+    assert!(called.stdout.contains("Running"));
 }
 
 #[test]
@@ -393,7 +395,7 @@ fn the_flags_that_all_commands_have() {
         assert!(called.stderr.contains(&place.display().to_string()), "{}", called.snapshot());
         assert!(ok(&sandbox, &["list"]).stderr.is_empty());
     }
-    for words in [&["--verbose", "run", "task"][..], &["run", "task", "--verbose"]] {
+    for words in [&["--verbose", "run", "task"][..], &["run", "task", "--verbose", "--again"]] {
         assert!(ok(&sandbox, words).stdout.contains("I look around"));
     }
     refused(&sandbox, &["--verbose", "run", "task", "-q"]);
@@ -401,4 +403,75 @@ fn the_flags_that_all_commands_have() {
     for words in [&["--version"][..], &["list", "--version"], &["run", "--version"]] {
         assert!(ok(&sandbox, words).stdout.trim_end().ends_with(version));
     }
+}
+
+#[test]
+fn a_task_comes_from_a_file_or_standard_input() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; complete; result"]);
+    let file = sandbox.file("task.md", "Mend the roof.\n");
+    ok(&sandbox, &["init", "one", "--from", file.to_str().unwrap()]);
+    let mut command = sandbox.command(crate::common::RETAKE);
+    command.args(["agent", "init", "two", "--from", "-"]);
+    command.stdin(std::fs::File::open(&file).unwrap());
+    assert_eq!(crate::common::called(&mut command).code, 0);
+    for name in ["one", "two"] {
+        let path = sandbox.project().join(format!(".agent/workspaces/{name}/INSTRUCTIONS.md"));
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "Mend the roof.\n");
+        assert_eq!(sandbox.retake(&["agent", "run", name]).code, 0);
+    }
+    // Nothing is made of a description that cannot be read.
+    sandbox.file("empty", " \n");
+    refused(&sandbox, &["init", "three", "--from", "empty"]);
+    refused(&sandbox, &["init", "three", "--from", "missing"]);
+    assert!(!sandbox.project().join(".agent/workspaces/three").exists());
+}
+
+#[test]
+fn the_morning_after() {
+    let sandbox = Sandbox::new();
+    sandbox.git(&["init", "-q"]);
+    let tests = r#"tool Bash '{"command":"cargo test"}'; returned 'running 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n    b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s' true"#;
+    let grep = r#"tool Bash '{"command":"grep -r result ."}'; returned 'test result: ok. 900 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s' false"#;
+    sandbox.agent(
+        "",
+        &[
+            &format!("start; echo a > made; {tests}; {grep}; status '{{\"complete\":false,\"summary\":\"half of it\\\\nand more\"}}'; result 0.42"),
+            "start; failed 400 'the door is stuck'",
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["--no-delay", "-m", "2"]);
+    assert!(
+        called.stdout.contains("✓ 1  1 file  1 passed, 1 failed  $0.42  "),
+        "{}",
+        called.snapshot()
+    );
+    assert!(called.stdout.contains("✗ 2  0 files"), "{}", called.snapshot());
+    let shown = ok(&sandbox, &["show", "task"]).stdout;
+    let row = |start: &str| {
+        let found = shown.lines().find(|line| line.trim_start().starts_with(start));
+        found.unwrap_or_else(|| panic!("{start} in {shown}")).to_owned()
+    };
+    let first = row("1  ✓ completed");
+    for part in ["$0.42", "1 (+1 -0)", "1 passed, 1 failed (1 new)", "half of it"] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    assert!(row("2  ✗ failed").contains("the door is stuck"), "{shown}");
+    assert!(shown.contains("tests       1 passed, 1 failed (iteration 1)"), "{shown}");
+    let full = ok(&sandbox, &["show", "task", "1"]).stdout;
+    for part in [
+        "half of it",
+        "and more",
+        "A made",
+        "Command: cargo test",
+        "failing tests",
+        "retake runs show",
+    ] {
+        assert!(full.contains(part), "{part}: {full}");
+    }
+    let json = sandbox.retake(&["agent", "show", "task", "2", "--json"]).json();
+    assert_eq!(json["error"], "the door is stuck");
+    assert!(json["prompt"].as_str().unwrap().len() > 10);
+    refused(&sandbox, &["show", "task", "9"]);
 }

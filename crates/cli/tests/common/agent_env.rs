@@ -142,6 +142,15 @@ impl Sandbox {
         paths.iter().map(|path| std::fs::read_to_string(path).expect("read")).collect()
     }
 
+    /// A file that a workspace's loop keeps beside the record.
+    pub(crate) fn loop_state(&self, workspace: &str, file: &str) -> Option<String> {
+        let dirs = std::fs::read_dir(self.store().join("agent")).ok()?;
+        let start = format!("{workspace}-");
+        let dir =
+            dirs.flatten().find(|dir| dir.file_name().to_string_lossy().starts_with(&start))?;
+        std::fs::read_to_string(dir.path().join(file)).ok()
+    }
+
     /// A loop that runs beside the test.
     pub(crate) fn start_agent(&self, options: &[&str]) -> Running {
         let child = self

@@ -6,6 +6,7 @@
 mod common;
 
 mod confined;
+mod denied;
 mod effects;
 mod escapes;
 mod faults;

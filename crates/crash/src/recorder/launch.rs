@@ -27,7 +27,8 @@ pub(super) struct WorkloadLaunch<'a> {
     pub(super) stderr: Option<RawFd>,
     /// Kept open in the workload under their numbers.
     pub(super) inherit: &'a [RawFd],
-    pub(super) filter: Vec<libc::sock_filter>,
+    /// None where every call stops.
+    pub(super) filter: Option<Vec<libc::sock_filter>>,
 }
 
 struct Prepared {
@@ -160,7 +161,9 @@ fn child(
         {
             give_up(PREPARE);
         }
-        if !install(&launch.filter) {
+        if let Some(filter) = &launch.filter
+            && !install(filter)
+        {
             give_up(FILTER);
         }
         let mut code = libc::ENOENT;
@@ -178,6 +181,39 @@ fn child(
         *libc::__errno_location() = code;
         give_up(EXECUTE)
     }
+}
+
+/// Whether a filter that stops calls for a tracer would not be asked: outside of this process there
+/// is one that notifies somebody of calls, as in a sandbox that tells what it denies, and of two
+/// answers the kernel takes that one.
+pub(super) fn filter_is_overruled() -> bool {
+    // There can be only one listener, so where another one is refused there is one. A filter is a
+    // matter of one thread, and this one ends right away.
+    let attempt = std::thread::spawn(|| {
+        let mut allow = [libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        }];
+        let program = libc::sock_fprog { len: 1, filter: allow.as_mut_ptr() };
+        // SAFETY: the program lives during the calls; a descriptor is new and ours alone.
+        unsafe {
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
+                return false;
+            }
+            let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+            let program = &raw const program;
+            let listener =
+                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, program);
+            let errno = io::Error::last_os_error().raw_os_error();
+            if listener >= 0 {
+                drop(OwnedFd::from_raw_fd(listener as RawFd));
+            }
+            listener < 0 && errno == Some(libc::EBUSY)
+        }
+    });
+    attempt.join().unwrap_or(false)
 }
 
 /// Whether the filter is in force. Async-signal-safe.

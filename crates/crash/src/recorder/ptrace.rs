@@ -41,6 +41,7 @@ struct Info {
     union: [u64; 8],
 }
 
+const ENTRY: u8 = 1;
 const EXIT: u8 = 2;
 const SECCOMP: u8 = 3;
 
@@ -105,6 +106,18 @@ pub(super) fn stopped(pid: pid_t) -> io::Result<Option<StoppedCall>> {
     }))
 }
 
+/// The call that a task is about to make, and its architecture; none if it is not at the beginning
+/// of one.
+pub(super) fn entered(pid: pid_t) -> io::Result<Option<(StoppedCall, u32)>> {
+    let info = match info(pid) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        info => info?,
+    };
+    let [number, a, b, c, d, e, f, _] = info.union;
+    let call = StoppedCall { number: number as i64, arguments: [a, b, c, d, e, f], reason: 0 };
+    Ok((info.op == ENTRY).then_some((call, info.arch)))
+}
+
 /// What the call returned, negative for an error.
 pub(super) fn returned(pid: pid_t) -> io::Result<Option<i64>> {
     let info = match info(pid) {
@@ -121,6 +134,7 @@ pub(super) enum Event {
     Killed(c_int),
     /// The filter stopped a call at its beginning.
     CallBegins,
+    /// A call ends; or begins, where the kernel stops at every call.
     CallEnds,
     /// A task began a new one.
     NewTask,

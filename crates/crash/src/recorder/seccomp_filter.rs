@@ -81,6 +81,38 @@ pub(super) fn program(calls: &[Syscall]) -> Vec<sock_filter> {
     program
 }
 
+/// Why a call stops, as the program would answer: for a recorder that the kernel stops at every
+/// call, because the program would not be asked. `None` for a call that goes on.
+pub(super) fn reason(
+    calls: &[Syscall],
+    arch: u32,
+    number: i64,
+    arguments: &[u64; 6],
+) -> Option<u32> {
+    if arch != ARCHITECTURE {
+        return Some(OTHER_ARCHITECTURE);
+    }
+    let mut listed = calls.iter().filter(|call| call.number == number).peekable();
+    if listed.peek().is_some() {
+        return listed.any(|call| holds(call.when, arguments)).then_some(LISTED);
+    }
+    let number = number as u32;
+    if OTHER_ABI.is_some_and(|bit| number >= bit) {
+        return Some(OTHER_ARCHITECTURE);
+    }
+    (number > NEWEST as u32).then_some(UNKNOWN)
+}
+
+fn holds(when: StopCondition, arguments: &[u64; 6]) -> bool {
+    let low = |argument: usize| arguments[argument] as u32;
+    match when {
+        StopCondition::Always => true,
+        StopCondition::Bits { argument, mask } => low(argument) & mask != 0,
+        StopCondition::Masked { argument, mask, value } => low(argument) & mask == value,
+        StopCondition::Equals { argument, value } => low(argument) == value,
+    }
+}
+
 /// Stops if the test holds, and continues after its steps if not. Flags live in the low halves.
 fn test(when: StopCondition) -> Vec<sock_filter> {
     let load = |argument: usize| step(LOAD, ARGUMENTS + 8 * argument as u32, 0, 0);
@@ -152,5 +184,24 @@ mod tests {
         assert_eq!(asked(libc::SYS_ioctl, [3, 0x4020_940d, 0, 0, 0, 0]), stopped);
         assert_eq!(asked(NEWEST + 1, [0; 6]), stopped | UNKNOWN);
         assert_eq!(answer(&program, 0x4000_0003, 4, [0; 6]), stopped | OTHER_ARCHITECTURE);
+    }
+
+    #[test]
+    fn stopping_at_every_call_picks_the_same_ones() {
+        let calls = table();
+        let program = program(&calls);
+        let values = [0, 1, 2, 0o100, 0o1000, 0x20, 0x21, 0x5401, 0x4020_940d, u64::MAX];
+        for number in (0..=NEWEST + 10).chain([0x4000_0001]) {
+            for value in values {
+                for arch in [ARCHITECTURE, 0x4000_0003] {
+                    let arguments = [value; 6];
+                    let answered = answer(&program, arch, number as u32, arguments);
+                    let stopped = answered & 0xffff_0000 == libc::SECCOMP_RET_TRACE;
+                    let expected = stopped.then_some(answered & 0xffff);
+                    let found = reason(&calls, arch, number, &arguments);
+                    assert_eq!(found, expected, "{number} with {value}");
+                }
+            }
+        }
     }
 }

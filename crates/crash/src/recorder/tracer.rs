@@ -48,7 +48,10 @@ pub(super) struct Tracer {
     devices: HashMap<u64, u64>,
     /// What descriptors are open on, as long as there is one task and it changes none of them.
     opened: HashMap<i32, OpenFile>,
+    table: Vec<Syscall>,
     calls: HashMap<i64, Syscall>,
+    /// The kernel stops at every call, since a filter would not be asked.
+    every_call: bool,
     tasks: HashMap<pid_t, Task>,
     appeared: u32,
     pub(super) pin: Option<CpuPin>,
@@ -90,14 +93,22 @@ pub enum WorkloadOutcome {
 }
 
 impl Tracer {
-    pub(super) fn new(root: &OwnedFd, nodes: Nodes, stdout: Option<FileId>) -> io::Result<Self> {
+    pub(super) fn new(
+        root: &OwnedFd,
+        nodes: Nodes,
+        stdout: Option<FileId>,
+        every_call: bool,
+    ) -> io::Result<Self> {
+        let table = table();
         Ok(Self {
             nodes,
             device: FileStatus::of_descriptor(root.as_raw_fd())?.id.device,
             plain: has_plain_numbers(root),
             devices: HashMap::new(),
             opened: HashMap::new(),
-            calls: table().into_iter().map(|call| (call.number, call)).collect(),
+            calls: table.iter().map(|call| (call.number, *call)).collect(),
+            table,
+            every_call,
             tasks: HashMap::new(),
             appeared: 0,
             pin: None,
@@ -169,6 +180,11 @@ impl Tracer {
                 self.call_begins(pid, stopped)
             }
             Event::CallEnds => {
+                if self.every_call
+                    && let Some((call, arch)) = ptrace::entered(pid).map_err(system)?
+                {
+                    return self.call_entered(pid, call, arch);
+                }
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
                 if let Some(pending) = pending {
                     let Some(result) = ptrace::returned(pid).map_err(system)? else {
@@ -184,7 +200,7 @@ impl Tracer {
                         return Err(RecordError::TooLarge { what, most: MAX_BYTES });
                     }
                 }
-                ptrace::resume(pid, 0).map_err(system)?;
+                self.resume(pid, 0).map_err(system)?;
                 self.release(pid)
             }
             Event::NewTask => {
@@ -192,20 +208,20 @@ impl Tracer {
                 if let Ok(new) = ptrace::message(pid) {
                     self.appear(new as pid_t);
                 }
-                ptrace::resume(pid, 0).map_err(system)
+                self.resume(pid, 0).map_err(system)
             }
             Event::Executed => {
                 self.reopened(None);
                 self.executed(pid)?;
-                ptrace::resume(pid, 0).map_err(system)
+                self.resume(pid, 0).map_err(system)
             }
             Event::RunOutcome => {
                 self.outcome(pid)?;
-                ptrace::resume(pid, 0).map_err(system)
+                self.resume(pid, 0).map_err(system)
             }
             Event::Resumed => {
                 self.appear(pid);
-                ptrace::resume(pid, 0).map_err(system)
+                self.resume(pid, 0).map_err(system)
             }
             Event::GroupStop => ptrace::stay_stopped(pid).map_err(system),
             Event::Signal(signal) => {
@@ -213,9 +229,30 @@ impl Tracer {
                 if in_call {
                     ptrace::resume_to_exit(pid, signal).map_err(system)
                 } else {
-                    ptrace::resume(pid, signal).map_err(system)
+                    self.resume(pid, signal).map_err(system)
                 }
             }
+        }
+    }
+
+    /// Resumes a task until the next stop that matters.
+    fn resume(&self, pid: pid_t, signal: i32) -> io::Result<()> {
+        match self.every_call {
+            true => ptrace::resume_to_exit(pid, signal),
+            false => ptrace::resume(pid, signal),
+        }
+    }
+
+    /// Does what the filter does elsewhere.
+    fn call_entered(
+        &mut self,
+        pid: pid_t,
+        call: StoppedCall,
+        arch: u32,
+    ) -> Result<(), RecordError> {
+        match seccomp_filter::reason(&self.table, arch, call.number, &call.arguments) {
+            Some(reason) => self.call_begins(pid, StoppedCall { reason, ..call }),
+            None => ptrace::resume_to_exit(pid, 0).map_err(refused),
         }
     }
 
@@ -239,7 +276,7 @@ impl Tracer {
                 });
             }
         };
-        let Some(pending) = pending else { return ptrace::resume(pid, 0).map_err(system) };
+        let Some(pending) = pending else { return self.resume(pid, 0).map_err(system) };
         if pending.exclusive {
             if self.holder.is_some() {
                 self.waiting.push_back((pid, stopped));

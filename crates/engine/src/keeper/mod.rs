@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use protocol::{KeeperOrder, RawUsage, SharedBlock};
-use retake_sandbox::Confinement;
+use retake_sandbox::{Confinement, DenialWatch, Entered};
 use retake_types::{SandboxFailure, SandboxPart, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 use serve::{KeeperInheritance, Scratch};
@@ -139,6 +139,8 @@ pub struct Keeper {
     kept: Vec<i32>,
     /// What it and everything it starts is confined by.
     confinement: Option<Confinement>,
+    /// Sees what of it is denied.
+    denials: Option<DenialWatch>,
     /// For the next run.
     death_mark: Option<OwnedFd>,
 }
@@ -236,7 +238,9 @@ impl Keeper {
         loop {
             let socket = self.socket();
             match syscalls::receive::<protocol::RawReport>(socket) {
-                Received::Message(protocol::RawReport::Confined, _) => return Ok(()),
+                Received::Message(protocol::RawReport::Confined { notified }, fds) => {
+                    return if notified { self.watch_denials(fds) } else { Ok(()) };
+                }
                 Received::Message(protocol::RawReport::NotConfined(failure), _) => {
                     let explain = |confinement: &Confinement| confinement.explain(failure);
                     let failure = self.confinement.as_ref().map(explain);
@@ -264,9 +268,29 @@ impl Keeper {
         }
     }
 
+    /// Begins to answer the notifications of a confined keeper: unanswered, its calls would fail.
+    fn watch_denials(&mut self, fds: [RawFd; MAX_FDS]) -> Result<(), ConfineError> {
+        // SAFETY: came with the message; ours alone.
+        let owned = |fd: RawFd| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
+        // None arrives when this program has no descriptor to spare.
+        let (Some(listener), Some(root)) = (owned(fds[0]), owned(fds[1])) else {
+            return Err(ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE)));
+        };
+        if let Some(confinement) = &self.confinement {
+            let watch = confinement.watch(Entered { listener, root });
+            self.denials = Some(watch.map_err(ConfineError::Process)?);
+        }
+        Ok(())
+    }
+
     /// What its runs are confined by.
     pub fn confinement(&self) -> Option<&Confinement> {
         self.confinement.as_ref()
+    }
+
+    /// Sees what its runs are denied; `None` where nothing is confined, or nothing can be seen.
+    pub fn denials(&self) -> Option<&DenialWatch> {
+        self.denials.as_ref()
     }
 
     fn fork(settings: KeeperSettings, mut confinement: Option<Confinement>) -> io::Result<Self> {
@@ -310,8 +334,16 @@ impl Keeper {
         scratch.release();
         let pid = pid?;
         leftovers::register(pid);
-        let (kept, death_mark) = (Vec::new(), None);
-        Ok(Self { pid, socket: Some(socket), block, settings, kept, confinement, death_mark })
+        Ok(Self {
+            pid,
+            socket: Some(socket),
+            block,
+            settings,
+            kept: Vec::new(),
+            confinement,
+            denials: None,
+            death_mark: None,
+        })
     }
 
     /// The keeper's process id: everything it runs is below this process.
@@ -431,7 +463,7 @@ impl Keeper {
                 protocol::RawReport::Empty { usage } => KeeperReport::Empty { usage: usage.into() },
                 protocol::RawReport::Stuck => KeeperReport::Stuck,
                 // Only ever the first report, which was read at its start.
-                protocol::RawReport::Confined | protocol::RawReport::NotConfined(_) => {
+                protocol::RawReport::Confined { .. } | protocol::RawReport::NotConfined(_) => {
                     return None;
                 }
             }),

@@ -26,8 +26,9 @@ pub(super) enum KeeperOrder {
 /// Keeper to runner.
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
-    /// The keeper is confined, as was asked. The first report of such a keeper.
-    Confined,
+    /// The keeper is confined, as was asked. The first report of such a keeper. If its calls are
+    /// notified, the listener and the root directory come along.
+    Confined { notified: bool },
     /// It could not be, and has ended.
     NotConfined(retake_sandbox::SetupFailure),
     /// The program runs; a descriptor of the process comes along.

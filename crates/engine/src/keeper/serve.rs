@@ -11,7 +11,7 @@ use super::protocol::{KeeperOrder, RawReport, RawUsage, SpawnHead, SpawnStage, T
 use super::{KeeperSession, SignalDispositions};
 use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
-use retake_sandbox::Confinement;
+use retake_sandbox::{Confinement, Entered};
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
@@ -153,13 +153,23 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
 
 /// Enters the confinement, or says why that is not possible and ends.
 fn confine(confinement: &mut Confinement, socket: RawFd) {
-    let entered = confinement.enter(socket);
-    let report = entered.map_or_else(RawReport::NotConfined, |()| RawReport::Confined);
     // A runner that is gone shows as a closed socket on the next look.
-    _ = syscalls::send(socket, &report, &[]);
-    if entered.is_err() {
-        // SAFETY: ends the process without running the runner's exit handlers.
-        unsafe { libc::_exit(1) }
+    match confinement.enter(socket) {
+        Ok(entered) => {
+            let report = RawReport::Confined { notified: entered.is_some() };
+            // Both are closed here: the runner's death must end the listener.
+            _ = match &entered {
+                Some(Entered { listener, root }) => {
+                    syscalls::send(socket, &report, &[listener.as_raw_fd(), root.as_raw_fd()])
+                }
+                None => syscalls::send(socket, &report, &[]),
+            };
+        }
+        Err(failure) => {
+            _ = syscalls::send(socket, &RawReport::NotConfined(failure), &[]);
+            // SAFETY: ends the process without running the runner's exit handlers.
+            unsafe { libc::_exit(1) }
+        }
     }
 }
 

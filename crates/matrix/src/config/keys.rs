@@ -6,19 +6,26 @@ use std::path::Path;
 use std::time::Duration;
 
 use retake_engine::check_variable;
-use retake_runner::metrics::is_name;
 use retake_types::parse_duration;
 use saphyr::LoadableYamlNode;
 
+use super::metrics;
 use super::nodes::{Node, Nodes};
-use super::{CHROME, CODE, ChromeConfig, CodeConfig, Config, MetricConfig, Order, ResetMode};
+use super::{
+    CHROME, CODE, COMMAND, ChromeConfig, CodeConfig, CommandConfig, Config, NamedCommand, Order,
+    ResetMode, uses,
+};
 use crate::browsers::BrowserRequest;
 use crate::iteration::axis_variable;
 use crate::table::Axis;
-use retake_types::Better;
+use retake_types::ShellMode;
+use retake_types::loop_record::matrix::IgnoreFailure;
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 21] = [
     "command",
+    "commands",
+    "shell",
+    "ignore_failure",
     "setup",
     "prepare",
     "conclude",
@@ -45,28 +52,7 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
         let at = error.marker();
         vec![format!("{}:{}:{}: {}", file.display(), at.line(), at.col() + 1, error.info())]
     })?;
-    let mut config = Config {
-        file: file.to_owned(),
-        command: String::new(),
-        setup: None,
-        prepare: None,
-        conclude: None,
-        cleanup: None,
-        reset: ResetMode::default(),
-        iterations: 0,
-        warmup: 0,
-        workers: 1,
-        chrome: None,
-        code: None,
-        axes: Vec::new(),
-        exclude: Vec::new(),
-        include: Vec::new(),
-        timeout: None,
-        order: Order::default(),
-        metrics: Vec::new(),
-        env: BTreeMap::new(),
-        warnings: Vec::new(),
-    };
+    let mut config = Config::new(file, CommandConfig::One(String::new()));
     let mut seen = Vec::new();
     let entries = match documents.first() {
         Some(root) => nodes.entries(root, "", Some(&KEYS)),
@@ -84,10 +70,28 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
             _ => {}
         }
     }
-    for required in ["command", "iterations"] {
-        if !seen.iter().any(|key| key == required) {
-            nodes.problems.push(format!("{}: {required} is missing", file.display()));
-        }
+    let has = |name: &str| seen.iter().any(|key| key == name);
+    if has("command") && has("commands") {
+        let what = "has command and commands; write one of them";
+        nodes.problems.push(format!("{}: {what}", file.display()));
+    }
+    if has("commands") && config.axes.iter().any(|axis| axis.name == COMMAND) {
+        let what = "axes.command: commands are an axis of that name; call yours otherwise";
+        nodes.problems.push(format!("{}: {what}", file.display()));
+    }
+    let in_setup = |axis: &&Axis| {
+        config.code.is_some()
+            && !config.command.several().is_empty()
+            && config.setup.as_deref().is_some_and(|setup| uses(setup, &axis.name))
+    };
+    if let Some(axis) = config.axes.iter().find(in_setup) {
+        let what = format!("setup: runs once in each worktree, so it has no {{{}}}", axis.name);
+        nodes.problems.push(format!("{}: {what}", file.display()));
+    }
+    let missing =
+        [("command", has("command") || has("commands")), ("iterations", has("iterations"))];
+    for (required, _) in missing.into_iter().filter(|(_, there)| !there) {
+        nodes.problems.push(format!("{}: {required} is missing", file.display()));
     }
     config.warnings = nodes.warnings;
     if nodes.problems.is_empty() { Ok(config) } else { Err(nodes.problems) }
@@ -95,7 +99,20 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
 
 fn one_key<'t>(nodes: &mut Nodes<'t>, config: &mut Config, key: &str, value: &Node<'t>) {
     match key {
-        "command" => config.command = nodes.text(value, key).unwrap_or_default(),
+        "command" => {
+            config.command = CommandConfig::One(nodes.text(value, key).unwrap_or_default());
+        }
+        "commands" => config.command = CommandConfig::Several(commands(nodes, value)),
+        "shell" => match nodes.text(value, key).as_deref() {
+            Some("auto") => config.shell = ShellMode::Auto,
+            Some("default") => config.shell = ShellMode::Always,
+            Some("none") => config.shell = ShellMode::Never,
+            Some(other) => {
+                nodes.problem(value, key, format!("takes auto, none or default, not {other}"));
+            }
+            None => {}
+        },
+        "ignore_failure" => config.ignore_failure = ignore_failure(nodes, value),
         "setup" => config.setup = nodes.text(value, key),
         "prepare" => config.prepare = nodes.text(value, key),
         "conclude" => config.conclude = nodes.text(value, key),
@@ -127,10 +144,50 @@ fn one_key<'t>(nodes: &mut Nodes<'t>, config: &mut Config, key: &str, value: &No
             }
             None => {}
         },
-        "metrics" => config.metrics = metrics(nodes, value),
+        "metrics" => config.metrics = metrics::read(nodes, value),
         "env" => config.env = env(nodes, value),
         _ => {}
     }
+}
+
+/// Commands as they are, or with names for them.
+fn commands<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<NamedCommand> {
+    let mut commands: Vec<NamedCommand> = Vec::new();
+    for item in nodes.items(node, "commands") {
+        let (mut name, mut text) = (None, nodes.scalar(item));
+        if text.is_some() {
+            text = nodes.text(item, "commands");
+        } else {
+            for (key, _, value) in nodes.entries(item, "commands", Some(&["name", "command"])) {
+                let written = nodes.text(value, "commands");
+                *(if key == "name" { &mut name } else { &mut text }) = written;
+            }
+            if text.is_none() {
+                nodes.problem(item, "commands", "names no command");
+            }
+        }
+        let Some(text) = text else { continue };
+        let name = name.unwrap_or_else(|| text.clone());
+        if commands.iter().any(|known| known.name == name) {
+            nodes.problem(item, "commands", format!("{name} is listed twice; give each a name"));
+        }
+        commands.push(NamedCommand { name, text });
+    }
+    commands
+}
+
+fn ignore_failure<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> IgnoreFailure {
+    let listed = match nodes.scalar(node) {
+        Some(text) if text == "true" => return IgnoreFailure::All,
+        Some(text) if text == "false" => return IgnoreFailure::None,
+        Some(text) => vec![text],
+        None => nodes.texts(node, "ignore_failure").into_iter().map(|(text, _)| text).collect(),
+    };
+    let parsed = IgnoreFailure::parse(&listed.join(","));
+    if parsed.is_none() {
+        nodes.problem(node, "ignore_failure", "takes true, false, or exit codes from 1 to 255");
+    }
+    parsed.unwrap_or_default()
 }
 
 fn chrome<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> ChromeConfig {
@@ -219,13 +276,8 @@ fn axes<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     for (name, at, value) in nodes.entries(node, "axes", None) {
         let path = format!("axes.{name}");
-        if name == CHROME || name == CODE {
-            nodes.problem(at, &path, format!("{name} has a section of its own"));
-            continue;
-        }
-        let letters = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if !name.chars().all(letters) || !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-            nodes.problem(at, &path, "is no name for an axis; use letters, digits, _ and -");
+        if let Err(why) = check_axis_name(&name) {
+            nodes.problem(at, &path, why);
             continue;
         }
         let same = axes.iter().find(|axis| axis_variable(&axis.name) == axis_variable(&name));
@@ -237,6 +289,18 @@ fn axes<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<Axis> {
         axes.push(Axis { name, values });
     }
     axes
+}
+
+/// Whether a further axis may be called so.
+pub fn check_axis_name(name: &str) -> Result<(), String> {
+    let letters = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match name {
+        CHROME | CODE => Err(format!("{name} has a section of its own")),
+        _ if !name.chars().all(letters) || !name.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+            Err("is no name for an axis; use letters, digits, _ and -".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// One entry of `exclude` or `include`, with the axes it names checked.
@@ -316,40 +380,6 @@ fn timeout(nodes: &mut Nodes<'_>, node: &Node<'_>) -> Option<Duration> {
         Err(why) => nodes.problem(node, "timeout", why.to_string()),
     }
     None
-}
-
-fn metrics<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<MetricConfig> {
-    let mut metrics: Vec<MetricConfig> = Vec::new();
-    for item in nodes.items(node, "metrics") {
-        let mut metric = MetricConfig { name: String::new(), unit: None, better: None };
-        if let Some(name) = nodes.scalar(item) {
-            metric.name = name;
-        } else {
-            for (key, _, value) in nodes.entries(item, "metrics", Some(&["name", "unit", "better"]))
-            {
-                let text = nodes.text(value, "metrics");
-                match (key.as_str(), text.as_deref()) {
-                    ("name", Some(text)) => metric.name = text.to_owned(),
-                    ("unit", text) => metric.unit = text.map(str::to_owned),
-                    ("better", Some("lower")) => metric.better = Some(Better::Lower),
-                    ("better", Some("higher")) => metric.better = Some(Better::Higher),
-                    ("better", Some(other)) => {
-                        let what = format!("better takes lower or higher, not {other}");
-                        nodes.problem(value, "metrics", what);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        if !is_name(&metric.name) {
-            nodes.problem(item, "metrics", "takes names of letters, digits and . _ - / :");
-        } else if metrics.iter().any(|known| known.name == metric.name) {
-            nodes.warning(item, "metrics", format!("{} is listed twice", metric.name));
-        } else {
-            metrics.push(metric);
-        }
-    }
-    metrics
 }
 
 fn env<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> BTreeMap<String, String> {

@@ -3,16 +3,23 @@
 //! All errors are reported at once, each with its line. An unknown key is an error with a
 //! suggestion; in a `chrome-ranger.yaml`, whose own program ignores unknown keys, it is a warning.
 
+mod command;
 mod keys;
+mod metrics;
 mod nodes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use command::{COMMAND, CommandConfig, NamedCommand, fill, uses};
+pub use keys::check_axis_name;
+pub use metrics::MetricConfig;
+
 use crate::browsers::BrowserRequest;
 use crate::table::Axis;
-use retake_types::Better;
+use retake_types::loop_record::matrix::IgnoreFailure;
+use retake_types::{Better, LoopId, ShellMode};
 
 /// The files looked for, in this order.
 pub const FILES: [&str; 4] =
@@ -25,7 +32,14 @@ pub const CODE: &str = "code";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub file: PathBuf,
-    pub command: String,
+    pub command: CommandConfig,
+    /// Whether the command may go through a shell.
+    pub shell: ShellMode,
+    /// Failures that count as results.
+    pub ignore_failure: IgnoreFailure,
+    /// Told apart from everything that was ever recorded: nothing of it counts, and nothing is kept
+    /// for the next time.
+    pub fresh: Option<LoopId>,
     pub setup: Option<String>,
     /// Before each iteration, not measured.
     pub prepare: Option<String>,
@@ -107,13 +121,6 @@ impl ResetMode {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricConfig {
-    pub name: String,
-    pub unit: Option<String>,
-    pub better: Option<Better>,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("there is no {} here", FILES[0])]
@@ -126,6 +133,35 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// One iteration of a command, beside a file, and nothing else.
+    pub fn new(file: &Path, command: CommandConfig) -> Self {
+        Self {
+            file: file.to_owned(),
+            command,
+            shell: ShellMode::default(),
+            ignore_failure: IgnoreFailure::default(),
+            fresh: None,
+            setup: None,
+            prepare: None,
+            conclude: None,
+            cleanup: None,
+            reset: ResetMode::default(),
+            iterations: 1,
+            warmup: 0,
+            workers: 1,
+            chrome: None,
+            code: None,
+            axes: Vec::new(),
+            exclude: Vec::new(),
+            include: Vec::new(),
+            timeout: None,
+            order: Order::default(),
+            metrics: Vec::new(),
+            env: BTreeMap::new(),
+            warnings: Vec::new(),
+        }
+    }
+
     /// Looks for a configuration in a directory.
     pub fn find(directory: &Path) -> Result<PathBuf, ConfigError> {
         let found = FILES.iter().map(|name| directory.join(name)).find(|path| path.is_file());
@@ -143,13 +179,16 @@ impl Config {
         keys::read(file, text).map_err(ConfigError::Invalid)
     }
 
-    /// The axes of the matrix: browsers, refs, then the others, each as the file names its values.
+    /// The axes of the matrix: browsers, refs, then the others, each as the file names its values, and
+    /// last the commands, so that these stand side by side.
     pub fn all_axes(&self) -> Vec<Axis> {
         let axis =
             |name: &str, values: &[String]| Axis { name: name.into(), values: values.to_vec() };
         let chrome = self.chrome.iter().map(|c| axis(CHROME, &c.versions));
         let code = self.code.iter().map(|c| axis(CODE, &c.refs));
-        chrome.chain(code).chain(self.axes.iter().cloned()).collect()
+        let names: Vec<String> = self.command.several().iter().map(|c| c.name.clone()).collect();
+        let commands = (!names.is_empty()).then(|| axis(COMMAND, &names));
+        chrome.chain(code).chain(self.axes.iter().cloned()).chain(commands).collect()
     }
 
     /// Every value of an axis that some cell may need, those only `include` names among them.
@@ -219,6 +258,9 @@ code:
 
 #[cfg(test)]
 mod tests {
+    use retake_types::Stream;
+    use retake_types::request::MetricSource;
+
     use super::*;
 
     fn read(name: &str, text: &str) -> Result<Config, Vec<String>> {
@@ -294,6 +336,61 @@ mod tests {
             assert!(problems.iter().any(|p| p.starts_with(expected)), "{expected}\n{problems:#?}");
         }
         assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    }
+
+    #[test]
+    fn several_commands_are_an_axis_and_say_how_they_are_run() {
+        let text = "commands: ['sort-a {n}', {name: b, command: 'sort-b {n}'}]\niterations: 2\naxes: {n: [1, 2]}\nshell: none\nignore_failure: [1, 3]\n";
+        let config = read("m.yml", text).unwrap();
+        let axes = config.all_axes();
+        assert_eq!(axes[1].values, ["sort-a {n}", "b"]);
+        assert_eq!((axes[0].name.as_str(), axes[1].name.as_str()), ("n", "command"));
+        assert_eq!(config.command.several()[1].text, "sort-b {n}");
+        assert_eq!(config.shell, ShellMode::Never);
+        assert_eq!(config.ignore_failure, IgnoreFailure::Codes(vec![1, 3]));
+        let problems = read("m.yml", "command: a\ncommands: [a, a, {name: x}]\niterations: 1\nshell: zsh\nignore_failure: [x]\naxes: {command: [1]}\n").unwrap_err();
+        for expected in [
+            "m.yml:2:15: commands: a is listed twice",
+            "m.yml:2:18: commands: names no command",
+            "m.yml:4:8: shell: takes auto, none or default, not zsh",
+            "m.yml:5:17: ignore_failure: takes",
+            "m.yml: has command and commands",
+            "m.yml: axes.command: ",
+        ] {
+            assert!(problems.iter().any(|p| p.starts_with(expected)), "{expected}\n{problems:#?}");
+        }
+        assert_eq!(problems.len(), 6, "{problems:#?}");
+    }
+
+    #[test]
+    fn metrics_say_where_their_numbers_are() {
+        let head = "command: x\niterations: 1\nmetrics:\n";
+        let text = "  - {name: a, pattern: 'a=(.*)'}\n  - {name: b, pattern: 'b=(.*)', from: stderr, unit: ms}\n  - {name: c, file: o.json, pointer: /x/0}\n  - {name: d, file: log, pattern: d, better: higher}\n  - e\n";
+        let config = read("m.yml", &format!("{head}{text}")).unwrap();
+        let wanted: Vec<MetricSource> = config.metrics.iter().map(|m| m.source.clone()).collect();
+        let text = |text: &str| text.to_owned();
+        let expected = [
+            MetricSource::Output { stream: None, pattern: text("a=(.*)") },
+            MetricSource::Output { stream: Some(Stream::Stderr), pattern: text("b=(.*)") },
+            MetricSource::FilePointer { path: text("o.json"), pointer: text("/x/0") },
+            MetricSource::FilePattern { path: text("log"), pattern: text("d") },
+            MetricSource::Reported,
+        ];
+        assert_eq!(wanted, expected);
+        for (entry, why) in [
+            ("{name: a, pattern: 'a('}", "pattern: unclosed group"),
+            ("{name: a, from: file, pattern: a}", "from takes stdout or stderr"),
+            ("{name: a, from: stdout}", "from needs a pattern"),
+            ("{name: a, file: f}", "file needs a pattern or a pointer"),
+            ("{name: a, pointer: /a}", "pointer needs a file"),
+            ("{name: a, file: f, pointer: a}", "pointer takes a place"),
+            ("{name: a, file: f, pointer: /a, pattern: a}", "takes a pattern or a pointer"),
+            ("{name: a, file: f, from: stdout, pattern: a}", "takes from or file"),
+            ("{name: wall, pattern: a}", "wall is measured by retake"),
+        ] {
+            let problems = read("m.yml", &format!("{head}  - {entry}\n")).unwrap_err();
+            assert!(problems.len() == 1 && problems[0].contains(why), "{entry}: {problems:?}");
+        }
     }
 
     #[test]

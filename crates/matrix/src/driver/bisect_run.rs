@@ -115,7 +115,8 @@ impl<'a> BisectRun<'a> {
                 add_browser(&mut project, value)?;
             }
         }
-        let matrix = Matrix { axes, cells: Vec::new() };
+        let commands = project.config.command.several().to_vec();
+        let matrix = Matrix { axes, cells: Vec::new(), commands };
         Ok(Self { project, options, observer, matrix, axis, values })
     }
 
@@ -177,7 +178,7 @@ impl<'a> BisectRun<'a> {
             config: self.project.file.to_string_lossy().into_owned(),
             lock: self.project.lock_path(),
             order: config.order.as_str().to_owned(),
-            command: config.command.clone(),
+            command: config.command.text(),
             workers: 1,
             axes: record::axes_of(&self.matrix.axes),
             pins: pins.clone(),
@@ -471,7 +472,7 @@ impl Stage<'_> {
             Some(reference) => {
                 provisioner.code(&mut self.resources, worker, &reference, self.loop_id)?;
             }
-            None => provisioner.set_up_directory(worker, self.loop_id)?,
+            None => provisioner.set_up_directory(worker, &self.matrix, self.loop_id)?,
         }
         match value(CHROME) {
             Some(version) if !self.resources.has_browser(&version) => {

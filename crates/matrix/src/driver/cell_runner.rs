@@ -20,7 +20,8 @@ use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
 use super::resources::{Resources, short_sha};
-use crate::config::{CHROME, CODE, ResetMode};
+use super::shell_start::ShellStart;
+use crate::config::{CHROME, CODE, COMMAND, MetricConfig, ResetMode};
 use crate::iteration::Iteration;
 use crate::plan::{CellResult, CellStep, CellStepKind, FailedHook, Matrix, MatrixPlan};
 use crate::shell_free;
@@ -52,6 +53,7 @@ pub(super) struct CellWorker<'a> {
     pub(super) scratch: ScratchDir,
     /// Its own, by which its trees are found.
     pub(super) number: usize,
+    shell: ShellStart,
 }
 
 impl<'a> CellWorker<'a> {
@@ -63,7 +65,7 @@ impl<'a> CellWorker<'a> {
         let parent = project.scratch();
         let scratch = ScratchDir::new(&parent, &format!("w{number}"))
             .map_err(|error| MatrixError::Scratch { path: parent, error })?;
-        Ok(Self { worker, scratch, number })
+        Ok(Self { worker, scratch, number, shell: ShellStart::default() })
     }
 }
 
@@ -89,14 +91,26 @@ impl CellRunner<'_> {
         let prepared = self.prepare(cell_worker.number, &tmp, &metrics, step).map_err(failed)?;
         // Where they may not be read there is a word at the start of the loop.
         let counters = cell_worker.worker.counters().ok();
-        let mut observer = MetricsObserver::new(&metrics, self.planned(step)).counting(counters);
+        let directory = self.directory(cell_worker.number, step);
+        let needs_shell = prepared.request.command.is_shell();
+        if needs_shell {
+            cell_worker.shell.measure(cell_worker.worker);
+        }
+        let cost = cell_worker.shell.cost().filter(|_| needs_shell);
+        let mut observer = MetricsObserver::new(&metrics, &self.metrics_request(step), &directory)
+            .without_shell(cost)
+            .counting(counters);
         let finished = run_recorded(cell_worker.worker, prepared, &mut observer)?;
         let failed_hook = self.run_hook(cell_worker, step, CellHook::Conclude)?;
         let outcome = finished.run.outcome.as_ref();
         Ok(CellResult {
             failed_hook,
             id: finished.run.intent.id(),
-            ok: finished.outcome.success(),
+            ok: observer.missing.is_empty()
+                && match finished.outcome {
+                    Outcome::Exited(code) => self.project.config.ignore_failure.accepts(code),
+                    _ => false,
+                },
             timed_out: matches!(finished.outcome, Outcome::TimedOut),
             exit_code: outcome.and_then(|outcome| outcome.exit_code).unwrap_or(1),
             duration_ms: outcome.map_or(0, |outcome| outcome.duration_ms),
@@ -119,7 +133,7 @@ impl CellRunner<'_> {
     /// Runs what comes around an iteration, if there is such a thing; gives one that failed.
     fn run_hook(
         &self,
-        CellWorker { worker, scratch, number }: &mut CellWorker<'_>,
+        CellWorker { worker, scratch, number, .. }: &mut CellWorker<'_>,
         step: &CellStep,
         hook: CellHook,
     ) -> Result<Option<FailedHook>, StepError<MatrixError>> {
@@ -132,8 +146,8 @@ impl CellRunner<'_> {
         let Some(text) = text else { return Ok(None) };
         let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
         let role = CellRole::Hook(hook, self.keys[step.cell]);
-        let request =
-            self.request(*number, (&tmp, &metrics), step, CommandRequest::shell(text), role);
+        let command = CommandRequest::shell(self.matrix.fill(&self.matrix.cells[step.cell], text));
+        let request = self.request(*number, (&tmp, &metrics), step, command, role);
         let prepared = PreparedRun::new(request, &self.project.context)
             .map_err(|refused| StepError::Failed(refused.into()))?;
         let finished = run_recorded(worker, prepared, &mut ())?;
@@ -171,8 +185,16 @@ impl CellRunner<'_> {
         self.resources.code.get(self.matrix.value(&self.matrix.cells[cell], axis))
     }
 
-    fn planned(&self, step: &CellStep) -> Option<u64> {
-        self.sizes.get(step.cell).copied()
+    /// What is measured; a warmup need not give any number.
+    fn metrics_request(&self, step: &CellStep) -> MetricsRequest {
+        let configured = self.project.config.metrics.iter();
+        MetricsRequest {
+            planned: self.sizes.get(step.cell).copied(),
+            wanted: match step.kind {
+                CellStepKind::Warmup => Vec::new(),
+                CellStepKind::Iteration => configured.filter_map(MetricConfig::wanted).collect(),
+            },
+        }
     }
 
     /// The run of one step. The command gets a directory of its own and a file for its metrics.
@@ -189,10 +211,11 @@ impl CellRunner<'_> {
             CellStepKind::Warmup => CellRole::Warmup(key),
             CellStepKind::Iteration => CellRole::Iteration(key),
         };
-        let command = shell_free::command(config, &self.directory(number, step));
+        let text = self.matrix.command_text(&self.matrix.cells[step.cell], config);
+        let command = shell_free::command(config, &text, &self.directory(number, step));
         let mut request = self.request(number, (tmp, metrics), step, command, role);
         request.set_timeout(config.timeout.into_iter().chain(self.longest).min());
-        request.effects.metrics = Some(MetricsRequest { planned: self.planned(step) });
+        request.effects.metrics = Some(self.metrics_request(step));
         Ok(PreparedRun::new(request, &self.project.context)?)
     }
 
@@ -249,6 +272,7 @@ impl CellRunner<'_> {
             adaptive: self.adaptive,
             blocked: self.blocked,
             block: (step.block != step.iteration).then_some(step.block),
+            ignore_failure: project.config.ignore_failure.clone(),
             ..CellLabels::new(role)
         };
         labels.write_to(&mut request.labels);
@@ -259,9 +283,12 @@ impl CellRunner<'_> {
     /// A cell as people name it: `chrome@120 × main (0123456)`.
     pub(super) fn name(&self, cell: usize) -> String {
         let cell = &self.matrix.cells[cell];
-        let parts = self.matrix.axes.iter().enumerate().map(|(at, axis)| {
-            let value = self.matrix.value(cell, at);
+        let command = self.matrix.command_name(cell);
+        let shown = |at: &usize| command.is_none() || !self.matrix.in_command_name(cell, *at);
+        let parts = (0..self.matrix.axes.len()).filter(shown).map(|at| {
+            let (axis, value) = (&self.matrix.axes[at], self.matrix.value(cell, at));
             match axis.name.as_str() {
+                COMMAND => command.clone().unwrap_or_else(|| format!("{COMMAND}={value}")),
                 CHROME => {
                     // Several programs may report one version.
                     let version = self.resources.browsers.get(value).map(|b| b.version.as_str());

@@ -18,6 +18,7 @@ use crate::build::Build;
 use crate::config::ResetMode;
 use crate::git::{Git, GitError, Worktree, WorktreeChange, WorktreeName, Worktrees};
 use crate::iteration::CodeOf;
+use crate::plan::Matrix;
 use crate::tree::{TreeError, TreeSnapshot};
 
 /// Code that can be run.
@@ -230,10 +231,12 @@ impl Provisioner<'_> {
             .map_err(|error| checkout.tree_failed(error))
     }
 
-    /// The setup where there is no code: again whenever another one was the last there.
+    /// The setup where there is no code: again whenever another one was the last there. With values
+    /// of cells in it there are several.
     pub(super) fn set_up_directory(
         &self,
         worker: &mut Worker,
+        matrix: &Matrix,
         loop_id: LoopId,
     ) -> Result<(), ProvisionError> {
         let config = &self.project.config;
@@ -242,7 +245,16 @@ impl Provisioner<'_> {
         let hash = blake3::hash(here.as_os_str().as_encoded_bytes()).to_hex();
         let marks = self.project.setup_marks();
         let mark = marks.join(&hash[..16]);
-        let build = Build::of(config).hash();
+        let mut setups: Vec<String> = Vec::new();
+        for text in matrix.cells.iter().map(|cell| matrix.fill(cell, setup)) {
+            if !setups.contains(&text) {
+                setups.push(text);
+            }
+        }
+        let mut build = Build::of(config).hash();
+        if setups != [setup] {
+            build += &setups.join("\n");
+        }
         if std::fs::read_to_string(&mark).is_ok_and(|last| last == build) {
             return Ok(());
         }
@@ -254,8 +266,11 @@ impl Provisioner<'_> {
             }
             _ => {}
         }
-        let place = SetupPlace { directory: &here, sha: None, name: "here", number: 0 };
-        self.set_up(worker, setup, &place, loop_id)?;
+        for setup in &setups {
+            let name = if setups.len() == 1 { "here" } else { setup };
+            let place = SetupPlace { directory: &here, sha: None, name, number: 0 };
+            self.set_up(worker, setup, &place, loop_id)?;
+        }
         let written = std::fs::create_dir_all(&marks).and_then(|()| std::fs::write(&mark, build));
         Ok(written.map_err(failed)?)
     }

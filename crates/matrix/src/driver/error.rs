@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use retake_engine::ShellNeeded;
 use retake_runner::file_lock::LockError;
 use retake_runner::prepare::RefusedRun;
 use retake_runner::worker::Unrecorded;
@@ -59,6 +60,9 @@ pub enum MatrixError {
     /// A search needs one value of every other axis.
     #[error("the search needs one value of {axis}")]
     SeveralValues { axis: String },
+    /// A command that may not go through a shell needs one.
+    #[error("`{command}`: {why}, which needs a shell")]
+    ShellNeeded { command: String, why: ShellNeeded },
     /// No two cells differ in one value only.
     #[error("there are no two cells that differ in one value")]
     NothingToCompare,

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use retake_engine::interpret;
 use retake_runner::loop_driver::remote::RemoteExecutor;
 use retake_runner::loop_driver::{Driven, drive_steps};
 use retake_runner::worker::Worker;
@@ -14,7 +15,7 @@ use retake_runner::{metrics, signals};
 use retake_types::loop_record::matrix::{
     CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits,
 };
-use retake_types::{Kind, LoopId, StopReason};
+use retake_types::{Kind, LoopId, ShellMode, StopReason};
 
 use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
 use super::commit_history::CommitChain;
@@ -28,6 +29,7 @@ use super::remote_cells;
 use super::resources::{Provisioner, Resources, Unavailable};
 use super::samples::{CellRow, Samples};
 use crate::config::Order;
+use crate::export::MetricResults;
 use crate::plan::{
     Cell, CellSchedule, ComparedPairs, Matrix, MatrixPlan, SamplingPlan, ScheduleMode,
     ScheduleOptions,
@@ -89,8 +91,8 @@ pub struct MatrixRunResult {
     pub comparisons: Vec<Comparison>,
     /// Every cell with its numbers.
     pub rows: Vec<CellRow>,
-    /// The unit of the metric that is compared.
-    pub unit: Option<String>,
+    /// Everything that was measured of them, with the metric that is compared and its unit.
+    pub results: MetricResults,
     /// What disturbed the measurement, as far as the machine shows it.
     pub disturbances: Vec<Disturbance>,
     /// What the runs of this loop used.
@@ -138,7 +140,7 @@ struct Numbers {
     comparisons: Vec<Comparison>,
     tripped: Vec<usize>,
     rows: Vec<CellRow>,
-    unit: Option<String>,
+    results: MetricResults,
 }
 
 /// What the loop was begun with.
@@ -158,6 +160,14 @@ impl MatrixRun<'_> {
         let added = self.add_refs(&mut matrix)?;
         if compares && ComparedPairs::of(&matrix, &self.options.gates, &added).pairs.is_empty() {
             return Err(MatrixError::NothingToCompare);
+        }
+        let config = &self.project.config;
+        for cell in matrix.cells.iter().filter(|_| config.shell == ShellMode::Never) {
+            let command = matrix.command_text(cell, config);
+            // Whether its program exists is found out by running it.
+            if let Err(why) = interpret(&command, ShellMode::Never, |_| true) {
+                return Err(MatrixError::ShellNeeded { command, why });
+            }
         }
         Ok(())
     }
@@ -196,7 +206,8 @@ impl MatrixRun<'_> {
         // Opening the record may have ended some already.
         interrupted.extend(record::configurations(worker.recovered_loops()));
         let loops = record::read_loops(worker.store()?, &project.file)?;
-        if interrupted.iter().any(|config| Path::new(config) == project.file) {
+        let continues = project.config.fresh.is_none();
+        if continues && interrupted.iter().any(|config| Path::new(config) == project.file) {
             observer.event(MatrixEvent::Continued);
         }
         let pins = record::pins(&loops);
@@ -307,7 +318,7 @@ impl MatrixRun<'_> {
             lock: self.project.lock_path(),
             seed,
             order: order.as_str().to_owned(),
-            command: config.command.clone(),
+            command: config.command.text(),
             setup: config.setup.clone(),
             iterations: config.iterations,
             replaces: self.options.iterations == Iterations::Fixed(ScheduleMode::Replace),
@@ -429,7 +440,8 @@ impl MatrixRun<'_> {
         let comparisons = samples.compare(&compared.pairs, margin, resources);
         let rows = samples.rows(&compared.pairs, &comparisons);
         let tripped = compared.tripped(&self.options.gates, &comparisons);
-        Ok(Numbers { comparisons, tripped, rows, unit: samples.unit })
+        let results = samples.results(&rows);
+        Ok(Numbers { comparisons, tripped, rows, results })
     }
 
     fn result(
@@ -438,7 +450,7 @@ impl MatrixRun<'_> {
         matrix: Matrix,
         resources: Resources,
         plan: &MatrixPlan,
-        Numbers { comparisons, tripped, rows, unit }: Numbers,
+        Numbers { comparisons, tripped, rows, results }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
         let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
@@ -459,7 +471,7 @@ impl MatrixRun<'_> {
             comparisons,
             tripped,
             rows,
-            unit,
+            results,
             disturbances: Vec::new(),
             cpu_time: plan.cpu_time(),
             matrix,

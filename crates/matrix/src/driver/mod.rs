@@ -22,6 +22,7 @@ mod recorded_results;
 mod remote_cells;
 mod resources;
 mod samples;
+mod shell_start;
 
 pub use affinity::{allowed_cpus, pin_process};
 pub use bisect_run::{BisectOptions, BisectRun};

@@ -111,7 +111,7 @@ impl MatrixProject {
     /// Knows the secrets that must not be written down with the plan.
     pub fn redactor(&self) -> Redactor {
         let position = LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: 0 };
-        let mut request = self.request(&self.config.command, &self.directory(), position);
+        let mut request = self.request(&self.config.command.text(), &self.directory(), position);
         for (name, value) in &self.config.env {
             request.environment.set(name, value);
         }

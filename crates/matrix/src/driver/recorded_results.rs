@@ -44,6 +44,8 @@ pub struct ResultRow {
     /// Values of the axes that are neither browser nor code.
     pub axes: BTreeMap<String, String>,
     pub metrics: Metrics,
+    /// Metrics that it was to give and did not.
+    pub missing: Vec<String>,
     pub adaptive: bool,
     pub planned: Option<u64>,
     pub blocked: bool,
@@ -67,7 +69,7 @@ impl ResultRow {
             node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
             iteration: run.intent.iteration(),
             block: labels.block.unwrap_or_else(|| run.intent.iteration()),
-            ok: run.success(),
+            ok: is_result(run, &labels),
             timed_out: outcome.kind == OutcomeKind::TimedOut,
             exit_code: outcome.exit_code.unwrap_or(1),
             started: run.intent.start_time,
@@ -90,6 +92,7 @@ impl ResultRow {
                 let wall = Duration::from_millis(outcome.duration_ms);
                 built_in(wall, &outcome.usage)
             }),
+            missing: measured.map(|measured| measured.missing.clone()).unwrap_or_default(),
             adaptive: labels.adaptive,
             planned: measured.and_then(|measured| measured.planned),
             blocked: labels.blocked,
@@ -107,9 +110,21 @@ impl ResultRow {
             timestamp: self.started,
             duration_ms: self.duration_ms,
             exit_code: self.exit_code,
+            ok: self.ok,
+            missing: self.missing.clone(),
             metrics: self.metrics.clone(),
         }
     }
+}
+
+/// Whether a run of the command counts as a result.
+pub(super) fn is_result(run: &Run, labels: &CellLabels) -> bool {
+    let outcome = run.outcome.as_ref();
+    let exited = outcome.filter(|outcome| outcome.kind == OutcomeKind::Exited);
+    let code = exited.and_then(|outcome| outcome.exit_code);
+    let measured = outcome.and_then(|o| o.effects.as_ref()).and_then(Effects::measurements);
+    measured.is_none_or(|measured| measured.missing.is_empty())
+        && (run.success() || code.is_some_and(|code| labels.ignore_failure.accepts(code)))
 }
 
 /// The results of cells, oldest first.

@@ -9,11 +9,13 @@ use retake_runner::loop_driver::Driven;
 use retake_runner::loop_driver::remote::{self, RemoteExecutor, RemoteStatus, RemoteSteps};
 use retake_runner::prepare::PreparedRun;
 use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::CellLabels;
 use retake_types::{Effects, Measurements, OutcomeKind, Run};
 
 use super::cell_runner::CellRunner;
 use super::error::{CellWithoutResult, MatrixError, MatrixRunError};
 use super::event::MatrixEvent;
+use super::recorded_results::is_result;
 use crate::plan::{CellResult, CellStep, MatrixPlan};
 
 /// What a command finds in the place of its own directories until the machine that runs it makes
@@ -88,10 +90,11 @@ fn cell_result(run: &Run) -> Option<CellResult> {
     }
     // Effects that another release wrote in an unknown form measured nothing.
     let measured = outcome.effects.as_ref().and_then(Effects::measurements);
-    let Measurements { metrics, notes, planned: _ } = measured.cloned().unwrap_or_default();
+    let Measurements { metrics, notes, .. } = measured.cloned().unwrap_or_default();
+    let labels = CellLabels::from_labels(&run.intent.request.labels);
     Some(CellResult {
         id: run.intent.id(),
-        ok: run.success(),
+        ok: labels.map_or_else(|| run.success(), |labels| is_result(run, &labels)),
         timed_out: outcome.kind == OutcomeKind::TimedOut,
         exit_code: outcome.exit_code.unwrap_or(1),
         duration_ms: outcome.duration_ms,

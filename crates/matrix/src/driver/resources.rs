@@ -247,7 +247,7 @@ impl Provisioner<'_> {
         loop_id: LoopId,
     ) -> Result<(), ProvisionError> {
         if self.project.config.code.is_none() {
-            return match self.set_up_directory(worker, loop_id) {
+            return match self.set_up_directory(worker, matrix, loop_id) {
                 Err(ProvisionError::Unavailable(unavailable)) => {
                     resources.unavailable.push(unavailable);
                     matrix.cells.clear();

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeSet;
 
+use retake_runner::metrics::SHELL_START;
 use retake_types::Better;
 use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
 use serde::Serialize;
 
-use super::recorded_results::{Block, RecordedResults};
+use super::recorded_results::{Block, RecordedResults, ResultRow};
 use super::resources::{Resources, short_sha};
-use crate::config::{CODE, Config};
+use crate::config::{CODE, COMMAND, Config};
+use crate::export::{CellResults, MetricResults, RunResults};
 use crate::plan::{Matrix, Sampler};
 use crate::stats::{
-    Combined, Comparison, Criteria, FEWEST, Reason, Side, Summary, compare, median_interval,
-    summarise,
+    Combined, Comparison, Criteria, FEWEST, Reason, Side, Summary, compare, median,
+    median_interval, summarise,
 };
 use crate::table::{Measured, Table};
 
@@ -350,6 +352,51 @@ impl<'a> Samples<'a> {
             }
         };
         (0..self.cells.len()).map(row).collect()
+    }
+
+    /// What the start of a shell takes that was subtracted from these numbers, in milliseconds.
+    pub fn shell_start(&self) -> Option<f64> {
+        let without_shell = ["wall", "cpu", "user", "sys"].contains(&self.metric.as_str());
+        let rows = self.keys.iter().flat_map(|key| self.recorded.of(*key));
+        let starts = rows.filter_map(|row| Some(row.metrics.get(SHELL_START)?.value));
+        median(&starts.filter(|_| without_shell).collect::<Vec<f64>>())
+    }
+
+    /// Everything that was measured, for other programs.
+    pub fn results(&self, rows: &[CellRow]) -> MetricResults {
+        let cell = |index: usize| {
+            let place = &self.matrix.cells[index];
+            let parameters = (0..self.matrix.axes.len())
+                .filter(|&axis| {
+                    self.matrix.commands.is_empty() || self.matrix.axes[axis].name != COMMAND
+                })
+                .map(|axis| {
+                    let value = self.matrix.value(place, axis).to_owned();
+                    (self.matrix.axes[axis].name.clone(), value)
+                })
+                .collect();
+            let (results, _) = self.recorded.results(self.keys[index]);
+            let run = |row: &ResultRow| RunResults {
+                metrics: row.metrics.clone(),
+                exit_code: row.exit_code,
+            };
+            let row = rows.get(index);
+            CellResults {
+                name: row.map_or_else(String::new, |row| row.name.clone()),
+                parameters,
+                values: self.cells[index].values.clone(),
+                failed: self.cells[index].failed.len(),
+                change: row.and_then(|row| row.change.clone()),
+                runs: results.into_values().map(run).collect(),
+            }
+        };
+        let cells = (0..self.cells.len()).map(cell).collect();
+        MetricResults {
+            metric: self.metric.clone(),
+            unit: self.unit.clone(),
+            shell_start: self.shell_start(),
+            cells,
+        }
     }
 
     pub fn table(&self) -> Table {

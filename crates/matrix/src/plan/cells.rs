@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use retake_types::ShellMode;
 use retake_types::loop_record::matrix::CellKey;
 
 use crate::build::Build;
-use crate::config::{CHROME, CODE, Config, ResetMode};
+use crate::config::{
+    CHROME, CODE, COMMAND, CommandConfig, Config, NamedCommand, ResetMode, fill, uses,
+};
 use crate::shell_free;
 use crate::table::Axis;
 
@@ -18,6 +21,8 @@ pub struct Cell(pub Box<[u32]>);
 pub struct Matrix {
     pub axes: Vec<Axis>,
     pub cells: Vec<Cell>,
+    /// Those of the axis [`COMMAND`]; empty where one command is run in all cells.
+    pub commands: Vec<NamedCommand>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +90,7 @@ impl Matrix {
                 cells.push(cell);
             }
         }
-        Self { axes, cells }
+        Self { axes, cells, commands: config.command.several().to_vec() }
     }
 
     pub fn axis(&self, name: &str) -> Option<usize> {
@@ -162,7 +167,7 @@ impl Matrix {
             let part =
                 |&other: &usize| format!("{}={}", self.axes[other].name, self.value(cell, other));
             let name: Vec<String> = others.iter().map(part).collect();
-            let mut line = Self { axes: self.axes.clone(), cells: Vec::new() };
+            let mut line = Self { cells: Vec::new(), ..self.clone() };
             line.axes[axis].values = values.to_vec();
             line.cells = (0..values.len()).map(at).collect();
             lines.push(((!name.is_empty()).then(|| name.join(" ")), line));
@@ -185,19 +190,76 @@ impl Matrix {
         &self.axes[axis].values[cell.0[axis] as usize]
     }
 
+    /// The command of a cell among several.
+    fn command(&self, cell: &Cell) -> Option<&NamedCommand> {
+        let name = self.value(cell, self.axis(COMMAND)?);
+        self.commands.iter().find(|command| command.name == name)
+    }
+
+    /// A text with the values of a cell in it. Where one command is run in all cells it is as it is.
+    pub fn fill(&self, cell: &Cell, text: &str) -> String {
+        if self.commands.is_empty() {
+            return text.to_owned();
+        }
+        fill(text, |name| {
+            let axis = self.axis(name).filter(|_| name != COMMAND)?;
+            Some(self.value(cell, axis))
+        })
+    }
+
+    /// What is run in a cell.
+    pub fn command_text(&self, cell: &Cell, config: &Config) -> String {
+        match (&config.command, self.command(cell)) {
+            (CommandConfig::One(text), _) => text.clone(),
+            (CommandConfig::Several(_), Some(command)) => self.fill(cell, &command.text),
+            (CommandConfig::Several(_), None) => String::new(),
+        }
+    }
+
+    /// The command of a cell as people know it, with the values of the cell in it.
+    pub fn command_name(&self, cell: &Cell) -> Option<String> {
+        Some(self.fill(cell, &self.command(cell)?.name))
+    }
+
+    /// Whether the name of a cell's command shows its value of an axis.
+    pub fn in_command_name(&self, cell: &Cell, axis: usize) -> bool {
+        let shown = |command: &NamedCommand| uses(&command.name, &self.axes[axis].name);
+        self.axes[axis].name != COMMAND && self.command(cell).is_some_and(shown)
+    }
+
+    /// Whether the values of an axis are parameters of several commands: then these are compared at
+    /// each value, and the values are not compared with each other.
+    pub fn is_parameter(&self, axis: usize) -> bool {
+        let name = &self.axes[axis].name;
+        let used: Vec<&str> = self.used(COMMAND);
+        let asks = |command: &&NamedCommand| used.contains(&command.name.as_str());
+        let mut commands = self.commands.iter().filter(asks);
+        name != COMMAND && used.len() > 1 && commands.any(|command| uses(&command.text, name))
+    }
+
+    /// The values of some axes for people. Those that the command's name shows are not repeated.
+    fn parts(&self, cell: &Cell, axes: &[usize]) -> Vec<String> {
+        let command = self.axis(COMMAND).filter(|axis| axes.contains(axis));
+        let mut parts: Vec<String> =
+            command.and_then(|_| self.command_name(cell)).into_iter().collect();
+        let named = !parts.is_empty();
+        let rest = axes.iter().filter(|&&axis| {
+            !named || (Some(axis) != command && !self.in_command_name(cell, axis))
+        });
+        parts.extend(
+            rest.map(|&axis| format!("{}={}", self.axes[axis].name, self.value(cell, axis))),
+        );
+        parts
+    }
+
     /// `chrome=… code=…`, as configured.
     pub fn name(&self, cell: &Cell) -> String {
-        let parts = (0..self.axes.len())
-            .map(|axis| format!("{}={}", self.axes[axis].name, self.value(cell, axis)));
-        parts.collect::<Vec<_>>().join(" ")
+        self.parts(cell, &(0..self.axes.len()).collect::<Vec<_>>()).join(" ")
     }
 
     /// A cell by its values; the bare value where there is one axis only.
     pub fn short_name(&self, cell: usize) -> String {
-        match &self.axes[..] {
-            [_] => self.value(&self.cells[cell], 0).to_owned(),
-            _ => self.name(&self.cells[cell]),
-        }
+        self.named(&self.cells[cell], &(0..self.axes.len()).collect::<Vec<_>>())
     }
 }
 
@@ -222,13 +284,15 @@ impl Matrix {
     }
 
     fn named(&self, cell: &Cell, axes: &[usize]) -> String {
-        let part = |&axis: &usize| format!("{}={}", self.axes[axis].name, self.value(cell, axis));
         match axes {
             // What a ref or a browser is, is seen; what a 4 is, is not.
-            [axis] if [CODE, CHROME].contains(&self.axes[*axis].name.as_str()) => {
+            [axis]
+                if [CODE, CHROME].contains(&self.axes[*axis].name.as_str())
+                    || self.axes[*axis].name == COMMAND && self.commands.is_empty() =>
+            {
                 self.value(cell, *axis).to_owned()
             }
-            axes => axes.iter().map(part).collect::<Vec<_>>().join(" "),
+            axes => self.parts(cell, axes).join(" "),
         }
     }
 
@@ -237,8 +301,16 @@ impl Matrix {
         let (of_a, of_b) = (&self.cells[a], &self.cells[b]);
         let (differing, shared): (Vec<usize>, Vec<usize>) =
             varying.iter().partition(|&&axis| of_a.0[axis] != of_b.0[axis]);
-        let part = |axis: usize| format!("{}={}", self.axes[axis].name, self.value(of_a, axis));
-        let at: Vec<String> = shared.into_iter().map(part).collect();
+        let commands = differing.iter().any(|&axis| self.axes[axis].name == COMMAND);
+        // Between the names of two commands that show it, a value is not repeated.
+        let shown = |axis: usize| {
+            commands && self.in_command_name(of_a, axis) && self.in_command_name(of_b, axis)
+        };
+        let part = |axis: usize| match (&self.axes[axis].name, self.value(of_a, axis)) {
+            (name, value) if name == COMMAND && !self.commands.is_empty() => value.to_owned(),
+            (name, value) => format!("{name}={value}"),
+        };
+        let at: Vec<String> = shared.into_iter().filter(|&axis| !shown(axis)).map(part).collect();
         PairNames {
             a: self.named(of_a, &differing),
             b: self.named(of_b, &differing),
@@ -246,8 +318,11 @@ impl Matrix {
         }
     }
 
-    /// A cell by the axes that have several values.
+    /// A cell by the axes that have several values, and by its command if there could be others.
     pub fn varying_name(&self, cell: usize, varying: &[usize]) -> String {
+        if let Some(command) = self.axis(COMMAND).filter(|_| !self.commands.is_empty()) {
+            return self.parts(&self.cells[cell], &[varying, &[command]].concat()).join(" ");
+        }
         match varying {
             [] => self.name(&self.cells[cell]),
             axes => self.named(&self.cells[cell], axes),
@@ -267,10 +342,39 @@ impl Identity {
     /// What all cells of a configuration have in common: the command's text, the configured
     /// environment, never the inherited one, and what else is not as usual.
     pub fn of(config: &Config) -> Self {
-        let mut identity = Self::new(&config.command, &config.env);
-        if shell_free::words(&config.command).is_some() {
-            // Earlier releases measured the start of a shell with it.
-            identity.differ("shell", "none");
+        let mut identity = match &config.command {
+            CommandConfig::One(text) => {
+                let mut identity = Self::new(text, &config.env);
+                // Earlier releases measured the start of a shell with it.
+                let shell = if shell_free::words(text).is_some() { "none" } else { "subtracted" };
+                identity.differ("shell", shell);
+                identity
+            }
+            CommandConfig::Several(commands) => {
+                let mut identity = Self::new("", &config.env);
+                for command in commands {
+                    // Two names for one command are one cell, unless it is to be told from itself.
+                    let named = config.fresh.map_or("", |_| command.name.as_str());
+                    identity.resolve(COMMAND, &command.name, &format!("{named}\n{}", command.text));
+                }
+                identity
+            }
+        };
+        match config.shell {
+            ShellMode::Auto => {}
+            ShellMode::Always => identity.differ("shell", "always"),
+            ShellMode::Never => identity.differ("shell", "never"),
+        }
+        if let Some(ignored) = config.ignore_failure.text() {
+            identity.differ("ignore_failure", &ignored);
+        }
+        for metric in &config.metrics {
+            if let Some(source) = metric.source_text() {
+                identity.differ(&format!("metric {}", metric.name), &source);
+            }
+        }
+        if let Some(id) = config.fresh {
+            identity.differ("fresh", &id.to_string());
         }
         if config.setup.is_some() {
             identity.differ("setup", &Build::of(config).hash());
@@ -305,12 +409,16 @@ impl Identity {
         add(&mut self.common, text);
     }
 
+    fn resolve(&mut self, axis: &str, value: &str, to: &str) {
+        self.resolved.insert((axis.to_owned(), value.to_owned()), to.to_owned());
+    }
+
     pub fn resolve_browser(&mut self, value: &str, version: &str) {
-        self.resolved.insert((CHROME.to_owned(), value.to_owned()), version.to_owned());
+        self.resolve(CHROME, value, version);
     }
 
     pub fn resolve_code(&mut self, reference: &str, sha: &str) {
-        self.resolved.insert((CODE.to_owned(), reference.to_owned()), sha.to_owned());
+        self.resolve(CODE, reference, sha);
     }
 
     /// What a value was resolved to, or the value.

@@ -6,12 +6,13 @@ use super::{Cell, Matrix};
 use crate::config::{CHROME, CODE};
 use crate::stats::{Comparison, Gate};
 
-/// Every value against the first of its axis, all else equal, as (first, other).
+/// Every value against the first of its axis, all else equal, as (first, other). Parameters of
+/// commands are not compared with each other.
 pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
     let places: HashMap<&Cell, usize> =
         matrix.cells.iter().enumerate().map(|(i, cell)| (cell, i)).collect();
     let mut pairs = Vec::new();
-    for axis in 0..matrix.axes.len() {
+    for axis in (0..matrix.axes.len()).filter(|&axis| !matrix.is_parameter(axis)) {
         for (i, cell) in matrix.cells.iter().enumerate() {
             if cell.0[axis] == 0 {
                 continue;

@@ -23,6 +23,11 @@ pub struct RunRow {
     pub timestamp: Timestamp,
     pub duration_ms: u64,
     pub exit_code: i32,
+    /// Whether it counts as a result.
+    pub ok: bool,
+    /// Metrics that it was to give and did not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     #[serde(skip_serializing_if = "Metrics::is_empty")]
     pub metrics: Metrics,
 }
@@ -57,8 +62,7 @@ impl StatusCell {
         mut runs: Vec<RunRow>,
     ) -> Self {
         runs.sort_by_key(|run| (run.iteration, run.timestamp));
-        let ok: BTreeSet<u64> =
-            runs.iter().filter(|run| run.exit_code == 0).map(|run| run.iteration).collect();
+        let ok: BTreeSet<u64> = runs.iter().filter(|run| run.ok).map(|run| run.iteration).collect();
         let tried: BTreeSet<u64> = runs.iter().map(|run| run.iteration).collect();
         Self {
             chrome: axes.get(CHROME).cloned(),
@@ -233,6 +237,8 @@ mod tests {
             timestamp: Timestamp::UNIX_EPOCH,
             duration_ms: 1,
             exit_code,
+            ok: exit_code == 0,
+            missing: Vec::new(),
             metrics: Metrics::new(),
         }
     }

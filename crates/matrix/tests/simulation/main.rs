@@ -71,6 +71,7 @@ fn in_interleaved_blocks() {
 const DOCUMENTED: &str = include_str!("../../../../docs/design/statistics.md");
 
 /// What one kind of noise makes of comparisons of one size.
+#[derive(Clone)]
 struct Rates {
     wrong: f64,
     /// Of equal code, and of 10 % where that is known.

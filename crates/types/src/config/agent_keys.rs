@@ -237,11 +237,11 @@ pub(super) const KEYS: [Key; 55] = [
         W,
         "Wait before the first new try after an API error; doubles",
     ),
-    agent("agent.retry.longest", KeyKind::Duration, "60s", W, "The longest such wait"),
+    agent("agent.retry.longest", KeyKind::Duration, "10m", W, "The longest such wait"),
     agent(
         "agent.retry.tries",
         FROM_ZERO,
-        "10",
+        "30",
         W,
         "New tries before the iteration counts as failed",
     ),

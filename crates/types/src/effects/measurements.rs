@@ -40,16 +40,20 @@ pub struct Measurements {
     /// What the command reported and could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Metrics that the run was to give and did not: it measured nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
 }
 
 impl Measurements {
     pub(super) fn map_strings(&mut self, map: Map<'_>) {
-        let Self { metrics, planned: _, notes } = self;
+        let Self { metrics, planned: _, notes, missing } = self;
         let mapped = std::mem::take(metrics).into_iter().map(|(name, metric)| {
             let Metric { value, unit, better } = metric;
             (map(&name), Metric { value, unit: unit.map(|unit| map(&unit)), better })
         });
         *metrics = mapped.collect();
         super::map_strings(notes, map);
+        super::map_strings(missing, map);
     }
 }

@@ -218,6 +218,7 @@ mod tests {
             metrics: [(secret(), metric)].into(),
             planned: Some(1),
             notes: vec![secret()],
+            missing: vec![secret()],
         };
         let unknown = json!({"filesCreated": {"secret": ["secret"]}});
         let fresh = [Effects::from(observed), Effects::from(measured), read(&unknown)];

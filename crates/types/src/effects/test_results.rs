@@ -42,6 +42,13 @@ pub struct TestResults {
     pub details_omitted: u64,
 }
 
+impl TestResults {
+    /// The tests that failed, as far as they are known by name.
+    pub fn failing(&self) -> impl Iterator<Item = &TestDetail> {
+        self.details.iter().filter(|test| test.status.is_failure())
+    }
+}
+
 /// One test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -69,6 +69,10 @@ pub struct AgentLoopPlan {
     /// The workspace's iteration counter when the loop began.
     #[serde(default)]
     pub counted: u32,
+    /// The worktree whose workspace it was, as git names it; empty in the main one. Worktrees share
+    /// a record and may have workspaces of the same name. Earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<String>,
 }
 
 impl AgentLoopPlan {
@@ -135,6 +139,32 @@ impl HookTime {
     }
 }
 
+/// When a checkpoint was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CheckpointTime {
+    /// Before the first iteration of a loop; the number is that of the iteration before.
+    Start,
+    /// After the iteration of this number.
+    Iteration,
+    /// Before a rollback to the checkpoint of this number.
+    Rollback,
+}
+
+/// The project's files at one moment, kept in git.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    pub number: u32,
+    pub time: CheckpointTime,
+    pub commit: String,
+    /// What the files are compared with after a rollback. A reference can be moved; this cannot.
+    pub tree: String,
+    /// Repositories inside the project, whose files it does not hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_covered: Vec<String>,
+}
+
 /// One entry of an agent loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -175,6 +205,9 @@ pub enum AgentEntry {
         why: String,
         #[serde(flatten)]
         spent: Spent,
+    },
+    Checkpoint {
+        checkpoint: Checkpoint,
     },
     Paused,
     /// A pause is over.
@@ -233,6 +266,15 @@ mod tests {
             AgentEntry::Verifying { number: 1, run_id },
             AgentEntry::Verified { number: 1, passed: false, said: Some("no".into()), spent },
             AgentEntry::Unverified { number: 1, why: "limit".into(), spent },
+            AgentEntry::Checkpoint {
+                checkpoint: Checkpoint {
+                    number: 0,
+                    time: CheckpointTime::Start,
+                    commit: "c".into(),
+                    tree: "t".into(),
+                    not_covered: vec!["vendor/lib".into()],
+                },
+            },
             AgentEntry::Paused,
             AgentEntry::Resumed,
             AgentEntry::Waiting { cause: WaitCause::RateLimit, remaining_ms: 1500 },

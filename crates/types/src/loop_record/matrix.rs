@@ -356,6 +356,50 @@ impl CellHook {
     }
 }
 
+/// Which failures of a command count as results all the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IgnoreFailure {
+    #[default]
+    None,
+    /// Every exit code.
+    All,
+    /// These exit codes.
+    Codes(Vec<i32>),
+}
+
+impl IgnoreFailure {
+    const ALL: &str = "all";
+
+    /// Whether a command that exits with this code has a result.
+    pub fn accepts(&self, exit_code: i32) -> bool {
+        match self {
+            Self::None => exit_code == 0,
+            Self::All => true,
+            Self::Codes(codes) => exit_code == 0 || codes.contains(&exit_code),
+        }
+    }
+
+    /// `all`, or codes such as `1,3`.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == Self::ALL {
+            return Some(Self::All);
+        }
+        let code = |part: &str| part.trim().parse().ok().filter(|code| (0..=255).contains(code));
+        text.split(',').map(code).collect::<Option<Vec<i32>>>().map(Self::Codes)
+    }
+
+    /// As [`parse`](Self::parse) reads it; `None` if nothing is ignored.
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::All => Some(Self::ALL.to_owned()),
+            Self::Codes(codes) => {
+                Some(codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
 /// Everything that the labels of a run say about its place in a matrix. Labels can be filtered by,
 /// and are written in this form by every release; only this type knows their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -376,6 +420,8 @@ pub struct CellLabels {
     pub block: Option<u64>,
     /// The program whose results were imported.
     pub imported: Option<String>,
+    /// Failures that count as results.
+    pub ignore_failure: IgnoreFailure,
 }
 
 const KEY: &str = "matrix.key";
@@ -388,6 +434,7 @@ const ADAPTIVE: &str = "matrix.adaptive";
 const BLOCKED: &str = "matrix.blocked";
 const BLOCK: &str = "matrix.block";
 const IMPORTED: &str = "matrix.imported";
+const IGNORE_FAILURE: &str = "matrix.ignore_failure";
 
 type Labels = BTreeMap<String, String>;
 
@@ -402,6 +449,7 @@ impl CellLabels {
             blocked: false,
             block: None,
             imported: None,
+            ignore_failure: IgnoreFailure::None,
         }
     }
 
@@ -428,6 +476,10 @@ impl CellLabels {
             blocked: labels.contains_key(BLOCKED),
             block: labels.get(BLOCK).and_then(|text| text.parse().ok()),
             imported: labels.get(IMPORTED).cloned(),
+            ignore_failure: labels
+                .get(IGNORE_FAILURE)
+                .and_then(|text| IgnoreFailure::parse(text))
+                .unwrap_or_default(),
         })
     }
 
@@ -445,6 +497,7 @@ impl CellLabels {
         }
         let flag = |set: bool| set.then_some("1");
         let block = self.block.map(|block| block.to_string());
+        let ignored = self.ignore_failure.text();
         let rest = [
             (CHROME, self.chrome.as_deref()),
             (SHA, self.sha.as_deref()),
@@ -452,6 +505,7 @@ impl CellLabels {
             (BLOCKED, flag(self.blocked)),
             (BLOCK, block.as_deref()),
             (IMPORTED, self.imported.as_deref()),
+            (IGNORE_FAILURE, ignored.as_deref()),
         ];
         for (name, value) in rest {
             if let Some(value) = value {
@@ -515,6 +569,7 @@ mod tests {
                 blocked: true,
                 block: Some(7),
                 imported: Some("chrome-ranger".to_owned()),
+                ignore_failure: IgnoreFailure::Codes(vec![1, 3]),
                 ..CellLabels::new(role)
             };
             let mut written = Labels::new();
@@ -522,6 +577,17 @@ mod tests {
             assert_eq!(CellLabels::from_labels(&written), Some(labels));
         }
         assert_eq!(CellLabels::from_labels(&Labels::new()), None);
+    }
+
+    #[test]
+    fn which_failures_count_as_results() {
+        assert!(IgnoreFailure::None.accepts(0) && !IgnoreFailure::None.accepts(1));
+        let some = IgnoreFailure::parse("1, 3").unwrap();
+        assert_eq!([0, 1, 2, 3].map(|code| some.accepts(code)), [true, true, false, true]);
+        assert!(IgnoreFailure::parse("all").unwrap().accepts(99));
+        for wrong in ["", "x", "1,", "256", "-1"] {
+            assert_eq!(IgnoreFailure::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -4,8 +4,7 @@
 
 use jiff::Timestamp;
 use retake_agent::control::{ControlError, Mailbox};
-use retake_agent::lock::WorkspaceLock;
-use retake_agent::workspace::{Name, Workspace, WorkspaceDirectories};
+use retake_agent::workspace::{Name, Workspace, WorkspaceDirectories, WorkspaceLock};
 use retake_store::StoredLoop;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
@@ -72,10 +71,8 @@ pub(crate) fn pending(
     plan: &RecordedPlan,
 ) -> PendingRequests {
     let RecordedPlan::Agent(plan) = plan else { return PendingRequests::default() };
-    let mailbox = workspace(workspaces, plan).ok().and_then(|workspace| {
-        // Opening a mailbox would create it; one that does not exist is empty.
-        workspace.dir().join(".control").is_dir().then(|| Mailbox::of(&workspace).ok())?
-    });
+    let workspace = workspace(workspaces, plan);
+    let mailbox = workspace.ok().and_then(|workspace| Mailbox::existing(&workspace));
     mailbox.map_or_else(PendingRequests::default, |mailbox| {
         let requests = mailbox.requests();
         PendingRequests { stop: requests.stop, pause: requests.pause }

@@ -8,12 +8,12 @@ use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::html::Html;
-use retake_runner::run_text;
+use retake_runner::{denied_text, run_text};
 use retake_store::StoredRunTree;
 use retake_types::text;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
-    RunOutcome, State as RunState, TestStatus,
+    RunOutcome, SandboxReport, State as RunState, TestStatus,
 };
 
 use super::badge::run_badge;
@@ -136,7 +136,7 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         html.markup("</dl>");
     });
     if let Some(outcome) = outcome {
-        card(html, "Usage", |html| usage(html, outcome));
+        card(html, "Usage", |html| usage(html, outcome, run.intent.request.cwd.as_path()));
     }
     card(html, "Environment and limits", |html| conditions(html, intent));
     if !tree.children.is_empty() {
@@ -164,7 +164,7 @@ fn correlation(html: &mut Html, intent: &Intent) {
     }
 }
 
-fn usage(html: &mut Html, outcome: &RunOutcome) {
+fn usage(html: &mut Html, outcome: &RunOutcome, cwd: &std::path::Path) {
     let usage = &outcome.usage;
     let time = |ms: u64| text::duration(Duration::from_millis(ms));
     html.markup("<dl>").definition("wall time", &time(outcome.duration_ms));
@@ -196,7 +196,29 @@ fn usage(html: &mut Html, outcome: &RunOutcome) {
         };
         html.definition("left over", &left.line(fate));
     }
+    if let Some(report) = &outcome.sandbox {
+        sandbox(html, report, cwd);
+    }
     html.markup("</dl>");
+}
+
+fn sandbox(html: &mut Html, report: &SandboxReport, cwd: &std::path::Path) {
+    html.definition("sandbox", report.level.as_str());
+    for promise in &report.dropped {
+        html.definition("not kept", &promise.to_string());
+    }
+    for file in report.left_for_host.iter().flat_map(|left| &left.files) {
+        let aside = if file.moved_to.is_some() { ", moved aside" } else { "" };
+        let line = format!("{} {}{aside}", file.kind.as_str(), file.path);
+        html.definition("may be executed later", &line);
+    }
+    let (denied, unlisted) = denied_text::lines(report, cwd);
+    for line in denied {
+        html.definition("denied", &line.what);
+    }
+    if unlisted > 0 {
+        html.definition("denied", &format!("{} more", text::count(unlisted, "time")));
+    }
 }
 
 fn conditions(html: &mut Html, intent: &Intent) {

@@ -37,6 +37,8 @@ pub struct IterationFacts {
     pub model: Option<String>,
     /// How many permissions were denied.
     pub denials: Option<u64>,
+    /// The tools they were for, as far as the agent named them.
+    pub denied_tools: Option<String>,
     /// Whether the agent says that it did something.
     pub worked: Option<bool>,
     pub error: Option<String>,
@@ -51,6 +53,7 @@ const RUN_ID: &str = "runId";
 const TURNS: &str = "turns";
 const MODEL: &str = "model";
 const DENIALS: &str = "denials";
+const DENIED_TOOLS: &str = "deniedTools";
 const WORKED: &str = "worked";
 const ERROR: &str = "error";
 
@@ -71,6 +74,7 @@ impl From<BTreeMap<String, String>> for IterationFacts {
             turns: take(&mut other, TURNS),
             model: take(&mut other, MODEL),
             denials: take(&mut other, DENIALS),
+            denied_tools: take(&mut other, DENIED_TOOLS),
             worked: take(&mut other, WORKED),
             error: take(&mut other, ERROR),
             other,
@@ -88,6 +92,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             turns,
             model,
             denials,
+            denied_tools,
             worked,
             error,
             other: mut map,
@@ -100,6 +105,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             (TURNS, turns.map(|turns| turns.to_string())),
             (MODEL, model),
             (DENIALS, denials.map(|denials| denials.to_string())),
+            (DENIED_TOOLS, denied_tools),
             (WORKED, worked.map(|worked| worked.to_string())),
             (ERROR, error),
         ];
@@ -267,7 +273,22 @@ impl Iteration {
             tokens: self.tokens(),
             session_id: self.facts.session_id.as_deref(),
             run_id: self.facts.run_id,
+            error: self.facts.error.as_deref(),
+            denials: self.facts.denials.unwrap_or(0),
+            denied_tools: self.facts.denied_tools.as_deref(),
+            prompt: &self.prompt,
         }
+    }
+
+    /// Files that it changed in any way.
+    pub fn changed_files(&self) -> Option<usize> {
+        let result = self.result.as_ref()?;
+        let lists = [&result.files_modified, &result.files_created, &result.files_deleted];
+        Some(lists.iter().map(|list| list.len()).sum())
+    }
+
+    pub fn test_results(&self) -> Option<&TestResults> {
+        self.result.as_ref()?.test_results.as_ref()
     }
 }
 
@@ -293,6 +314,10 @@ pub struct IterationRow<'a> {
     tokens: Option<u64>,
     session_id: Option<&'a str>,
     run_id: Option<RunId>,
+    error: Option<&'a str>,
+    denials: u64,
+    denied_tools: Option<&'a str>,
+    prompt: &'a str,
 }
 
 #[cfg(test)]
@@ -315,14 +340,15 @@ mod tests {
         let json = serde_json::to_string(&iteration.row()).unwrap();
         let expected = "number status startedAt endedAt exitCode filesModified filesCreated \
                         filesDeleted testsRun testResults contextUsagePercent progressDetected \
-                        summary durationMs costUsd tokens sessionId runId";
+                        summary durationMs costUsd tokens sessionId runId error denials \
+                        deniedTools prompt";
         let mut from = 0;
         for key in expected.split_whitespace() {
             let at = json[from..].find(&format!("\"{key}\":")).expect(key);
             from += at;
         }
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(value.as_object().unwrap().len(), 18);
+        assert_eq!(value.as_object().unwrap().len(), 22);
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! What a matrix costs beyond its runs: the driver, the plan, the statistics.
+//! How often the verdicts of a matrix are right, and what it costs beyond its runs: the driver, the plan,
+//! the statistics, resetting trees.
+
+mod reset;
+mod verdicts;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,9 +20,9 @@ use retake_matrix::table::{Measured, Table};
 use retake_runner::loop_driver::Next;
 use retake_store::Store;
 
-use super::exec::{intent, plain, timed};
-use super::median;
-use super::record::outcome;
+use crate::bench::exec::{intent, plain, timed};
+use crate::bench::median;
+use crate::bench::record::outcome;
 use crate::page::Page;
 
 const ROUNDS: usize = 9;
@@ -26,11 +30,13 @@ const CELLS: usize = 1000;
 
 pub(crate) fn run() -> Result<(), String> {
     let mut page = Page::new(
-        "matrix: the cost beyond the runs",
+        "matrix: verdicts, and the cost beyond the runs",
         "`cargo xtask bench matrix` writes this page. Every figure is the median of interleaved rounds of one run; \
          compare ratios, not times.",
     );
+    verdicts::run(&mut page)?;
     cells(&mut page)?;
+    reset::run(&mut page)?;
     planning(&mut page)?;
     statistics(&mut page)?;
     page.write("matrix.md")
@@ -41,36 +47,42 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// A directory of its own that is removed in the end.
-struct Project {
-    directory: PathBuf,
+struct TemporaryDirectory {
+    path: PathBuf,
 }
 
-impl Project {
-    fn new() -> Result<Self, String> {
-        let directory =
-            std::env::temp_dir().join(format!("retake-bench-matrix-{}", std::process::id()));
-        let project = Self { directory };
-        project.empty()?;
-        Ok(project)
+impl TemporaryDirectory {
+    fn new(name: &str) -> Result<Self, String> {
+        let name = format!("retake-bench-matrix-{name}-{}", std::process::id());
+        let directory = Self { path: std::env::temp_dir().join(name) };
+        directory.empty()?;
+        Ok(directory)
     }
 
-    /// Without a record.
     fn empty(&self) -> Result<(), String> {
         // Absent is as good.
-        _ = std::fs::remove_dir_all(&self.directory);
-        std::fs::create_dir_all(self.directory.join(".agent")).map_err(text)?;
-        let values: Vec<String> = (0..CELLS).map(|n| n.to_string()).collect();
-        let config =
-            format!("command: 'true'\niterations: 1\naxes: {{n: [{}]}}\n", values.join(", "));
-        std::fs::write(self.directory.join("matrix.yml"), config).map_err(text)
+        _ = std::fs::remove_dir_all(&self.path);
+        std::fs::create_dir_all(&self.path).map_err(text)
     }
 }
 
-impl Drop for Project {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         // It is in the directory for temporary files.
-        _ = std::fs::remove_dir_all(&self.directory);
+        _ = std::fs::remove_dir_all(&self.path);
     }
+}
+
+/// Makes it a project without a record.
+fn renew_project(directory: &TemporaryDirectory) -> Result<(), String> {
+    directory.empty()?;
+    std::fs::create_dir_all(directory.path.join(".agent")).map_err(text)?;
+    let values: Vec<String> = (0..CELLS).map(|n| n.to_string()).collect();
+    let config = format!(
+        "command: 'true'\niterations: 1\nreset: never\naxes: {{n: [{}]}}\n",
+        values.join(", ")
+    );
+    std::fs::write(directory.path.join("matrix.yml"), config).map_err(text)
 }
 
 fn cells(page: &mut Page) -> Result<(), String> {
@@ -82,13 +94,13 @@ fn cells(page: &mut Page) -> Result<(), String> {
     );
     let own = std::env::current_exe().map_err(text)?;
     let retake = own.with_file_name("retake").display().to_string();
-    let project = Project::new()?;
-    let store = project.directory.join(".agent/data").display().to_string();
-    let config = project.directory.join("matrix.yml").display().to_string();
+    let project = TemporaryDirectory::new("cells")?;
+    let store = project.path.join(".agent/data").display().to_string();
+    let config = project.path.join("matrix.yml").display().to_string();
     let run = |workers: &str| {
         let shell = format!(
             "cd {} && exec {retake} matrix run -q -f {config} --workers {workers}",
-            project.directory.display()
+            project.path.display()
         );
         vec!["sh".to_owned(), "-c".into(), shell]
     };
@@ -107,7 +119,7 @@ fn cells(page: &mut Page) -> Result<(), String> {
         eprint!("\rcells: round {} of {ROUNDS}", round + 1);
         // What comes first is another one each time.
         for place in (0..variants.len()).map(|at| (at + round) % variants.len()) {
-            project.empty()?;
+            renew_project(&project)?;
             let cost = timed(&variants[place].1).ok();
             costs[place].push(cost.map(|(wall, cpu, _)| (wall / 1e6, cpu / 1e6)));
         }
@@ -135,9 +147,17 @@ fn cells(page: &mut Page) -> Result<(), String> {
     Ok(())
 }
 
-/// The base: as many recorded runs and nothing else.
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
-    let &[store] = batch else { return Err("spin matrix STORE".into()) };
+    match batch {
+        ["work", size] => verdicts::work(size),
+        ["neighbour", seed] => verdicts::neighbour(seed),
+        [store] => record_runs(store),
+        _ => Err("spin matrix STORE | work SIZE | neighbour SEED".into()),
+    }
+}
+
+/// The base: as many recorded runs and nothing else.
+fn record_runs(store: &str) -> Result<(), String> {
     let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;
     let request = Launch::new(["/bin/sh", "-c", "true"]);
@@ -167,7 +187,7 @@ fn planning(page: &mut Page) -> Result<(), String> {
     for _ in 0..ROUNDS {
         let start = Instant::now();
         let matrix = Matrix::of(&config);
-        let keys = Identity::new(&config.command, &config.env).keys(&matrix);
+        let keys = Identity::new(&config.command.text(), &config.env).keys(&matrix);
         let (mode, order) = (ScheduleMode::Pending, Order::Interleaved);
         let options = ScheduleOptions { iterations: 1, warmup: 0, mode, order, seed: 1 };
         let mut plan = CellSchedule::new(&keys, &[], &[], &options);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use retake_runner::file_lock::{FileLock, LockError};
 
-use crate::workspace::Workspace;
+use super::Workspace;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceLockError {
@@ -24,6 +24,10 @@ impl WorkspaceLock {
     /// `command` is what the holder does, such as `run`.
     pub fn acquire(workspace: &Workspace, command: &str) -> Result<Self, WorkspaceLockError> {
         let purpose = format!("retake agent {command} {}", workspace.name());
+        workspace.make_loop_state_dir().map_err(|error| WorkspaceLockError::Io {
+            path: workspace.loop_state_dir().to_owned(),
+            error,
+        })?;
         match FileLock::acquire(&path(workspace), &purpose) {
             Ok(lock) => Ok(Self(lock)),
             Err(LockError::Held { holder }) => {
@@ -45,5 +49,5 @@ impl WorkspaceLock {
 }
 
 fn path(workspace: &Workspace) -> PathBuf {
-    workspace.dir().join(".lock")
+    workspace.loop_state_dir().join("lock")
 }

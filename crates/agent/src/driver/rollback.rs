@@ -1,0 +1,170 @@
+//! Bringing back the files of a checkpoint. What is there is kept first, so that nothing is lost and
+//! a rollback can be undone; what is about to happen is written down first, so that one that was
+//! killed is finished or undone by the next.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use retake_types::loop_record::agent::Checkpoint;
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{CheckpointChoice, CheckpointOwner};
+use crate::files;
+use crate::workspace::Workspace;
+
+use super::git_checkpoints::{CheckpointError, GitCheckpoints};
+use super::recorded_loop::KeptCheckpoint;
+
+/// How many rollbacks the journal remembers.
+const REMEMBERED: usize = 50;
+const LARGEST_JOURNAL: u64 = 4 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    #[error("there are no checkpoints")]
+    NoCheckpoints,
+    #[error("there is no checkpoint of {choice}; there are {known}")]
+    NoSuch { choice: CheckpointChoice, known: String },
+    #[error("no rollback can be undone")]
+    NothingToUndo,
+    #[error("no rollback was interrupted")]
+    NothingToFinish,
+    #[error("{}: {error}", .path.display())]
+    Journal { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+/// What a rollback is to do.
+#[derive(Clone, Debug)]
+pub enum RollbackGoal {
+    To(CheckpointChoice),
+    /// Bring back what was there before the last rollback.
+    Undo,
+    /// Finish the one that was interrupted.
+    Finish,
+}
+
+/// One rollback, as the journal has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JournalEntry {
+    pub at: Timestamp,
+    /// The files when it began.
+    pub before: Checkpoint,
+    pub target: Checkpoint,
+    /// Where an undo leads: the files before the first of those that were interrupted.
+    undo: Checkpoint,
+    done: bool,
+}
+
+/// The rollbacks of one workspace, oldest first.
+pub struct RollbackJournal {
+    path: PathBuf,
+    entries: Vec<JournalEntry>,
+}
+
+impl RollbackJournal {
+    pub fn of(workspace: &Workspace) -> Result<Self, RollbackError> {
+        let path = workspace.loop_state_dir().join("rollbacks.json");
+        let entries = match files::read(&path, LARGEST_JOURNAL) {
+            // What cannot be read is an empty one: it only serves to finish and to undo.
+            Ok(content) => serde_json::from_slice(&content).unwrap_or_default(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(RollbackError::Journal { path, error }),
+        };
+        Ok(Self { path, entries })
+    }
+
+    /// The one that was killed before its end.
+    pub fn interrupted(&self) -> Option<&JournalEntry> {
+        self.entries.last().filter(|last| !last.done)
+    }
+
+    /// The states from before rollbacks, which are checkpoints as well.
+    pub fn checkpoints(&self) -> impl Iterator<Item = KeptCheckpoint> {
+        self.entries
+            .iter()
+            .map(|entry| KeptCheckpoint { at: entry.at, checkpoint: entry.before.clone() })
+    }
+
+    fn save(&self) -> Result<(), RollbackError> {
+        let content = serde_json::to_vec(&self.entries).expect("plain data");
+        files::replace(&self.path, &content)
+            .map_err(|error| RollbackError::Journal { path: self.path.clone(), error })
+    }
+
+    fn target(
+        &self,
+        goal: &RollbackGoal,
+        recorded: &[KeptCheckpoint],
+    ) -> Result<Checkpoint, RollbackError> {
+        match goal {
+            RollbackGoal::Undo => {
+                let last = self.entries.last().ok_or(RollbackError::NothingToUndo)?;
+                Ok(last.undo.clone())
+            }
+            RollbackGoal::Finish => {
+                let last = self.interrupted().ok_or(RollbackError::NothingToFinish)?;
+                Ok(last.target.clone())
+            }
+            RollbackGoal::To(choice) => {
+                let mut all: Vec<KeptCheckpoint> = recorded.to_vec();
+                all.extend(self.checkpoints());
+                all.sort_by_key(|kept| kept.at);
+                let all: Vec<Checkpoint> = all.into_iter().map(|kept| kept.checkpoint).collect();
+                if all.is_empty() {
+                    return Err(RollbackError::NoCheckpoints);
+                }
+                choice.find(&all).cloned().ok_or_else(|| RollbackError::NoSuch {
+                    choice: choice.clone(),
+                    known: known(&all),
+                })
+            }
+        }
+    }
+
+    /// Brings back the files of a checkpoint.
+    pub fn roll_back(
+        &mut self,
+        git: &mut GitCheckpoints<'_>,
+        owner: &CheckpointOwner,
+        goal: &RollbackGoal,
+        recorded: &[KeptCheckpoint],
+    ) -> Result<JournalEntry, RollbackError> {
+        let target = self.target(goal, recorded)?;
+        let at = Timestamp::now();
+        let maker = format!("rollback-{}", at.as_microsecond());
+        let before = git.keep_before(owner, &maker, &target)?;
+        // Half a rollback is nobody's work to come back to.
+        let undo = match self.interrupted() {
+            Some(interrupted) => interrupted.undo.clone(),
+            None => before.clone(),
+        };
+        let entry = JournalEntry { at, before, target, undo, done: false };
+        self.entries.push(entry.clone());
+        let excess = self.entries.len().saturating_sub(REMEMBERED);
+        self.entries.drain(..excess);
+        self.save()?;
+        git.restore(&entry.target)?;
+        if let Some(last) = self.entries.last_mut() {
+            last.done = true;
+        }
+        self.save()?;
+        Ok(entry)
+    }
+}
+
+/// `0, 1, 2, 5`: the iterations that have a checkpoint.
+fn known(all: &[Checkpoint]) -> String {
+    let mut numbers: Vec<u32> = all
+        .iter()
+        .filter(|one| {
+            CheckpointChoice::Iteration(one.number).find(std::slice::from_ref(one)).is_some()
+        })
+        .map(|one| one.number)
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}

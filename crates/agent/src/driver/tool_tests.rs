@@ -1,0 +1,97 @@
+//! Which tool calls of an agent can be test runs. Text that merely mentions tests (a search, a file, a
+//! page) looks like the output of a test runner and says nothing about the project.
+
+use std::collections::HashMap;
+
+use crate::adapters::{Payload, StreamEvent};
+
+/// More calls at once than any agent makes.
+const MOST_OPEN: usize = 1000;
+
+/// Programs that show text and run nothing.
+const SHOWING: [&str; 32] = [
+    "grep", "egrep", "fgrep", "rg", "ag", "ack", "cat", "head", "tail", "less", "more", "sed",
+    "awk", "gawk", "cut", "sort", "uniq", "wc", "tr", "find", "fd", "ls", "tree", "echo", "printf",
+    "diff", "jq", "tee", "cd", "true", "file", "stat",
+];
+/// The same of git.
+const SHOWING_GIT: [&str; 6] = ["log", "show", "diff", "grep", "blame", "status"];
+
+/// The calls that have not returned yet, and whether each can be a test run.
+#[derive(Debug, Default)]
+pub(super) struct OpenCalls(HashMap<String, bool>);
+
+impl OpenCalls {
+    pub(super) fn see(&mut self, event: &StreamEvent<'_>) {
+        if let StreamEvent::ToolUse { id, name, input } = event {
+            if self.0.len() >= MOST_OPEN {
+                self.0.clear();
+            }
+            self.0.insert(id.to_string(), can_run_tests(name, input));
+        }
+    }
+
+    /// Whether what a call returned can be a test run; a call that was not seen can be anything.
+    pub(super) fn returned(&mut self, id: &str) -> bool {
+        self.0.remove(id).unwrap_or(true)
+    }
+}
+
+fn can_run_tests(tool: &str, input: &Payload<'_>) -> bool {
+    let shell = matches!(tool, "Bash" | "bash" | "shell" | "run_shell_command");
+    // Servers offer tools of any name; one that takes a command runs it.
+    match input.field("command") {
+        Some(command) if shell || tool.contains("exec") || tool.starts_with("mcp") => {
+            !only_shows(&command)
+        }
+        Some(_) => true,
+        None => shell || tool.starts_with("mcp") || tool.is_empty(),
+    }
+}
+
+/// Whether every command of a line only shows text.
+fn only_shows(line: &str) -> bool {
+    line.split(['\n', ';', '|', '&']).map(str::trim).filter(|one| !one.is_empty()).all(|one| {
+        let mut words = one.split_whitespace().filter(|word| !word.contains('='));
+        let program = words.next().unwrap_or("true");
+        let program = program.rsplit('/').next().unwrap_or(program);
+        match program {
+            "git" => words.next().is_some_and(|word| SHOWING_GIT.contains(&word)),
+            _ => SHOWING.contains(&program),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_about_tests_is_no_test_run() {
+        for line in [
+            "grep -rn 'test result' .",
+            "rg passed | head -3",
+            "cat log.txt && tail -n 5 other.log",
+            "cd sub; LC_ALL=C sed -n 1,20p report.txt",
+            "git log -3",
+            "/usr/bin/grep ok x",
+        ] {
+            assert!(only_shows(line), "{line}");
+        }
+        for line in [
+            "cargo test | tail -5",
+            "cd sub && npm test",
+            "make check 2>&1 | grep -c ok",
+            "git stash; pytest -q",
+            "sh run-tests.sh",
+        ] {
+            assert!(!only_shows(line), "{line}");
+        }
+        let json = |text| Payload::json(text);
+        assert!(can_run_tests("Bash", &json(r#"{"command":"cargo test"}"#)));
+        assert!(can_run_tests("mcp__retake__exec", &json(r#"{"command":"cargo test"}"#)));
+        assert!(!can_run_tests("Bash", &json(r#"{"command":"grep -r passed ."}"#)));
+        assert!(!can_run_tests("Read", &json(r#"{"file_path":"results.txt"}"#)));
+        assert!(!can_run_tests("WebFetch", &json(r#"{"url":"https://example.org"}"#)));
+    }
+}

@@ -1,0 +1,135 @@
+//! `retake agent show NAME N`: one iteration in full.
+
+use std::io::Read;
+use std::time::Duration;
+
+use retake_agent::adapters::{AgentKind, Reader, StreamEvent};
+use retake_agent::display::{self, Display, time};
+use retake_types::loop_record::agent::Iteration;
+use retake_types::{Stream, TestResults};
+use serde::Serialize;
+
+use super::project::AgentProject;
+use crate::term::{Palette, Shade};
+use crate::{Exit, Failure, term};
+
+/// How much of the tool calls is shown; the run's output has all of them.
+const SHOWN_CALLS: usize = 256 << 10;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    row: retake_types::loop_record::agent::IterationRow<'a>,
+    #[serde(rename = "toolCalls")]
+    tool_calls: &'a str,
+}
+
+pub(super) fn show(
+    iteration: &Iteration,
+    project: &AgentProject,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let calls = tool_calls(iteration, project);
+    if json {
+        term::document(&Document { row: iteration.row(), tool_calls: &calls })?;
+        return Ok(Exit::OK);
+    }
+    let facts = &iteration.facts;
+    let mut text = String::new();
+    let mut row = |name: &str, value: &str| text.push_str(&format!("{name:<12}{value}\n"));
+    row("iteration", &iteration.number.to_string());
+    row("status", &format!("{} {}", display::mark(iteration.status), iteration.status));
+    row("started", &term::moment(iteration.started_at).to_string());
+    if let Some(ms) = iteration.duration_ms() {
+        row("took", &time(Duration::from_millis(ms)));
+    }
+    if let Some(cost) = facts.cost_usd {
+        row("cost", &format!("${cost:.2}"));
+    }
+    if let Some(tokens) = facts.tokens {
+        row("tokens", &tokens.to_string());
+    }
+    if let Some(model) = &facts.model {
+        row("model", &term::visible(model));
+    }
+    if let Some(denials) = facts.denials {
+        let tools = facts.denied_tools.as_deref().unwrap_or("unnamed tools");
+        row("denied", &format!("{denials}: {}", term::visible(tools)));
+    }
+    if let Some(tests) = iteration.test_results() {
+        row("tests", &display::tests_line(tests));
+    }
+    if let Some(id) = facts.run_id {
+        row("run", &format!("{id}  (retake runs show {})", &id.to_string()[..8]));
+    }
+    section(&mut text, "error", facts.error.as_deref());
+    let result = iteration.result.as_ref();
+    section(&mut text, "summary", result.and_then(|result| result.summary.as_deref()));
+    section(&mut text, "failing tests", failing(iteration.test_results()).as_deref());
+    section(&mut text, "files", files(iteration).as_deref());
+    section(&mut text, "tool calls", Some(&calls));
+    section(&mut text, "prompt", Some(&iteration.prompt));
+    term::page(&text)?;
+    Ok(Exit::OK)
+}
+
+fn section(text: &mut String, title: &str, content: Option<&str>) {
+    let Some(content) = content.map(str::trim_end).filter(|content| !content.is_empty()) else {
+        return;
+    };
+    let title = Palette::of_stdout().paint(Shade::Heading, title);
+    text.push_str(&format!("\n{title}\n"));
+    for line in content.lines() {
+        text.push_str(&format!("  {}\n", term::visible(line)));
+    }
+}
+
+fn failing(tests: Option<&TestResults>) -> Option<String> {
+    let names: Vec<&str> = tests?.failing().map(|test| test.name.as_str()).collect();
+    Some(names.join("\n"))
+}
+
+fn files(iteration: &Iteration) -> Option<String> {
+    let result = iteration.result.as_ref()?;
+    let mut lines = Vec::new();
+    for (letter, paths) in
+        [("A", &result.files_created), ("M", &result.files_modified), ("D", &result.files_deleted)]
+    {
+        lines.extend(paths.iter().map(|path| format!("{letter} {}", path.display())));
+    }
+    Some(lines.join("\n"))
+}
+
+/// What the agent did with its tools, from the recorded output.
+fn tool_calls(iteration: &Iteration, project: &AgentProject) -> String {
+    let Some(id) = iteration.facts.run_id else { return String::new() };
+    let Ok(store) = project.project.read_store() else { return String::new() };
+    let Ok(mut output) = store.read_output(id, Stream::Stdout) else { return String::new() };
+    // The kind is that of the settings; an agent that was changed since has other words.
+    let mut reader = Reader::new(project.settings.kind);
+    let mut shown = Display::default();
+    let mut text = String::new();
+    let mut each = |event: &StreamEvent<'_>| {
+        if text.len() < SHOWN_CALLS
+            && matches!(
+                event,
+                StreamEvent::ToolUse { .. }
+                    | StreamEvent::ToolResult { .. }
+                    | StreamEvent::Denied { .. }
+            )
+            && let Some(line) = shown.event(event)
+        {
+            text.push_str(&line);
+        }
+    };
+    let mut buffer = vec![0; 64 << 10];
+    // What cannot be read any more is not shown.
+    while let Ok(length @ 1..) = output.read(&mut buffer) {
+        reader.push(&buffer[..length], &mut each);
+    }
+    reader.finish(&mut each);
+    if project.settings.kind == AgentKind::Custom {
+        return String::new();
+    }
+    text
+}

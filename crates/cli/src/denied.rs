@@ -1,0 +1,79 @@
+//! What a sandbox denied, and what a confined run left, as the command line says it.
+
+use std::path::Path;
+
+use retake_engine::quote;
+use retake_runner::denied_text::{self, DeniedLine, Remedy, short_path};
+use retake_types::{LeftFile, SandboxReport, text};
+
+use crate::term;
+
+/// How many are said at the end of a run; all that are recorded are in `runs show`.
+const SAID: usize = 10;
+
+/// At the end of a run, with the option that would allow each.
+pub(crate) fn say(report: &SandboxReport, cwd: &Path) {
+    let (lines, unlisted) = denied_text::lines(report, cwd);
+    for line in lines.iter().take(SAID) {
+        term::say(&with_remedy(line));
+    }
+    let more = lines.len().saturating_sub(SAID) as u64 + unlisted;
+    if more > 0 {
+        term::say(&format!("denied: {} more", text::count(more, "time")));
+    }
+}
+
+fn with_remedy(line: &DeniedLine) -> String {
+    let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
+    let name = |path: &Path| text::visible(&short_path(path, home.as_deref())).into_owned();
+    let remedy = match &line.remedy {
+        None => String::new(),
+        Some(Remedy::AllowWrite(path)) => format!("; allow with --allow-write {}", name(path)),
+        Some(Remedy::CreateAndAllowWrite(path)) => {
+            format!("; allow with --allow-write {} once it exists", name(path))
+        }
+        Some(Remedy::AllowSocket(path)) => format!("; allow with --allow-socket {}", name(path)),
+        Some(Remedy::AllowNetwork) => "; the sandbox has no network".to_owned(),
+    };
+    format!("denied: {}{remedy}", line.what)
+}
+
+/// What the run left that this machine may execute later, and how to bring back what was moved.
+pub(crate) fn say_left(report: &SandboxReport) {
+    let Some(left) = &report.left_for_host else { return };
+    for file in left.files.iter().take(SAID) {
+        term::say(&left_line(file));
+    }
+    let more = left.files.len().saturating_sub(SAID) as u64 + left.unlisted;
+    if more > 0 {
+        term::say(&format!("this machine may execute later: {more} more"));
+    }
+    if !left.complete {
+        term::say(
+            "the project is very large: not all of it was searched for what this machine may execute later",
+        );
+    }
+}
+
+pub(crate) fn left_line(file: &LeftFile) -> String {
+    let names = match file.names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", file.names.join(", ")),
+    };
+    let line = match &file.moved_to {
+        None => {
+            format!("this machine may execute later: {} {}{names}", file.kind.as_str(), file.path)
+        }
+        Some(to) => {
+            let words = [to, &file.path].map(|path| path.to_string_lossy().into_owned());
+            // What was put back in its place must not be kept.
+            let restore = quote(["mv", "-fT", "--", &words[0], &words[1]]);
+            format!(
+                "moved aside: {} {}{names}; restore with: {restore}",
+                file.kind.as_str(),
+                file.path
+            )
+        }
+    };
+    text::visible(&line).into_owned()
+}

@@ -1,0 +1,156 @@
+//! `--export FORMAT FILE`: the answer of a command in files for other programs.
+
+use std::path::{Path, PathBuf};
+
+use retake_agent::files;
+use retake_matrix::export::{MetricResults, comparisons_csv, comparisons_markdown, csv};
+use retake_matrix::stats::Comparison;
+use serde::Serialize;
+
+use crate::{Failure, term};
+
+#[derive(clap::Args)]
+pub(super) struct Exports {
+    /// Write the answer to a file as csv, markdown, json (what --json prints) or hyperfine (the JSON
+    /// that its scripts read); - is stdout; may be given several times
+    #[arg(long, num_args = 2, value_names = ["FORMAT", "FILE"])]
+    export: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Csv,
+    Markdown,
+    Json,
+    Hyperfine,
+}
+
+impl Format {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "csv" => Some(Self::Csv),
+            "markdown" => Some(Self::Markdown),
+            "json" => Some(Self::Json),
+            "hyperfine" => Some(Self::Hyperfine),
+            _ => None,
+        }
+    }
+}
+
+/// The files to write once there is an answer.
+#[derive(Debug)]
+pub(super) struct ExportFiles(Vec<(Format, PathBuf)>);
+
+const STDOUT: &str = "-";
+
+/// An answer in every form it may be written in.
+pub(super) struct Answer<'a, D> {
+    /// What `--json` prints.
+    pub(super) document: &'a D,
+    pub(super) metrics: &'a [MetricResults],
+    /// What the lines of a table are, if not the cells.
+    pub(super) comparisons: Option<&'a [Comparison]>,
+}
+
+impl Exports {
+    /// Checks what is asked for before anything is run: hours of measuring must not end in a typing
+    /// error. `json` says that stdout has another answer.
+    pub(super) fn files(&self, json: bool) -> Result<ExportFiles, Failure> {
+        let mut files: Vec<(Format, PathBuf)> = Vec::new();
+        for pair in self.export.chunks(2) {
+            let [format, file] = pair else { continue };
+            let known = Format::parse(format).ok_or_else(|| {
+                Failure::Usage(format!(
+                    "--export {format}: there is no such format; \
+                     there are csv, markdown, json and hyperfine"
+                ))
+            })?;
+            let path = PathBuf::from(file);
+            let taken = json || files.iter().any(|(_, other)| other == Path::new(STDOUT));
+            if file == STDOUT && taken {
+                return Err(Failure::Usage(format!(
+                    "--export {format} -: only one answer can go to stdout"
+                )));
+            }
+            if file != STDOUT {
+                check(&path)?;
+            }
+            files.push((known, path));
+        }
+        Ok(ExportFiles(files))
+    }
+}
+
+/// Whether a file can be there.
+fn check(path: &Path) -> Result<(), Failure> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let problem = match (directory.metadata(), path.metadata()) {
+        (Err(source), _) => source,
+        (Ok(above), _) if !above.is_dir() => std::io::ErrorKind::NotADirectory.into(),
+        (Ok(_), Ok(there)) if there.is_dir() => std::io::ErrorKind::IsADirectory.into(),
+        _ => return Ok(()),
+    };
+    Err(Failure::File { action: "write", path: path.to_owned(), source: problem })
+}
+
+impl ExportFiles {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether stdout is for one of them, and for nothing else.
+    pub(super) fn has_stdout(&self) -> bool {
+        self.0.iter().any(|(_, path)| path == Path::new(STDOUT))
+    }
+
+    /// Writes all of them, each as a whole or not at all.
+    pub(super) fn write<D: Serialize>(&self, answer: &Answer<'_, D>) -> Result<(), Failure> {
+        for (format, path) in &self.0 {
+            let text = answer.text(*format);
+            if path == Path::new(STDOUT) {
+                term::data(text.as_bytes())?;
+            } else {
+                write(path, text.as_bytes())?;
+                term::say(&format!("wrote {}", path.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: Serialize> Answer<'_, D> {
+    fn text(&self, format: Format) -> String {
+        match (format, self.comparisons) {
+            (Format::Csv, Some(comparisons)) => comparisons_csv(comparisons),
+            (Format::Csv, None) => csv(self.metrics),
+            (Format::Markdown, Some(comparisons)) => comparisons_markdown(comparisons),
+            (Format::Markdown, None) => {
+                let tables: Vec<String> =
+                    self.metrics.iter().map(MetricResults::markdown).collect();
+                tables.join("\n")
+            }
+            (Format::Json, _) => pretty(self.document),
+            (Format::Hyperfine, _) => {
+                pretty(&self.metrics.first().map(MetricResults::hyperfine).unwrap_or_default())
+            }
+        }
+    }
+}
+
+fn pretty(document: &impl Serialize) -> String {
+    serde_json::to_string_pretty(document).expect("plain data") + "\n"
+}
+
+/// Replaces a file; through a link the file that it leads to. What is no file, such as a pipe, is
+/// written to.
+pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let written = match target.metadata() {
+        Ok(meta) if !meta.is_file() => std::fs::write(&target, content),
+        _ => files::replace(&target, content),
+    };
+    written.map_err(|source| Failure::File { action: "write", path: path.to_owned(), source })
+}

@@ -1,0 +1,339 @@
+//! What `retake matrix run` and `retake matrix try` have in common: the options of a measurement, its
+//! workers, and what is shown in the end.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use retake_matrix::driver::{
+    CellRow, Iterations, MatrixProject, MatrixRun, MatrixRunOptions, MatrixRunResult, allowed_cpus,
+    pin_process,
+};
+use retake_matrix::plan::{Matrix, ScheduleMode};
+use retake_matrix::stats::{Comparison, Gate, Verdict};
+use retake_runner::config::Config;
+use retake_runner::signals;
+use retake_runner::worker::Worker;
+use retake_types::loop_record::matrix::Disturbance;
+use retake_types::{LoopId, parse_duration};
+use serde::Serialize;
+
+use super::events::{self, EventScreen};
+use super::export_files::{Answer, ExportFiles, Exports};
+use super::open::{self, margin};
+use super::remote::Executor;
+use super::{compare, remote, table, words};
+use crate::{Exit, Failure, context, term};
+
+/// How to measure, and what to make of it.
+#[derive(clap::Args)]
+pub(super) struct Measuring {
+    /// Go on until every comparison is decided at this margin, such as 2%
+    #[arg(long, value_name = "PERCENT", value_parser = margin)]
+    pub(super) until_sure: Option<f64>,
+    /// With --until-sure: begin nothing after this time, such as 10m, and let no run take longer than
+    /// it; `none` continues until every comparison is conclusive
+    /// [default: 1h]
+    #[arg(long, value_name = "TIME", requires = "until_sure")]
+    budget: Option<Budget>,
+    /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
+    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
+    /// measures the tip of main in turn with the cells of this run, and compares them with it
+    #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
+    pub(super) fail_if: Vec<Gate>,
+    /// Tie every worker to a CPU of its own
+    #[arg(long)]
+    pub(super) pin: bool,
+    /// The seed of the random order, to repeat one
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Keep secrets in what is recorded
+    #[arg(long)]
+    pub(super) no_redact: bool,
+    /// Say nothing while it runs, and show no table
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+    #[command(flatten)]
+    exports: Exports,
+}
+
+/// How long sampling may go on.
+#[derive(Clone, Copy)]
+struct Budget(Option<Duration>);
+
+impl Default for Budget {
+    /// A difference within the margin can take thousands of runs to be sure of, and one of exactly
+    /// the margin all the time there is.
+    fn default() -> Self {
+        Self(Some(Duration::from_secs(3600)))
+    }
+}
+
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        match parse_duration(text).map_err(|error| error.to_string())? {
+            Duration::ZERO => Err("is 0; write `none` for no limit".to_owned()),
+            duration => Ok(Self(Some(duration))),
+        }
+    }
+}
+
+impl Measuring {
+    fn budget(&self) -> Option<Duration> {
+        self.budget.unwrap_or_default().0
+    }
+
+    /// The options of a run in which the number of iterations is as `fixed` says, unless it is to go
+    /// on until it is sure.
+    pub(super) fn options(
+        &self,
+        project: &MatrixProject,
+        fixed: ScheduleMode,
+        metric: &str,
+    ) -> MatrixRunOptions {
+        MatrixRunOptions {
+            iterations: match self.until_sure {
+                Some(margin) => Iterations::UntilSure { margin, budget: self.budget() },
+                None => Iterations::Fixed(fixed),
+            },
+            metric: metric.to_owned(),
+            gates: self.fail_if.clone(),
+            baseline_again: !self.fail_if.is_empty(),
+            seed: self.seed,
+            workers: project.config.workers,
+            undecided_limit: UNDECIDED,
+        }
+    }
+}
+
+/// Cells under way on other machines while their results decide how many there will be.
+pub(super) const UNDECIDED: usize = 32;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    loop_id: LoopId,
+    seed: u64,
+    order: &'a str,
+    /// Iterations that were to be run; unknown with --until-sure.
+    total: Option<usize>,
+    ok: usize,
+    failed: usize,
+    /// Cells that were given up because their warmup failed.
+    skipped: Vec<String>,
+    unavailable: &'a [String],
+    /// What disturbed the measurement.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    disturbances: &'a [Disturbance],
+    /// What the start of a shell takes, which is subtracted from times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell_start_ms: Option<f64>,
+    cells: &'a [CellRow],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    comparisons: &'a [Comparison],
+}
+
+/// Where a matrix comes from: what can be done about its results later depends on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    File,
+    CommandLine,
+}
+
+impl Origin {
+    fn command(self) -> &'static str {
+        match self {
+            Self::File => "retake matrix run",
+            Self::CommandLine => "retake matrix try",
+        }
+    }
+}
+
+/// A measurement that is ready to be made.
+pub(super) struct Measurement<'a> {
+    pub(super) measuring: &'a Measuring,
+    pub(super) origin: Origin,
+    pub(super) project: &'a MatrixProject,
+    pub(super) config: &'a Config,
+    pub(super) options: MatrixRunOptions,
+    pub(super) screen: EventScreen,
+    pub(super) json: bool,
+}
+
+impl Measurement<'_> {
+    pub(super) fn make(
+        &self,
+        matrix: Matrix,
+        mut executor: Option<Executor>,
+    ) -> Result<Exit, Failure> {
+        let Self { project, options, screen, .. } = self;
+        let files = self.measuring.exports.files(self.json)?;
+        let run = MatrixRun { project, options, observer: screen };
+        run.check(&matrix)?;
+        let count = if executor.is_some() { 1 } else { options.workers };
+        let cpus = if self.measuring.pin { cpus(count)? } else { Vec::new() };
+        // Keepers first: before the lock, the record and every thread.
+        let mut workers = open::workers(project, count)?;
+        for (worker, cpu) in workers.iter().zip(cpus) {
+            pin(worker, cpu)?;
+        }
+        let exit = run
+            .run(&mut workers, matrix, executor.as_mut())
+            .map_err(remote::failure)
+            .and_then(|result| self.show(&result, &files));
+        let stopped = signals::received();
+        if let Some(ended) = workers.into_iter().map(Worker::end).last() {
+            context::finish(ended, self.config);
+        }
+        match stopped {
+            Some(signal) => {
+                let again = (self.origin == Origin::File).then(|| self.origin.command());
+                screen.interrupted(again);
+                Ok(Exit::Signal(signal))
+            }
+            None => exit,
+        }
+    }
+
+    fn show(&self, result: &MatrixRunResult, files: &ExportFiles) -> Result<Exit, Failure> {
+        let Self { screen, .. } = self;
+        let (ok, failed) = (result.ok, result.failed);
+        let unavailable: Vec<String> = result.unavailable.iter().map(events::unavailable).collect();
+        let skipped: Vec<String> =
+            result.skipped.iter().map(|cell| result.matrix.short_name(*cell)).collect();
+        for problem in &unavailable {
+            term::say(&format!("not run: {problem}"));
+        }
+        for cell in &skipped {
+            let hooks = match result.hooks {
+                true => "its warmup, prepare or conclude failed",
+                false => "its warmup failed",
+            };
+            term::say(&format!("not run: {cell}: {hooks}"));
+        }
+        let missing = !unavailable.is_empty() || !skipped.is_empty();
+        if ok + failed == 0 && !missing && result.spent.is_none() {
+            screen.screen().line("Done. Nothing was pending.");
+        } else {
+            let count = term::count((ok + failed) as u64, "run");
+            screen.screen().line(&format!("Done. {count}: {ok} ok, {failed} failed."));
+        }
+        self.say_spent(result);
+        let document = Document {
+            loop_id: result.loop_id,
+            seed: result.seed,
+            order: result.order.as_str(),
+            total: result.total,
+            ok,
+            failed,
+            skipped,
+            unavailable: &unavailable,
+            disturbances: &result.disturbances,
+            shell_start_ms: result.results.shell_start,
+            cells: &result.rows,
+            comparisons: &result.comparisons,
+        };
+        if self.json {
+            term::document(&document)?;
+        } else if !self.measuring.quiet && !files.has_stdout() {
+            self.show_table(result)?;
+        }
+        let metrics = std::slice::from_ref(&result.results);
+        files.write(&Answer { document: &document, metrics, comparisons: None })?;
+        self.exit(result, missing)
+    }
+
+    fn say_spent(&self, result: &MatrixRunResult) {
+        if let (Some((decided, all)), Some(budget)) = (result.spent, self.measuring.budget())
+            && decided < all
+        {
+            let more = match self.origin {
+                Origin::File => "run again to go on",
+                Origin::CommandLine => "give it more with --budget",
+            };
+            self.screen.screen().notice(&format!(
+                "the budget of {} is spent, and {} of {} is not decided; {more}",
+                term::duration(budget),
+                all - decided,
+                term::count(all as u64, "comparison"),
+            ));
+        }
+    }
+
+    fn exit(&self, result: &MatrixRunResult, missing: bool) -> Result<Exit, Failure> {
+        match (self.origin, result.failed) {
+            (Origin::File, _) if result.all_failed() => {
+                term::say("every iteration failed; `retake matrix status --failures` lists them");
+                return Ok(Exit::FAILED);
+            }
+            (Origin::CommandLine, failed @ 1..) => {
+                term::say(&format!(
+                    "{} failed and {} not measured: see `retake runs list --failed` and \
+                     `retake runs logs ID`, or count failures as results with --ignore-failure",
+                    term::count(failed as u64, "run"),
+                    if failed == 1 { "is" } else { "are" }
+                ));
+                return Ok(Exit::FAILED);
+            }
+            _ => {}
+        }
+        if missing {
+            return Ok(Exit::FAILED);
+        }
+        if result.untried {
+            term::say("some cells have no result at all; give them more time");
+            return Ok(Exit::FAILED);
+        }
+        let tripped = result.tripped.iter().filter_map(|place| result.comparisons.get(*place));
+        Ok(compare::fail(tripped))
+    }
+
+    /// The numbers, and what is not decided.
+    fn show_table(&self, result: &MatrixRunResult) -> Result<(), Failure> {
+        for disturbance in &result.disturbances {
+            term::say(&words::disturbance(disturbance));
+        }
+        if result.rows.is_empty() {
+            return Ok(());
+        }
+        let unit = result.results.unit.as_deref();
+        if let Some(start) = result.results.shell_start {
+            term::say(&words::shell_start(start));
+        }
+        let table = table::render(&self.options.metric, unit, &result.rows);
+        term::data(term::visible_lines(&table).as_bytes())?;
+        let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
+        // Without a question nobody waits for an answer.
+        let asked = self.measuring.until_sure.is_some() || !self.measuring.fail_if.is_empty();
+        for comparison in open.clone().filter(|_| asked) {
+            term::data(format!("{}\n", term::visible(&comparison.sentence())).as_bytes())?;
+        }
+        compare::advise(open.filter(|_| asked));
+        Ok(())
+    }
+}
+
+/// The CPUs that we may use, one for each worker.
+fn cpus(workers: usize) -> Result<Vec<usize>, Failure> {
+    let cpus = allowed_cpus()
+        .map_err(|error| Failure::Refused(format!("--pin: {}", term::plain(&error))))?;
+    if cpus.len() < workers {
+        return Err(Failure::Usage(format!(
+            "--pin: {} for {}; every worker needs one of its own",
+            term::count(cpus.len() as u64, "CPU"),
+            term::count(workers as u64, "worker")
+        )));
+    }
+    Ok(cpus)
+}
+
+/// Ties a keeper to a CPU; everything it starts inherits that.
+fn pin(worker: &Worker, cpu: usize) -> Result<(), Failure> {
+    pin_process(worker.keeper_pid(), cpu)
+        .map_err(|error| Failure::Refused(format!("--pin: CPU {cpu}: {}", term::plain(&error))))
+}

@@ -1,0 +1,273 @@
+//! `retake matrix try`: commands compared in one line, without a file and without a project. What it
+//! needs while it runs is in a directory for temporary files; what stays is in the record.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use retake_matrix::config::{
+    COMMAND, CommandConfig, Config, MetricConfig, NamedCommand, check_axis_name, uses,
+};
+use retake_matrix::iteration::axis_variable;
+use retake_matrix::plan::{Matrix, ScheduleMode};
+use retake_matrix::table::Axis;
+use retake_runner::scratch_dir;
+use retake_types::loop_record::matrix::IgnoreFailure;
+use retake_types::request::MetricSource;
+use retake_types::{Better, LoopId, ShellMode, parse_duration};
+
+use super::events::EventScreen;
+use super::measure::{Measurement, Measuring, Origin};
+use super::open;
+use crate::{Exit, Failure, term};
+
+/// Compare commands in one line: 'sort-a {n}' 'sort-b {n}' --axis n=1000,100000
+///
+/// The first command is what the others are compared with. Every iteration of all commands comes
+/// before the next one of any, in random order. It needs no file, no project and no repository, and
+/// leaves nothing in the directory; every run is recorded, and none of an earlier time counts.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// What to run; {NAME} stands for the value of an axis
+    #[arg(required = true, value_name = "COMMAND")]
+    commands: Vec<String>,
+    /// Values to put in for {NAME}; the command also sees AXIS_NAME
+    #[arg(long, value_name = "NAME=VALUE,…")]
+    axis: Vec<String>,
+    /// How often each command is run
+    #[arg(short, long, visible_alias = "iterations", value_name = "N", default_value_t = RUNS,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000), conflicts_with = "until_sure")]
+    runs: u64,
+    /// Runs before the first that is measured
+    #[arg(short, long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    warmup: u64,
+    /// Run before all else, once for each text that it has with the values in it
+    #[arg(short, long, value_name = "COMMAND")]
+    setup: Option<String>,
+    /// Run before each iteration, not measured
+    #[arg(short, long, value_name = "COMMAND")]
+    prepare: Option<String>,
+    /// Run after each iteration, not measured
+    #[arg(short = 'C', long, value_name = "COMMAND")]
+    conclude: Option<String>,
+    /// Run once for each command and its values, after its last iteration
+    #[arg(short, long, value_name = "COMMAND")]
+    cleanup: Option<String>,
+    /// A name for a command, in the order of the commands
+    #[arg(short, long, value_name = "NAME")]
+    name: Vec<String>,
+    /// What to compare: wall, cpu, rss, what the command reports, or with a regular expression a
+    /// number in its output: 'rate=rate: ([0-9.]+)'
+    #[arg(long, value_name = "NAME[=PATTERN]", default_value = "wall")]
+    metric: String,
+    /// More of the metric is better
+    #[arg(long)]
+    higher: bool,
+    /// auto avoids the shell where a command is plain words; none refuses what needs one; default
+    /// always uses sh -c
+    #[arg(short = 'S', long, value_enum, value_name = "WHICH", default_value = "auto")]
+    shell: Shell,
+    /// The same as --shell none
+    #[arg(short = 'N', conflicts_with = "shell")]
+    no_shell: bool,
+    /// Count failures as results: all of them, or those with these exit codes
+    #[arg(short, long, value_name = "CODES", num_args = 0..=1, require_equals = true,
+        default_missing_value = "all", value_parser = ignore_failure)]
+    ignore_failure: Option<IgnoreFailure>,
+    /// End a run that takes longer, such as 30s; it counts as failed
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    timeout: Option<Duration>,
+    /// Answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    measuring: Measuring,
+}
+
+const RUNS: u64 = 10;
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Shell {
+    Auto,
+    None,
+    Default,
+}
+
+fn ignore_failure(text: &str) -> Result<IgnoreFailure, String> {
+    let known = if text == "all-non-zero" { "all" } else { text };
+    IgnoreFailure::parse(known).ok_or_else(|| "takes exit codes, such as 1,3, or all".to_owned())
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match parse_duration(text).map_err(|error| error.to_string())? {
+        Duration::ZERO => Err("is 0; leave it out for none".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// A directory for the time of a measurement.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(id: LoopId) -> Result<Self, Failure> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(format!("retake-try-{id}"));
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(source) => Err(Failure::File { action: "make", path, source }),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It is in the directory for temporary files.
+        drop(scratch_dir::remove(&self.0));
+    }
+}
+
+pub(super) fn try_commands(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let id = LoopId::new();
+    let matrix_config = args.config(id)?;
+    for unused in args.unused_axes(&matrix_config) {
+        term::say(&format!(
+            "--axis {unused}: no command has {{{unused}}} or {}",
+            axis_variable(&unused)
+        ));
+    }
+    let scratch = Scratch::new(id)?;
+    let (mut project, config) = open::project_of(matrix_config, store, Some(&scratch.0))?;
+    project.redact = !args.measuring.no_redact;
+    let matrix = Matrix::of(&project.config);
+    let measurement = Measurement {
+        measuring: &args.measuring,
+        origin: Origin::CommandLine,
+        options: args.measuring.options(&project, ScheduleMode::Pending, args.metric_name()),
+        project: &project,
+        config: &config,
+        screen: EventScreen::new(args.measuring.quiet),
+        json: args.json,
+    };
+    measurement.make(matrix, None)
+}
+
+impl Args {
+    /// What a file would say.
+    fn config(&self, id: LoopId) -> Result<Config, Failure> {
+        // The command runs beside it; there is no such file.
+        let file = open::here()?.join("retake matrix try");
+        Ok(Config {
+            shell: match self.shell {
+                _ if self.no_shell => ShellMode::Never,
+                Shell::Auto => ShellMode::Auto,
+                Shell::None => ShellMode::Never,
+                Shell::Default => ShellMode::Always,
+            },
+            ignore_failure: self.ignore_failure.clone().unwrap_or_default(),
+            fresh: Some(id),
+            setup: self.setup.clone(),
+            prepare: self.prepare.clone(),
+            conclude: self.conclude.clone(),
+            cleanup: self.cleanup.clone(),
+            iterations: self.runs,
+            warmup: self.warmup,
+            axes: axes(&self.axis)?,
+            timeout: self.timeout,
+            metrics: self.metrics()?,
+            ..Config::new(&file, CommandConfig::Several(self.named_commands()?))
+        })
+    }
+
+    fn metric_name(&self) -> &str {
+        self.metric.split_once('=').map_or(self.metric.as_str(), |(name, _)| name)
+    }
+
+    /// Only what has to be said of the metric.
+    fn metrics(&self) -> Result<Vec<MetricConfig>, Failure> {
+        let name = self.metric_name();
+        let mut metric = match self.metric.split_once('=') {
+            Some((name, pattern)) => MetricConfig::in_output(name, pattern)
+                .map_err(|why| Failure::Usage(format!("--metric {name}: {why}")))?,
+            None => MetricConfig {
+                name: name.to_owned(),
+                unit: None,
+                better: None,
+                source: MetricSource::Reported,
+            },
+        };
+        metric.better = self.higher.then_some(Better::Higher);
+        Ok(vec![metric])
+    }
+
+    fn named_commands(&self) -> Result<Vec<NamedCommand>, Failure> {
+        if self.name.len() > self.commands.len() {
+            return Err(Failure::Usage(format!(
+                "--name: {} for {}",
+                term::count(self.name.len() as u64, "name"),
+                term::count(self.commands.len() as u64, "command")
+            )));
+        }
+        let mut names = BTreeSet::new();
+        let mut commands = Vec::new();
+        for (at, text) in self.commands.iter().enumerate() {
+            if text.trim().is_empty() {
+                return Err(Failure::Usage("a command is empty".into()));
+            }
+            let given = self.name.get(at).unwrap_or(text);
+            // A command may be compared with itself.
+            let mut name = given.clone();
+            for number in 2.. {
+                if names.insert(name.clone()) {
+                    break;
+                }
+                name = format!("{given} ({number})");
+            }
+            commands.push(NamedCommand { name, text: text.clone() });
+        }
+        Ok(commands)
+    }
+
+    /// Axes that change nothing.
+    fn unused_axes(&self, config: &Config) -> Vec<String> {
+        let hooks = [&self.setup, &self.prepare, &self.conclude, &self.cleanup];
+        let texts: Vec<&String> = self.commands.iter().chain(hooks.into_iter().flatten()).collect();
+        let used = |axis: &&Axis| {
+            let variable = axis_variable(&axis.name);
+            texts.iter().any(|text| uses(text, &axis.name) || text.contains(&variable))
+        };
+        config.axes.iter().filter(|axis| !used(axis)).map(|axis| axis.name.clone()).collect()
+    }
+}
+
+/// What `--axis NAME=VALUE,…` says; one axis may be given in parts.
+fn axes(texts: &[String]) -> Result<Vec<Axis>, Failure> {
+    let mut axes: Vec<Axis> = Vec::new();
+    for text in texts {
+        let wrong = |why: &str| Failure::Usage(format!("--axis {text}: {why}"));
+        let (name, values) =
+            text.split_once('=').ok_or_else(|| wrong("write NAME=VALUE,…, such as n=10,100"))?;
+        let name = name.trim();
+        if name == COMMAND {
+            return Err(wrong("the commands are the axis of that name; call yours otherwise"));
+        }
+        check_axis_name(name).map_err(|why| wrong(&why))?;
+        let same = axes.iter().position(|axis| axis_variable(&axis.name) == axis_variable(name));
+        let at = same.unwrap_or_else(|| {
+            axes.push(Axis { name: name.to_owned(), values: Vec::new() });
+            axes.len() - 1
+        });
+        if axes[at].name != name {
+            return Err(wrong(&format!("sets {} as {} does", axis_variable(name), axes[at].name)));
+        }
+        for value in values.split(',').map(str::trim) {
+            if value.is_empty() {
+                return Err(wrong("has an empty value"));
+            }
+            if !axes[at].values.iter().any(|known| known == value) {
+                axes[at].values.push(value.to_owned());
+            }
+        }
+    }
+    Ok(axes)
+}

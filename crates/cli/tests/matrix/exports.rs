@@ -1,0 +1,164 @@
+//! Results in files for other programs. What hyperfine's scripts look at is looked at here in the same
+//! way: `results`, and of each `command`, `times`, `mean`, `stddev`, `median` and `parameters`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::env::Env;
+
+fn measured() -> Env {
+    let env = Env::bare();
+    env.config("commands: ['sleep 0.0{n}', 'sleep 0.00{n}']\niterations: 5\naxes: {n: [1, 2]}\n");
+    env.expect(0, &["run", "-q"]);
+    env
+}
+
+/// What `plot_parametrized.py` calls `unique_parameter`, and what all of the scripts take.
+fn read_as_hyperfine_does(document: &Value) -> Vec<(String, Vec<f64>, BTreeMap<String, String>)> {
+    let results = document["results"].as_array().expect("json.load(f)[\"results\"]");
+    let number = |result: &Value, key: &str| result[key].as_f64().expect(key);
+    let one = |result: &Value| {
+        let times: Vec<f64> =
+            result["times"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        assert!((number(result, "mean") - mean).abs() < 1e-9);
+        let squares: f64 = times.iter().map(|time| (time - mean).powi(2)).sum();
+        let deviation = (squares / (times.len() - 1) as f64).sqrt();
+        assert!((number(result, "stddev") - deviation).abs() < 1e-9);
+        let (min, median, max) =
+            (number(result, "min"), number(result, "median"), number(result, "max"));
+        assert!(min <= median && median <= max && min > 0.0);
+        assert!(number(result, "user") >= 0.0 && number(result, "system") >= 0.0);
+        assert_eq!(result["exit_codes"].as_array().unwrap().len(), times.len());
+        assert_eq!(result["memory_usage_byte"].as_array().unwrap().len(), times.len());
+        let parameters = result["parameters"].as_object().unwrap();
+        let parameters =
+            parameters.iter().map(|(n, v)| (n.clone(), v.as_str().unwrap().to_owned())).collect();
+        (result["command"].as_str().unwrap().to_owned(), times, parameters)
+    };
+    results.iter().map(one).collect()
+}
+
+#[test]
+fn hyperfines_scripts_can_read_it() {
+    let env = measured();
+    let file = env.sandbox.project().join("h.json");
+    // A script that reads the file as hyperfine's scripts do, with nothing but Python's own library.
+    let script = "import json, statistics, sys\n\
+        results = json.load(open(sys.argv[1], encoding='utf-8'))['results']\n\
+        labels = [b['command'] for b in results]\n\
+        times = [b['times'] for b in results]\n\
+        medians = [b['median'] for b in results]\n\
+        for b in results:\n\
+        \x20   [(name, value)] = b.get('parameters', {}).items()\n\
+        \x20   print(b['command'], name, float(value), len(b['times']), b['mean'] > 0, b['stddev'] >= 0)\n\
+        assert all(abs(statistics.median(t) - m) < 1e-9 for t, m in zip(times, medians))\n";
+    for command in [&["run"][..], &["status"], &["compare"], &["explain"], &["report"]] {
+        _ = std::fs::remove_file(&file);
+        let arguments = [command, &["--export", "hyperfine", "h.json"]].concat();
+        env.expect(0, &arguments);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let read = read_as_hyperfine_does(&serde_json::from_str(&text).unwrap());
+        let commands: Vec<&str> = read.iter().map(|(command, ..)| command.as_str()).collect();
+        assert_eq!(commands, ["sleep 0.01", "sleep 0.001", "sleep 0.02", "sleep 0.002"]);
+        let values: Vec<&str> = read.iter().map(|(.., p)| p["n"].as_str()).collect();
+        assert_eq!((values, read[0].2.len()), (vec!["1", "1", "2", "2"], 1));
+        for (command, times, _) in &read {
+            let least: f64 = command.strip_prefix("sleep ").unwrap().parse().unwrap();
+            assert!(
+                times.len() == 5 && times.iter().all(|time| *time >= least),
+                "{command} {times:?}"
+            );
+        }
+        let mut python = env.sandbox.command("python3");
+        let python = crate::common::called(python.args(["-c", script]).arg(&file));
+        assert_eq!(python.code, 0, "{}", python.snapshot());
+        assert!(python.stdout.starts_with("sleep 0.01 n 1.0 5 True True\n"), "{}", python.stdout);
+    }
+}
+
+#[test]
+fn csv_has_the_columns_of_hyperfine_first() {
+    let env = measured();
+    let csv = env.expect(0, &["status", "--export", "csv", "-"]).stdout;
+    let mut lines = csv.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let known = ["command", "mean", "stddev", "median", "user", "system", "min", "max"];
+    assert_eq!(head[..8], known);
+    assert_eq!(head[8], "parameter_n");
+    let rows: Vec<BTreeMap<&str, &str>> =
+        lines.map(|line| head.iter().copied().zip(line.split(',')).collect()).collect();
+    assert_eq!(rows.len(), 4);
+    assert_eq!((rows[0]["command"], rows[0]["parameter_n"]), ("sleep 0.01", "1"));
+    // Seconds, as hyperfine has it.
+    let median: f64 = rows[0]["median"].parse().unwrap();
+    assert!((0.01..1.0).contains(&median), "{csv}");
+    assert_eq!((rows[0]["unit"], rows[0]["runs"], rows[0]["failed"]), ("s", "5", "0"));
+    assert_eq!(rows[1]["verdict"], "faster", "{csv}");
+    assert!(rows[1]["change"].parse::<f64>().unwrap() < 0.0, "{csv}");
+    let compared = env.expect(0, &["compare", "--export", "csv", "-"]).stdout;
+    assert!(compared.starts_with("a,b,at,metric,unit,"), "{compared}");
+    assert_eq!(compared.lines().count(), 3, "{compared}");
+}
+
+#[test]
+fn markdown_and_json_and_several_at_once() {
+    let env = measured();
+    let arguments = [
+        "compare", "--export", "markdown", "c.md", "--export", "json", "c.json", "--export", "csv",
+        "-",
+    ];
+    let answered = env.expect(0, &arguments);
+    assert!(answered.stdout.starts_with("a,b,at"), "{}", answered.stdout);
+    let read = |name: &str| std::fs::read_to_string(env.sandbox.project().join(name)).unwrap();
+    assert!(read("c.md").contains("| `sleep 0.001` | `sleep 0.01` |"), "{}", read("c.md"));
+    let json: Value = serde_json::from_str(&read("c.json")).unwrap();
+    assert_eq!(json, env.expect(0, &["compare", "--json"]).json());
+    let table = env.expect(0, &["run", "--export", "markdown", "-"]).stdout;
+    assert!(table.starts_with("| wall | median | 95 % interval |"), "{table}");
+    assert_eq!(table.lines().count(), 6, "{table}");
+}
+
+#[test]
+fn a_file_is_written_as_a_whole_or_not_at_all() {
+    let env = measured();
+    let project = env.sandbox.project();
+    // Found out before anything is run.
+    let before = env.ids();
+    let missing = ["run", "--append", "1", "--export", "csv", "none/x.csv"];
+    let refused = env.expect(1, &missing);
+    assert!(refused.stderr.contains("cannot write none/x.csv"), "{}", refused.stderr);
+    env.expect(1, &["run", "--append", "1", "--export", "csv", "."]);
+    env.expect(2, &["status", "--json", "--export", "csv", "-"]);
+    env.expect(2, &["status", "--export", "json", "-", "--export", "csv", "-"]);
+    assert_eq!(env.ids(), before);
+    // Where there is no room, what was there stays, and nothing is left beside it.
+    std::fs::write(project.join("x.csv"), "old").unwrap();
+    let full =
+        env.sandbox.sh("ulimit -f 0; trap '' XFSZ; exec retake matrix status --export csv x.csv");
+    assert_eq!(full.code, 1, "{}", full.snapshot());
+    assert_eq!(std::fs::read_to_string(project.join("x.csv")).unwrap(), "old");
+    let beside: Vec<String> = std::fs::read_dir(&project)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("x.csv"))
+        .collect();
+    assert_eq!(beside, ["x.csv"]);
+    // Through a link the file it leads to, and into what is no file.
+    std::os::unix::fs::symlink("x.csv", project.join("link.csv")).unwrap();
+    env.expect(0, &["status", "--export", "csv", "link.csv", "--export", "csv", "/dev/null"]);
+    assert!(project.join("link.csv").symlink_metadata().unwrap().is_symlink());
+    assert!(std::fs::read_to_string(project.join("x.csv")).unwrap().starts_with("command,"));
+}
+
+#[test]
+fn cells_without_a_result_have_no_numbers() {
+    let env = Env::bare();
+    env.config("commands: ['true', 'exit 1']\niterations: 2\n");
+    env.expect(0, &["run", "-q"]);
+    let hyperfine = env.expect(0, &["status", "--export", "hyperfine", "-"]).json();
+    assert_eq!(hyperfine["results"].as_array().unwrap().len(), 1);
+    let csv = env.expect(0, &["status", "--export", "csv", "-"]).stdout;
+    assert!(csv.lines().nth(2).unwrap().starts_with("exit 1,,,,,,,,wall,s,0,2,"), "{csv}");
+}

@@ -1,0 +1,309 @@
+//! Results for other programs: CSV with the columns of hyperfine, Markdown, and the JSON that
+//! hyperfine's own scripts read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use retake_types::Metrics;
+use serde::Serialize;
+
+use crate::stats::{Comparison, Summary, is_time, median_interval, summarise, value_text};
+
+/// One metric of all cells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricResults {
+    pub metric: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// What the start of a shell takes, if it was subtracted from times: milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell_start: Option<f64>,
+    pub cells: Vec<CellResults>,
+}
+
+/// The results of one cell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CellResults {
+    /// For people: its command, or what distinguishes it from the other cells.
+    pub name: String,
+    /// The values of its axes; a command is none.
+    pub parameters: BTreeMap<String, String>,
+    /// Of the metric, in the order in which they were measured.
+    pub values: Vec<f64>,
+    pub failed: usize,
+    /// Against its baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<Comparison>,
+    /// Everything that was measured in the runs that have results.
+    #[serde(skip)]
+    pub runs: Vec<RunResults>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunResults {
+    pub metrics: Metrics,
+    pub exit_code: i32,
+}
+
+impl CellResults {
+    /// The values of a metric in seconds, as far as it was measured.
+    fn seconds(&self, metric: &str) -> Vec<f64> {
+        let seconds = |run: &RunResults| {
+            let found = run.metrics.get(metric)?;
+            Some(found.value * scale(found.unit.as_deref().unwrap_or("ms"))?)
+        };
+        self.runs.iter().filter_map(seconds).collect()
+    }
+}
+
+/// A unit of time in seconds.
+fn scale(unit: &str) -> Option<f64> {
+    match unit {
+        "ns" => Some(1e-9),
+        "us" | "µs" => Some(1e-6),
+        "ms" => Some(1e-3),
+        "s" => Some(1.0),
+        "min" => Some(60.0),
+        _ => None,
+    }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The standard deviation of a sample; `None` of a single value.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    Some((squares / (values.len() - 1) as f64).sqrt())
+}
+
+/// What hyperfine writes with `--export-json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HyperfineResults {
+    pub results: Vec<HyperfineResult>,
+}
+
+/// One benchmark of hyperfine; times in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HyperfineResult {
+    pub command: String,
+    pub mean: f64,
+    /// `None` of a single run.
+    pub stddev: Option<f64>,
+    pub median: f64,
+    pub user: f64,
+    pub system: f64,
+    pub min: f64,
+    pub max: f64,
+    pub times: Vec<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory_usage_byte: Vec<u64>,
+    pub exit_codes: Vec<i32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+impl MetricResults {
+    /// What a value is multiplied by: times are in seconds.
+    fn scale(&self) -> Option<f64> {
+        is_time(&self.metric, self.unit.as_deref())
+            .then(|| scale(self.unit.as_deref().unwrap_or("ms")))?
+    }
+
+    /// As hyperfine would write it, of this metric if it is a time, and else of the wall time. Cells
+    /// without a result are left out: hyperfine has no word for them.
+    pub fn hyperfine(&self) -> HyperfineResults {
+        let metric = if self.scale().is_some() { self.metric.as_str() } else { "wall" };
+        let one = |cell: &CellResults| {
+            let times = cell.seconds(metric);
+            let Summary { median, min, max, mean: average, .. } = summarise(&times)?;
+            let memory = |run: &RunResults| Some((run.metrics.get("rss")?.value * 1024.0) as u64);
+            Some(HyperfineResult {
+                command: cell.name.clone(),
+                mean: average,
+                stddev: deviation(&times),
+                median,
+                user: mean(&cell.seconds("user")).unwrap_or(0.0),
+                system: mean(&cell.seconds("sys")).unwrap_or(0.0),
+                min,
+                max,
+                times,
+                memory_usage_byte: cell.runs.iter().filter_map(memory).collect(),
+                exit_codes: cell.runs.iter().map(|run| run.exit_code).collect(),
+                parameters: cell.parameters.clone(),
+            })
+        };
+        HyperfineResults { results: self.cells.iter().filter_map(one).collect() }
+    }
+
+    /// A Markdown table: one line per cell.
+    pub fn markdown(&self) -> String {
+        let unit = self.unit.as_deref();
+        let changes = self.cells.iter().any(|cell| cell.change.is_some());
+        let mut head = vec![self.metric.as_str(), "median", "95 % interval", "min … max", "runs"];
+        let failures = self.cells.iter().any(|cell| cell.failed > 0);
+        head.extend(failures.then_some("failed"));
+        head.extend(changes.then_some("against the first"));
+        let line = |cell: &CellResults| {
+            let value = |value: f64| value_text(value, unit);
+            let mut line = vec![code(&cell.name)];
+            match summarise(&cell.values) {
+                Some(summary) => line.extend([
+                    value(summary.median),
+                    median_interval(&cell.values).map_or_else(String::new, |[low, high]| {
+                        format!("{} to {}", value(low), value(high))
+                    }),
+                    format!("{} … {}", value(summary.min), value(summary.max)),
+                    summary.samples.to_string(),
+                ]),
+                None => line.extend(["-", "", "", "0"].map(str::to_owned)),
+            }
+            line.extend(failures.then(|| cell.failed.to_string()));
+            line.extend(changes.then(|| cell.change.as_ref().map_or_else(String::new, change)));
+            line
+        };
+        markdown_table(&head, self.cells.iter().map(line))
+    }
+}
+
+/// The columns that hyperfine documents, those of the parameters, and what it does not know.
+pub fn csv(metrics: &[MetricResults]) -> String {
+    let cells = || metrics.iter().flat_map(|metric| &metric.cells);
+    let parameters: BTreeSet<&String> = cells().flat_map(|cell| cell.parameters.keys()).collect();
+    let mut head: Vec<String> =
+        ["command", "mean", "stddev", "median", "user", "system", "min", "max"]
+            .map(str::to_owned)
+            .to_vec();
+    head.extend(parameters.iter().map(|name| format!("parameter_{name}")));
+    head.extend(["metric", "unit", "runs", "failed"].map(str::to_owned));
+    head.extend(["change", "change_low", "change_high", "verdict"].map(str::to_owned));
+    let mut text = csv_line(&head);
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+    for metric in metrics {
+        let factor = metric.scale();
+        for cell in &metric.cells {
+            let scaled: Vec<f64> =
+                cell.values.iter().map(|value| value * factor.unwrap_or(1.0)).collect();
+            let summary = summarise(&scaled);
+            let of = |pick: fn(&Summary) -> f64| number(summary.as_ref().map(pick));
+            let deviation = deviation(&scaled).or_else(|| summary.as_ref().map(|_| 0.0));
+            let mut line = vec![cell.name.clone(), of(|s| s.mean), number(deviation)];
+            line.push(of(|s| s.median));
+            line.extend(["user", "sys"].map(|name| number(mean(&cell.seconds(name)))));
+            line.extend([of(|s| s.min), of(|s| s.max)]);
+            let value = |name: &&String| cell.parameters.get(*name).cloned().unwrap_or_default();
+            line.extend(parameters.iter().map(value));
+            let unit = if factor.is_some() { Some("s") } else { metric.unit.as_deref() };
+            line.extend([metric.metric.clone(), unit.unwrap_or_default().to_owned()]);
+            line.extend([cell.values.len(), cell.failed].map(|count| count.to_string()));
+            line.extend(change_columns(cell.change.as_ref()));
+            text += &csv_line(&line);
+        }
+    }
+    text
+}
+
+/// Ratio less one, its interval, and the verdict.
+fn change_columns(change: Option<&Comparison>) -> [String; 4] {
+    let Some(change) = change else { return Default::default() };
+    let part =
+        |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| (ratio - 1.0).to_string());
+    let ends = change.interval;
+    [
+        part(change.ratio),
+        part(ends.map(|ends| ends[0])),
+        part(ends.map(|ends| ends[1])),
+        change.verdict.as_str().to_owned(),
+    ]
+}
+
+/// Comparisons as CSV, one line each.
+pub fn comparisons_csv(comparisons: &[Comparison]) -> String {
+    let head = [
+        "a",
+        "b",
+        "at",
+        "metric",
+        "unit",
+        "median_a",
+        "median_b",
+        "runs_a",
+        "runs_b",
+        "change",
+        "change_low",
+        "change_high",
+        "verdict",
+    ];
+    let mut text = csv_line(&head.map(str::to_owned));
+    for one in comparisons {
+        let median = |side: Option<f64>| side.map_or_else(String::new, |value| value.to_string());
+        let mut line = vec![one.a.clone(), one.b.clone(), one.at.clone().unwrap_or_default()];
+        line.extend([one.metric.clone(), one.unit.clone().unwrap_or_default()]);
+        line.push(median(one.medians.map(|medians| medians.a)));
+        line.push(median(one.medians.map(|medians| medians.b)));
+        line.extend([one.samples.a.to_string(), one.samples.b.to_string()]);
+        line.extend(change_columns(Some(one)));
+        text += &csv_line(&line);
+    }
+    text
+}
+
+/// Comparisons as a Markdown table.
+pub fn comparisons_markdown(comparisons: &[Comparison]) -> String {
+    let head = ["", "against", "with", "metric", "medians", "change", "95 % interval"];
+    let line = |one: &Comparison| {
+        let unit = one.unit.as_deref();
+        let medians = one.medians.map_or_else(String::new, |medians| {
+            format!("{} against {}", value_text(medians.b, unit), value_text(medians.a, unit))
+        });
+        vec![
+            code(&one.b),
+            code(&one.a),
+            one.at.as_deref().map_or_else(String::new, escaped),
+            escaped(&one.metric),
+            medians,
+            change(one),
+            one.interval_text().unwrap_or_default(),
+        ]
+    };
+    markdown_table(&head, comparisons.iter().map(line))
+}
+
+/// `+4.2 % slower`.
+fn change(change: &Comparison) -> String {
+    let size = change.change_text().map_or_else(String::new, |size| format!("{size} "));
+    format!("{size}{}", change.verdict_word())
+}
+
+fn csv_line(fields: &[String]) -> String {
+    let field = |field: &String| match field.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.clone(),
+    };
+    fields.iter().map(field).collect::<Vec<_>>().join(",") + "\n"
+}
+
+/// A text in a cell of a Markdown table.
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|").replace(['\n', '\r'], " ")
+}
+
+fn code(text: &str) -> String {
+    match text.contains('`') {
+        true => escaped(text),
+        false => format!("`{}`", escaped(text)),
+    }
+}
+
+fn markdown_table(head: &[&str], lines: impl Iterator<Item = Vec<String>>) -> String {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = row(head.iter().map(|name| escaped(name)).collect());
+    // Names to the left, numbers to the right.
+    text +=
+        &row((0..head.len()).map(|at| if at == 0 { ":--" } else { "--:" }.to_owned()).collect());
+    lines.for_each(|line| text += &row(line));
+    text
+}

@@ -1,0 +1,210 @@
+//! Which keys of a git configuration name programs, or lead to more configuration.
+
+use std::collections::BTreeSet;
+
+use super::bounded;
+
+/// Keys of which every value is a program, a directory of programs, or another configuration;
+/// `*` stands for a name that can be chosen.
+const PROGRAMS: [&str; 43] = [
+    "core.fsmonitor",
+    "core.hookspath",
+    "core.sshcommand",
+    "core.editor",
+    "core.pager",
+    "core.askpass",
+    "core.gitproxy",
+    "core.alternaterefscommand",
+    "core.worktree",
+    "core.attributesfile",
+    "sequence.editor",
+    "interactive.difffilter",
+    "diff.external",
+    "diff.*.command",
+    "diff.*.textconv",
+    "filter.*.clean",
+    "filter.*.smudge",
+    "filter.*.process",
+    "merge.*.driver",
+    "mergetool.*.cmd",
+    "mergetool.*.path",
+    "difftool.*.cmd",
+    "difftool.*.path",
+    "guitool.*.cmd",
+    "browser.*.cmd",
+    "browser.*.path",
+    "man.*.cmd",
+    "man.*.path",
+    "gpg.program",
+    "gpg.*.program",
+    "gpg.*.defaultkeycommand",
+    "credential.helper",
+    "credential.*.helper",
+    "remote.*.uploadpack",
+    "remote.*.receivepack",
+    "remote.*.vcs",
+    "uploadpack.packobjectshook",
+    "init.templatedir",
+    "trailer.*.command",
+    "trailer.*.cmd",
+    "hook.*.command",
+    "include.path",
+    "includeif.*.path",
+];
+
+/// Whether a value is a program.
+type IsProgram = fn(&str) -> bool;
+
+/// Keys whose value decides.
+const PERHAPS: [(&str, IsProgram); 6] = [
+    ("alias.*", |value| value.starts_with('!')),
+    ("submodule.*.update", |value| value.starts_with('!')),
+    ("pager.*", |value| !matches!(value, "true" | "false" | "yes" | "no" | "on" | "off" | "")),
+    ("remote.*.url", |value| value.contains("::")),
+    ("remote.*.pushurl", |value| value.contains("::")),
+    ("protocol.*.allow", |value| value != "never"),
+];
+
+/// The keys that name programs and that the configuration did not have before with this value.
+pub(super) fn new_programs(before: &[u8], now: &[u8]) -> Vec<String> {
+    let before: BTreeSet<(String, String)> = entries(before).into_iter().collect();
+    let mut names = BTreeSet::new();
+    for (key, value) in entries(now) {
+        if names_program(&key, &value) && !before.contains(&(key.clone(), value)) {
+            names.insert(key);
+        }
+    }
+    bounded(names.into_iter())
+}
+
+fn names_program(key: &str, value: &str) -> bool {
+    // Switched off is no program.
+    if key == "core.fsmonitor" && matches!(value, "false" | "no" | "off" | "0") {
+        return false;
+    }
+    PROGRAMS.iter().any(|pattern| matches(pattern, key))
+        || PERHAPS.iter().any(|(pattern, program)| matches(pattern, key) && program(value))
+}
+
+fn matches(pattern: &str, key: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == key,
+        Some((start, end)) => {
+            key.len() >= pattern.len() && key.starts_with(start) && key.ends_with(end)
+        }
+    }
+}
+
+/// Every key, in small letters, with its value. What cannot be understood is taken for a key that
+/// includes something, so that nothing is missed.
+fn entries(text: &[u8]) -> Vec<(String, String)> {
+    let text = String::from_utf8_lossy(text);
+    let text = text.replace("\\\r\n", "").replace("\\\n", "");
+    let mut section = String::new();
+    let mut entries = Vec::new();
+    for line in text.lines() {
+        let mut line = line.trim().trim_start_matches('\u{feff}');
+        if let Some(rest) = line.strip_prefix('[') {
+            let Some(end) = end_of_section(rest) else {
+                entries.push(("include.path".to_owned(), line.to_owned()));
+                continue;
+            };
+            section = section_name(&rest[..end]);
+            // A key may follow on the same line.
+            line = rest[end + 1..].trim();
+        }
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or((line, "true"));
+        let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
+        entries.push((key, plain_value(value)));
+    }
+    entries
+}
+
+/// Where the bracket closes that is not inside of quotes.
+fn end_of_section(text: &str) -> Option<usize> {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            ']' if !quoted => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// `filter "x"` and the old `filter.x`, both as `filter.x`.
+fn section_name(text: &str) -> String {
+    match text.split_once('"') {
+        Some((name, rest)) => {
+            let name = name.trim().to_ascii_lowercase();
+            format!("{name}.{}", rest.trim_end().trim_end_matches('"'))
+        }
+        None => text.trim().to_ascii_lowercase(),
+    }
+}
+
+/// Without quotes and comments.
+fn plain_value(value: &str) -> String {
+    let mut plain = String::new();
+    let (mut quoted, mut escaped) = (false, false);
+    for c in value.trim().chars() {
+        match c {
+            _ if escaped => {
+                escaped = false;
+                plain.push(c);
+            }
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            '#' | ';' if !quoted => break,
+            c => plain.push(c),
+        }
+    }
+    plain.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs(text: &str) -> Vec<String> {
+        new_programs(b"", text.as_bytes())
+    }
+
+    #[test]
+    fn programs_are_found_however_they_are_written() {
+        for text in [
+            "[core]\n\tfsmonitor = ./x\n",
+            "[CORE] FsMonitor=./x",
+            "[core]\n fsmonitor = \\\n ./x\n",
+            "\u{feff}[core]\nfsmonitor=\"./x\" ; c",
+        ] {
+            assert_eq!(programs(text), ["core.fsmonitor"], "{text}");
+        }
+        assert_eq!(programs("[filter \"a ] b\"]\n clean = x"), ["filter.a ] b.clean"]);
+        assert_eq!(programs("[filter.a]\n process = x"), ["filter.a.process"]);
+        assert_eq!(programs("[alias]\n s = !sh\n t = status"), ["alias.s"]);
+        assert_eq!(programs("[remote \"o\"]\n url = ext::sh -c x"), ["remote.o.url"]);
+        assert_eq!(programs("[include\npath = x"), ["include.path"]);
+    }
+
+    #[test]
+    fn what_a_repository_has_anyway_is_none() {
+        let usual = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = false\n\
+                     [remote \"origin\"]\n\turl = https://example.com/x.git\n\
+                     [branch \"main\"]\n\tremote = origin\n[pager]\n\tlog = false\n";
+        assert_eq!(programs(usual), [""; 0]);
+    }
+
+    #[test]
+    fn only_what_is_new_is_named() {
+        let before = b"[core]\n pager = less\n[diff]\n external = a\n";
+        let now = b"[core]\n pager = less\n[diff]\n external = b\n";
+        assert_eq!(new_programs(before, now), ["diff.external"]);
+    }
+}

@@ -1,0 +1,275 @@
+//! What a confined run left in the project that the host may execute later: hooks, configuration
+//! that names programs, repositories inside of the project, files that editors and shells act on.
+//!
+//! A sandbox protects what is there; it cannot protect what is not there yet, and at the Landlock
+//! level not even that. So the project is looked at when nothing of the run is alive any more. What
+//! was changed since the start is told by the time of its last change in the kernel's books
+//! (ctime), which no program can set. No symbolic link is followed, nothing is executed, and the
+//! number of entries that are looked at is bounded.
+
+mod git_config;
+mod git_index;
+mod quarantine;
+mod scan;
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use retake_types::{LeftFile, LeftFileKind, LeftForHost};
+
+use crate::git_dir::Repository;
+use crate::regular_file;
+
+/// A configuration that is larger than this is not read, only named.
+const LARGEST: u64 = 1 << 20;
+
+/// The project before a run.
+pub(crate) struct HostFiles {
+    root: PathBuf,
+    since: Moment,
+    repository: Option<Repository>,
+    /// What `.git` of the project was: device and inode.
+    git_identity: Option<(u64, u64)>,
+    /// Files whose content tells whether something in them is new.
+    before: Vec<FileBefore>,
+    quarantine: bool,
+}
+
+struct FileBefore {
+    path: PathBuf,
+    kind: LeftFileKind,
+    content: Option<Vec<u8>>,
+}
+
+/// A time as file systems note it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment(i64, i64);
+
+impl Moment {
+    /// The clock that file systems use: it is behind the precise one by up to a tick.
+    fn now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Self(now.tv_sec, now.tv_nsec)
+    }
+
+    fn changed(meta: &Metadata) -> Self {
+        Self(meta.ctime(), meta.ctime_nsec())
+    }
+
+    fn modified(meta: &Metadata) -> Self {
+        Self(meta.mtime(), meta.mtime_nsec())
+    }
+}
+
+impl HostFiles {
+    /// Notes what must be known before the run. `root` is the directory that the run may write.
+    pub(crate) fn before(root: &Path, cwd: &Path, quarantine: bool) -> Self {
+        let repository = Repository::find(root);
+        let mut paths = vec![(root.join("package.json"), LeftFileKind::PackageScript)];
+        if cwd != root && cwd.starts_with(root) {
+            paths.push((cwd.join("package.json"), LeftFileKind::PackageScript));
+        }
+        if let Some(repository) = &repository {
+            for name in ["config", "config.worktree"] {
+                paths.push((repository.common.join(name), LeftFileKind::GitConfig));
+            }
+            if repository.git_dir != repository.common {
+                paths.push((repository.git_dir.join("config.worktree"), LeftFileKind::GitConfig));
+            }
+        }
+        let before = paths.into_iter().map(|(path, kind)| {
+            let content = read(&path);
+            FileBefore { path, kind, content }
+        });
+        Self {
+            since: Moment::now(),
+            git_identity: identity(&root.join(".git")),
+            before: before.collect(),
+            repository,
+            root: root.to_owned(),
+            quarantine,
+        }
+    }
+
+    /// Looks at what the run left, when nothing of it is alive. Gives what there is to say, and
+    /// moves it aside if that was asked for.
+    pub(crate) fn after(self) -> Option<LeftForHost> {
+        let mut found = Findings::default();
+        self.known_files(&mut found);
+        self.repository_files(&mut found);
+        let complete = scan::project(&self, &mut found);
+        self.path_programs(&mut found);
+        let mut files = found.files;
+        // From the deepest up, so that none is moved along with its directory before.
+        files.sort_by_key(|file| std::cmp::Reverse(file.path.as_path().components().count()));
+        if self.quarantine {
+            for file in &mut files {
+                let before = self.before.iter().find(|before| before.path == file.path.as_path());
+                let content = before.and_then(|before| before.content.as_deref());
+                quarantine::move_aside(&self.root, self.git_dirs(), file, content);
+            }
+        }
+        let left = LeftForHost { files, unlisted: found.unlisted, complete };
+        (!left.is_empty()).then_some(left)
+    }
+
+    /// The directories of git that belong to the project and may lie outside of it.
+    fn git_dirs(&self) -> impl Iterator<Item = &Path> {
+        let repository = self.repository.iter();
+        repository.flat_map(|repository| [repository.common.as_path(), &repository.git_dir])
+    }
+
+    /// Configuration whose content was known before.
+    fn known_files(&self, found: &mut Findings) {
+        for FileBefore { path, kind, content } in &self.before {
+            let Some(now) = read(path) else { continue };
+            if content.as_ref() == Some(&now) {
+                continue;
+            }
+            let earlier = content.as_deref().unwrap_or_default();
+            let names = match kind {
+                LeftFileKind::GitConfig => git_config::new_programs(earlier, &now),
+                _ => new_scripts(earlier, &now),
+            };
+            if !names.is_empty() {
+                found.add(*kind, path, names);
+            }
+        }
+    }
+
+    /// What git itself reads: hooks, and where it looks for them.
+    fn repository_files(&self, found: &mut Findings) {
+        let dot_git = self.root.join(".git");
+        let now = identity(&dot_git);
+        if now.is_some() && now != self.git_identity {
+            // Made anew, or put in the place of the one that was there.
+            found.add(LeftFileKind::NestedRepository, &dot_git, Vec::new());
+            return;
+        }
+        let Some(repository) = &self.repository else { return };
+        let mut dirs = vec![repository.common.clone()];
+        if repository.git_dir != repository.common {
+            dirs.push(repository.git_dir.clone());
+        }
+        for part in ["modules", "worktrees"] {
+            let Ok(entries) = std::fs::read_dir(repository.common.join(part)) else { continue };
+            dirs.extend(entries.flatten().take(1000).map(|entry| entry.path()));
+        }
+        for dir in &dirs {
+            self.git_dir(dir, &repository.common, found);
+        }
+    }
+
+    /// One directory of git.
+    fn git_dir(&self, dir: &Path, common: &Path, found: &mut Findings) {
+        let hooks = dir.join("hooks");
+        let planted = |meta: Metadata| meta.is_symlink() && self.is_new(&meta);
+        if std::fs::symlink_metadata(&hooks).is_ok_and(planted) {
+            found.add(LeftFileKind::GitHook, &hooks, Vec::new());
+        }
+        for entry in std::fs::read_dir(&hooks).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let sample = name.ends_with(".sample") || name.contains(quarantine::MARK);
+            let Ok(meta) = entry.metadata() else { continue };
+            // A link counts as what it may lead to.
+            let runs = meta.is_file() && meta.mode() & 0o111 != 0 || meta.is_symlink();
+            if !sample && runs && self.is_new(&meta) {
+                found.add(LeftFileKind::GitHook, &entry.path(), Vec::new());
+            }
+        }
+        let redirect = dir.join("commondir");
+        if std::fs::symlink_metadata(&redirect).is_ok_and(|meta| self.is_new(&meta)) {
+            let target = regular_file::read_text_start(&redirect, 4096).unwrap_or_default();
+            let target = dir.join(target.trim_end()).canonicalize();
+            // That of a linked worktree leads to the repository it belongs to.
+            let usual = dir != common && common.canonicalize().ok() == target.ok();
+            if !usual {
+                found.add(LeftFileKind::GitCommonDir, &redirect, Vec::new());
+            }
+        }
+        for name in ["config", "config.worktree"] {
+            let path = dir.join(name);
+            let known = self.before.iter().any(|before| before.path == path);
+            let new = std::fs::symlink_metadata(&path).is_ok_and(|meta| self.is_new(&meta));
+            if !known && new {
+                let content = read(&path).unwrap_or_default();
+                let names = git_config::new_programs(b"", &content);
+                if !names.is_empty() {
+                    found.add(LeftFileKind::GitConfig, &path, names);
+                }
+            }
+        }
+    }
+
+    /// Programs in directories of the project where the shell of the host looks for commands.
+    fn path_programs(&self, found: &mut Findings) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        for dir in std::env::split_paths(&path).filter(|dir| dir.starts_with(&self.root)) {
+            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten().take(10_000) {
+                let Ok(meta) = entry.metadata() else { continue };
+                let runs = meta.is_file() && meta.mode() & 0o111 != 0 || meta.is_symlink();
+                if runs && self.is_new(&meta) {
+                    found.add(LeftFileKind::Program, &entry.path(), Vec::new());
+                }
+            }
+        }
+    }
+
+    fn is_new(&self, meta: &Metadata) -> bool {
+        Moment::changed(meta) >= self.since
+    }
+}
+
+#[derive(Default)]
+struct Findings {
+    files: Vec<LeftFile>,
+    unlisted: u64,
+}
+
+impl Findings {
+    fn add(&mut self, kind: LeftFileKind, path: &Path, names: Vec<String>) {
+        if self.files.iter().any(|file| file.path.as_path() == path) {
+            return;
+        }
+        match self.files.len() < LeftForHost::LISTED {
+            true => {
+                self.files.push(LeftFile { kind, path: path.into(), names, moved_to: None });
+            }
+            false => self.unlisted += 1,
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// The content of a small regular file.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    // A link would be followed out of the project.
+    std::fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
+    let mut content = Vec::new();
+    regular_file::open(path).ok()?.take(LARGEST).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+/// The scripts of a `package.json` that another one does not have.
+fn new_scripts(before: &[u8], now: &[u8]) -> Vec<String> {
+    let scripts = |content: &[u8]| -> serde_json::Map<String, serde_json::Value> {
+        let value = serde_json::from_slice::<serde_json::Value>(content).unwrap_or_default();
+        value.get("scripts").and_then(|scripts| scripts.as_object()).cloned().unwrap_or_default()
+    };
+    let before = scripts(before);
+    let changed = scripts(now).into_iter().filter(|(name, value)| before.get(name) != Some(value));
+    bounded(changed.map(|(name, _)| name))
+}
+
+/// As many names as are of use, none of them long.
+fn bounded(names: impl Iterator<Item = String>) -> Vec<String> {
+    names.take(20).map(|name| name.chars().take(200).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests;

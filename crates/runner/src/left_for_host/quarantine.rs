@@ -1,0 +1,72 @@
+//! Moves aside what the host could execute: renamed in its own directory, where nothing acts on the
+//! new name, and where one `mv` brings it back.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use retake_types::LeftFile;
+use rustix::fs::{Mode, OFlags, RenameFlags, ResolveFlags};
+
+/// Part of the name of everything that was moved aside.
+pub(super) const MARK: &str = ".quarantined";
+
+/// Moves one file or directory aside; a file whose earlier content is known gets that back. What
+/// cannot be moved stays where it is and is listed without a new place.
+pub(super) fn move_aside<'a>(
+    root: &'a Path,
+    git_dirs: impl Iterator<Item = &'a Path>,
+    file: &mut LeftFile,
+    before: Option<&[u8]>,
+) {
+    let path = file.path.as_path().to_owned();
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let Some(directory) = git_dirs.chain([root]).find_map(|base| open_below(base, dir)) else {
+        return;
+    };
+    for number in 0..1000 {
+        let mut aside: OsString = name.to_owned();
+        aside.push(MARK);
+        if number > 0 {
+            aside.push(format!("-{number}"));
+        }
+        match rustix::fs::renameat_with(
+            &directory,
+            name,
+            &directory,
+            &aside,
+            RenameFlags::NOREPLACE,
+        ) {
+            Ok(()) => {
+                file.moved_to = Some(dir.join(&aside).into());
+                if let Some(before) = before {
+                    restore(&directory, name, before);
+                }
+                return;
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// A directory at or below another one, without following a link on the way.
+fn open_below(base: &Path, dir: &Path) -> Option<OwnedFd> {
+    let below = dir.strip_prefix(base).ok()?;
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = rustix::fs::open(base, flags | OFlags::NOFOLLOW, Mode::empty()).ok()?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(&base, below, flags, Mode::empty(), resolve).ok()
+}
+
+/// Writes a file as it was before the run. What fails here leaves it missing, next to its copy.
+fn restore(directory: &OwnedFd, name: &std::ffi::OsStr, content: &[u8]) {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    if let Ok(file) = rustix::fs::openat(directory, name, flags, mode) {
+        // There is nobody to tell, and the copy is named in any case.
+        _ = std::fs::File::from(file).write_all(content);
+    }
+}

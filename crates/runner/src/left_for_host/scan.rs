@@ -1,0 +1,201 @@
+//! The search of a project, from the top down and with an end.
+
+use std::collections::VecDeque;
+use std::fs::{DirEntry, Metadata};
+use std::path::{Path, PathBuf};
+
+use retake_types::LeftFileKind;
+
+use super::quarantine::MARK;
+use super::{Findings, HostFiles, Moment, git_config, git_index, new_scripts, read};
+
+/// How many entries of directories are looked at.
+const MOST_ENTRIES: usize = 50_000;
+/// How many gitlinks.
+const MOST_LINKS: usize = 1000;
+
+/// Not searched: large, and not acted on by themselves. A repository in there that git would enter
+/// is a gitlink, and those are looked at wherever they are.
+const SKIPPED: [&str; 8] =
+    ["node_modules", "target", ".venv", "venv", "__pycache__", ".tox", ".gradle", ".cache"];
+
+/// Files that something on the host acts on, by their names.
+const FILES: [(&str, LeftFileKind); 11] = [
+    (".envrc", LeftFileKind::Envrc),
+    (".mcp.json", LeftFileKind::AgentConfiguration),
+    (".gitmodules", LeftFileKind::GitConfig),
+    (".pre-commit-config.yaml", LeftFileKind::BuildConfiguration),
+    (".npmrc", LeftFileKind::BuildConfiguration),
+    (".yarnrc.yml", LeftFileKind::BuildConfiguration),
+    ("lefthook.yml", LeftFileKind::BuildConfiguration),
+    ("gradle-wrapper.properties", LeftFileKind::BuildConfiguration),
+    ("maven-wrapper.properties", LeftFileKind::BuildConfiguration),
+    (".exrc", LeftFileKind::EditorTask),
+    (".dir-locals.el", LeftFileKind::EditorTask),
+];
+
+/// Directories of which every file counts.
+const DIRECTORIES: [(&str, LeftFileKind); 8] = [
+    (".vscode", LeftFileKind::EditorTask),
+    (".idea", LeftFileKind::EditorTask),
+    (".claude", LeftFileKind::AgentConfiguration),
+    (".codex", LeftFileKind::AgentConfiguration),
+    (".gemini", LeftFileKind::AgentConfiguration),
+    (".cursor", LeftFileKind::AgentConfiguration),
+    (".husky", LeftFileKind::BuildConfiguration),
+    (".cargo", LeftFileKind::BuildConfiguration),
+];
+
+/// A directory that is to be looked at, and what its files are if that is known already.
+type Waiting = (PathBuf, Option<LeftFileKind>);
+
+/// Searches it. Gives whether all of it was looked at.
+pub(super) fn project(host: &HostFiles, found: &mut Findings) -> bool {
+    let mut waiting: VecDeque<Waiting> = VecDeque::from([(host.root.clone(), None)]);
+    let mut left = MOST_ENTRIES;
+    while let Some((dir, kind)) = waiting.pop_front() {
+        // Gone or closed to us: then nothing of the host's reads it either.
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        let mut bare = [false; 3];
+        for entry in entries.flatten() {
+            if left == 0 {
+                gitlinks(host, found);
+                return false;
+            }
+            left -= 1;
+            let name = entry.file_name();
+            for (seen, part) in bare.iter_mut().zip(["HEAD", "objects", "refs"]) {
+                *seen |= name == part;
+            }
+            one(host, &dir, &entry, kind, found, &mut waiting);
+        }
+        if bare == [true; 3] {
+            bare_repository(host, &dir, found);
+        }
+    }
+    gitlinks(host, found);
+    true
+}
+
+fn one(
+    host: &HostFiles,
+    dir: &Path,
+    entry: &DirEntry,
+    kind: Option<LeftFileKind>,
+    found: &mut Findings,
+    waiting: &mut VecDeque<Waiting>,
+) {
+    let name = entry.file_name();
+    let Some(name) = name.to_str() else {
+        // Nothing acts on such a name, but what is below it may have any other.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            waiting.push_back((entry.path(), kind));
+        }
+        return;
+    };
+    let Ok(file_type) = entry.file_type() else { return };
+    if name == ".git" {
+        if dir != host.root {
+            repository(host, dir, found);
+        }
+        return;
+    }
+    if file_type.is_dir() {
+        // retake's own, which the sandbox keeps from being read, too.
+        if SKIPPED.contains(&name) || dir == host.root && name == ".agent" {
+            return;
+        }
+        let named = DIRECTORIES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+        waiting.push_back((entry.path(), named.or(kind)));
+        return;
+    }
+    // Moved aside after an earlier run.
+    if name.contains(MARK) {
+        return;
+    }
+    let is_new = || entry.metadata().is_ok_and(|meta| host.is_new(&meta));
+    let listed = FILES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+    let workspace = name.ends_with(".code-workspace").then_some(LeftFileKind::EditorTask);
+    if let Some(kind) = listed.or(workspace).or(kind) {
+        if is_new() {
+            found.add(kind, &entry.path(), Vec::new());
+        }
+    } else if name == "package.json" && is_new() {
+        package(host, &entry.path(), found);
+    }
+}
+
+/// A `package.json` that was not known before; those that were are compared.
+fn package(host: &HostFiles, path: &Path, found: &mut Findings) {
+    if host.before.iter().any(|before| before.path == path) {
+        return;
+    }
+    let scripts = new_scripts(b"", &read(path).unwrap_or_default());
+    if !scripts.is_empty() {
+        found.add(LeftFileKind::PackageScript, path, scripts);
+    }
+}
+
+/// A repository inside of the project: new, or one whose hooks or programs may be.
+fn repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
+    let git = dir.join(".git");
+    let Ok(meta) = std::fs::symlink_metadata(&git) else { return };
+    let is_new = host.is_new(&meta);
+    if !meta.is_dir() {
+        // A file or a link that leads git to a directory elsewhere.
+        if is_new {
+            found.add(LeftFileKind::NestedRepository, &git, Vec::new());
+        }
+        return;
+    }
+    let made = meta.created().ok().and_then(|made| {
+        let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(Moment(since.as_secs().cast_signed(), since.subsec_nanos().into()))
+    });
+    let names = git_config::new_programs(b"", &read(&git.join("config")).unwrap_or_default());
+    if made.is_none_or(|made| made >= host.since) && is_new {
+        found.add(LeftFileKind::NestedRepository, &git, names);
+        return;
+    }
+    // Moved here by another name, it is older than the run: but then its directory has changed.
+    let parent = std::fs::symlink_metadata(dir).map(|meta| Moment::modified(&meta));
+    let moved = is_new && parent.is_ok_and(|modified| modified >= host.since);
+    let hooks = std::fs::read_dir(git.join("hooks")).into_iter().flatten().flatten();
+    let active = |name: &std::ffi::OsStr| !name.to_string_lossy().ends_with(".sample");
+    let hooks: Vec<Metadata> = hooks
+        .filter(|hook| active(&hook.file_name()))
+        .filter_map(|hook| hook.metadata().ok())
+        .collect();
+    let redirected = git.join("commondir").exists();
+    if moved && (!names.is_empty() || !hooks.is_empty() || redirected) {
+        found.add(LeftFileKind::NestedRepository, &git, names);
+    } else {
+        host.git_dir(&git, &git, found);
+    }
+}
+
+/// A directory that git takes for a repository without a work tree when it is run inside.
+fn bare_repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
+    let is_new =
+        |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok_and(|meta| host.is_new(&meta));
+    if is_new("HEAD") || is_new("config") {
+        let names = git_config::new_programs(b"", &read(&dir.join("config")).unwrap_or_default());
+        found.add(LeftFileKind::NestedRepository, dir, names);
+    }
+}
+
+/// Repositories that `git status` enters, wherever they are.
+fn gitlinks(host: &HostFiles, found: &mut Findings) {
+    let Some(repository_) = &host.repository else { return };
+    let index = repository_.git_dir.join("index");
+    if !std::fs::symlink_metadata(&index).is_ok_and(|meta| host.is_new(&meta)) {
+        return;
+    }
+    let top = repository_.top.as_deref().unwrap_or(&host.root);
+    for link in git_index::gitlinks(&index, MOST_LINKS).unwrap_or_default() {
+        let dir = top.join(link);
+        if dir.starts_with(&host.root) && dir != host.root {
+            repository(host, &dir, found);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What a notified system call is about, read from the process that made it.
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use retake_types::DeniedOperation;
+
+use super::filter::{SYS_FCHMODAT2, WRITING};
+
+/// What must be allowed for a call to succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// To change a file that is there.
+    File,
+    /// To write to a file, or to make it.
+    FileOrNew,
+    /// To make an entry that is not there.
+    NewEntry,
+    /// To take away an entry that is there.
+    OldEntry,
+    /// To make an entry, or to replace it.
+    Entry,
+}
+
+/// One path of a call, as the process named it.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    directory: i32,
+    pointer: u64,
+    wants: Wants,
+    follow: bool,
+}
+
+/// One path of a call, absolute, symbolic links and `..` not yet followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    pub(super) wants: Wants,
+    pub(super) follow: bool,
+}
+
+/// A call, with everything that its process must be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Files {
+        operation: DeniedOperation,
+        places: Vec<Place>,
+    },
+    /// To a socket of a file.
+    ConnectPath(PathBuf),
+    ConnectAddress(SocketAddr),
+}
+
+const HERE: i32 = libc::AT_FDCWD;
+
+/// Reads a call. `None` for one that is about no path, or whose path cannot be read: what cannot be
+/// found out is not told.
+pub(super) fn read(notified: &libc::seccomp_notif) -> Option<Call> {
+    let pid = notified.pid;
+    if i64::from(notified.data.nr) == libc::SYS_connect {
+        return connection(pid, &notified.data.args);
+    }
+    let (operation, named) = named(pid, i64::from(notified.data.nr), &notified.data.args)?;
+    let mut places = Vec::with_capacity(2);
+    for Named { directory, pointer, wants, follow } in named.into_iter().flatten() {
+        let name = read_string(pid, pointer)?;
+        if name.is_empty() {
+            return None;
+        }
+        let name = Path::new(OsStr::from_bytes(&name));
+        let path = match name.is_absolute() {
+            true => name.to_owned(),
+            false => base(pid, directory)?.join(name),
+        };
+        places.push(Place { path, wants, follow });
+    }
+    Some(Call::Files { operation, places })
+}
+
+/// Whether a call can change a file.
+pub(super) fn changes_files(notified: &libc::seccomp_notif) -> bool {
+    i64::from(notified.data.nr) != libc::SYS_connect
+}
+
+type TwoNames = [Option<Named>; 2];
+
+fn named(pid: u32, number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
+    use DeniedOperation::{Change, Create, Remove, Rename, Write};
+    let at = |index: usize, wants: Wants, follow: bool| Named {
+        directory: args[index] as i32,
+        pointer: args[index + 1],
+        wants,
+        follow,
+    };
+    let one = |operation, name: Named| Some((operation, [Some(name), None]));
+    let no_follow = |flags: u64| flags & libc::AT_SYMLINK_NOFOLLOW as u64 == 0;
+    match number {
+        libc::SYS_openat => one(Write, opened(args[0] as i32, args[1], args[2])?),
+        libc::SYS_openat2 => {
+            let flags = read_number(pid, args[2])?;
+            one(Write, opened(args[0] as i32, args[1], flags)?)
+        }
+        libc::SYS_truncate => one(Write, here(args[0], Wants::File, true)),
+        libc::SYS_mkdirat | libc::SYS_mknodat => one(Create, at(0, Wants::NewEntry, false)),
+        libc::SYS_symlinkat => one(Create, at(1, Wants::NewEntry, false)),
+        libc::SYS_linkat => one(Create, at(2, Wants::NewEntry, false)),
+        libc::SYS_unlinkat => one(Remove, at(0, Wants::OldEntry, false)),
+        libc::SYS_renameat | libc::SYS_renameat2 => {
+            let names = [at(0, Wants::OldEntry, false), at(2, Wants::Entry, false)];
+            Some((Rename, names.map(Some)))
+        }
+        libc::SYS_fchmodat => one(Change, at(0, Wants::File, true)),
+        SYS_FCHMODAT2 | libc::SYS_utimensat => one(Change, at(0, Wants::File, no_follow(args[3]))),
+        libc::SYS_fchownat => one(Change, at(0, Wants::File, no_follow(args[4]))),
+        libc::SYS_setxattr | libc::SYS_removexattr => one(Change, here(args[0], Wants::File, true)),
+        libc::SYS_lsetxattr | libc::SYS_lremovexattr => {
+            one(Change, here(args[0], Wants::File, false))
+        }
+        _ => legacy(number, args),
+    }
+}
+
+/// Calls that newer architectures do not have.
+#[cfg(target_arch = "x86_64")]
+fn legacy(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
+    use DeniedOperation::{Change, Create, Remove, Rename, Write};
+    let one = |operation, name: Named| Some((operation, [Some(name), None]));
+    match number {
+        libc::SYS_open => one(Write, opened(HERE, args[0], args[1])?),
+        libc::SYS_creat => one(Write, here(args[0], Wants::FileOrNew, true)),
+        libc::SYS_mkdir | libc::SYS_mknod => one(Create, here(args[0], Wants::NewEntry, false)),
+        libc::SYS_symlink | libc::SYS_link => one(Create, here(args[1], Wants::NewEntry, false)),
+        libc::SYS_unlink | libc::SYS_rmdir => one(Remove, here(args[0], Wants::OldEntry, false)),
+        libc::SYS_rename => {
+            let names = [here(args[0], Wants::OldEntry, false), here(args[1], Wants::Entry, false)];
+            Some((Rename, names.map(Some)))
+        }
+        libc::SYS_chmod | libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => {
+            one(Change, here(args[0], Wants::File, true))
+        }
+        libc::SYS_lchown => one(Change, here(args[0], Wants::File, false)),
+        _ => None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn legacy(_: libc::c_long, _: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
+    None
+}
+
+fn here(pointer: u64, wants: Wants, follow: bool) -> Named {
+    Named { directory: HERE, pointer, wants, follow }
+}
+
+fn opened(directory: i32, pointer: u64, flags: u64) -> Option<Named> {
+    let flag = |flag: i32| flags & flag as u64 == flag as u64;
+    if flags & u64::from(WRITING) == 0 || flag(libc::O_PATH) {
+        return None;
+    }
+    let exclusive = flag(libc::O_CREAT | libc::O_EXCL);
+    let wants = match (flag(libc::O_CREAT), exclusive) {
+        (_, true) => Wants::NewEntry,
+        (true, false) => Wants::FileOrNew,
+        (false, false) => Wants::File,
+    };
+    let follow = !exclusive && !flag(libc::O_NOFOLLOW);
+    Some(Named { directory, pointer, wants, follow })
+}
+
+/// The directory that a relative path begins at.
+fn base(pid: u32, directory: i32) -> Option<PathBuf> {
+    let link = match directory {
+        HERE => format!("/proc/{pid}/cwd"),
+        fd => format!("/proc/{pid}/fd/{fd}"),
+    };
+    std::fs::read_link(link).ok().filter(|path| path.is_absolute())
+}
+
+fn connection(pid: u32, args: &[u64; 6]) -> Option<Call> {
+    let mut bytes = [0_u8; 128];
+    let length = (args[2] as usize).min(bytes.len());
+    let got = read_memory(pid, args[1], &mut bytes[..length])?;
+    let bytes = &bytes[..got];
+    let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
+    let port = |bytes: &[u8]| Some(u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?));
+    match family {
+        libc::AF_UNIX => {
+            let name = bytes[2..].split(|byte| *byte == 0).next()?;
+            if name.is_empty() {
+                return None;
+            }
+            let path = Path::new(OsStr::from_bytes(name));
+            let path = match path.is_absolute() {
+                true => path.to_owned(),
+                false => base(pid, HERE)?.join(path),
+            };
+            Some(Call::ConnectPath(path))
+        }
+        libc::AF_INET => {
+            let address: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
+            Some(Call::ConnectAddress((Ipv4Addr::from(address), port(bytes)?).into()))
+        }
+        libc::AF_INET6 => {
+            let address: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
+            Some(Call::ConnectAddress((Ipv6Addr::from(address), port(bytes)?).into()))
+        }
+        _ => None,
+    }
+}
+
+fn read_number(pid: u32, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (read_memory(pid, at, &mut bytes)? == 8).then(|| u64::from_ne_bytes(bytes))
+}
+
+/// A path in the memory of a process, without the NUL at its end.
+fn read_string(pid: u32, at: u64) -> Option<Vec<u8>> {
+    let mut bytes = [0_u8; libc::PATH_MAX as usize];
+    // Most are short, and then one page is all that is touched.
+    let short = &mut bytes[..256];
+    let got = read_memory(pid, at, short)?;
+    if let Some(end) = short[..got].iter().position(|byte| *byte == 0) {
+        return Some(short[..end].to_vec());
+    }
+    let got = read_memory(pid, at, &mut bytes)?;
+    let end = bytes[..got].iter().position(|byte| *byte == 0)?;
+    Some(bytes[..end].to_vec())
+}
+
+/// Reads as much as there is: a path may end right before memory that is not mapped, and the
+/// kernel copies whole pieces only.
+fn read_memory(pid: u32, at: u64, buffer: &mut [u8]) -> Option<usize> {
+    const PAGE: u64 = 4096;
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
+    let (mut from, mut left, mut pieces) = (at, buffer.len() as u64, 0);
+    for piece in &mut remote {
+        if left == 0 {
+            break;
+        }
+        let here = left.min(PAGE - from % PAGE);
+        *piece = libc::iovec { iov_base: from as *mut _, iov_len: here as usize };
+        from = from.checked_add(here)?;
+        left -= here;
+        pieces += 1;
+    }
+    // SAFETY: writes into the buffer, at most as much as it holds; the kernel checks the addresses
+    // of the other process.
+    let got = unsafe {
+        libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, remote.as_ptr(), pieces, 0)
+    };
+    usize::try_from(got).ok().filter(|got| *got > 0)
+}
+
+/// What a thread is called: as its program, unless it chose another name.
+pub(super) fn program(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}

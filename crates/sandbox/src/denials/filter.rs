@@ -1,0 +1,91 @@
+//! Which system calls are looked at: those that can be denied. Reading costs nothing.
+
+use libc::{c_long, sock_filter};
+
+use crate::seccomp::{
+    ANY_BIT, ARCH, ARCHITECTURE, AT_LEAST, EQUAL, LOAD, NUMBER, RETURN, allow, argument, jump, on,
+    step,
+};
+
+/// Opening to write, or to make something.
+pub(super) const WRITING: u32 =
+    (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u32;
+
+/// Looked at whenever they are made. The flags of `openat2` lie behind a pointer, where no filter
+/// can see them.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[c_long] = &[
+    libc::SYS_creat,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_link,
+    libc::SYS_symlink,
+    libc::SYS_mknod,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY: &[c_long] = &[];
+
+pub(super) const SYS_FCHMODAT2: c_long = 452;
+
+const ALWAYS: [c_long; 17] = [
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_renameat2,
+    libc::SYS_renameat,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_mknodat,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_fchownat,
+    libc::SYS_truncate,
+    libc::SYS_openat2,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_connect,
+];
+
+/// The program for the kernel.
+pub(super) fn program() -> Vec<sock_filter> {
+    let mut program = vec![
+        step(LOAD, ARCHITECTURE),
+        jump(EQUAL, ARCH, 1, 0),
+        allow(),
+        step(LOAD, NUMBER),
+        jump(AT_LEAST, 0x4000_0000, 0, 1),
+        allow(),
+    ];
+    let if_writing = |flags: u32| {
+        vec![step(LOAD, argument(flags)), jump(ANY_BIT, WRITING, 0, 1), notify(), allow()]
+    };
+    // The most frequent first.
+    on(libc::SYS_openat, &mut program, if_writing(2));
+    #[cfg(target_arch = "x86_64")]
+    on(libc::SYS_open, &mut program, if_writing(1));
+    // Without a path it is about an open file, as by `futimens`.
+    let with_path = vec![step(LOAD, argument(1)), jump(EQUAL, 0, 0, 1), allow(), notify()];
+    on(libc::SYS_utimensat, &mut program, with_path);
+    for call in ALWAYS.iter().chain(LEGACY) {
+        program.extend([jump(EQUAL, *call as u32, 0, 1), notify()]);
+    }
+    program.push(allow());
+    program
+}
+
+/// What is notified at all: one harmless call, for finding out whether notification works.
+pub(super) fn probe() -> Vec<sock_filter> {
+    vec![step(LOAD, NUMBER), jump(EQUAL, libc::SYS_getppid as u32, 0, 1), notify(), allow()]
+}
+
+fn notify() -> sock_filter {
+    step(RETURN, libc::SECCOMP_RET_USER_NOTIF)
+}

@@ -1,0 +1,303 @@
+//! Whether the sandbox is what keeps a call from succeeding.
+//!
+//! At the full level the kernel is asked, with the root directory of the sandbox: its mounts say.
+//! Landlock cannot be asked, so there the rules are. In both cases nothing is told that the user
+//! could not have done outside either.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+use retake_types::{DeniedOperation, PathAccess, SandboxLevel};
+
+use super::call::{Place, Wants};
+use crate::policy::{Area, Policy};
+
+/// What is known of a sandbox when a call is looked at.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    level: SandboxLevel,
+    /// What may be done at a path and below, up to the next path that is in here.
+    access: HashMap<PathBuf, PathAccess>,
+    /// Directories that cannot be moved or removed, because something is mounted at or below.
+    pinned: HashSet<PathBuf>,
+}
+
+/// What becomes of one path of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The call fails anyway.
+    Fails,
+    /// The sandbox has nothing against it.
+    Allowed,
+    /// The sandbox denies it; the path, as far as it could be followed.
+    Denied(PathBuf),
+}
+
+/// Symbolic links that lead to what does not exist are followed this often.
+const MOST_LINKS: usize = 8;
+
+impl Judge {
+    pub(crate) fn full(policy: &Policy) -> Self {
+        let mut access = HashMap::from([
+            (PathBuf::from("/"), PathAccess::ReadOnly),
+            (PathBuf::from("/dev"), PathAccess::Writable),
+        ]);
+        let mut pinned = HashSet::new();
+        for rule in &policy.rules {
+            let path = rule.path.as_path();
+            let now = policy.access(path);
+            access.insert(path.to_owned(), now);
+            if now < PathAccess::Writable {
+                pinned.extend(path.ancestors().map(Path::to_owned));
+            }
+        }
+        for (path, area) in &policy.areas {
+            let now = match area {
+                Area::Temp => PathAccess::Writable,
+                // It has its own devices.
+                Area::Empty if path == Path::new("/dev") => PathAccess::Writable,
+                Area::Empty => PathAccess::ReadOnly,
+            };
+            access.insert(path.clone(), now);
+        }
+        Self { level: SandboxLevel::Full, access, pinned }
+    }
+
+    pub(crate) fn landlock(policy: &Policy, temp: &Path) -> Self {
+        let mut access = HashMap::from([
+            (PathBuf::from("/"), PathAccess::ReadOnly),
+            (PathBuf::from("/dev"), PathAccess::Writable),
+        ]);
+        // Below what is writable nothing is taken away again at this level.
+        access.extend(policy.writable().map(|path| (path.to_owned(), PathAccess::Writable)));
+        access.insert(temp.to_owned(), PathAccess::Writable);
+        Self { level: SandboxLevel::Landlock, access, pinned: HashSet::new() }
+    }
+
+    fn access(&self, path: &Path) -> PathAccess {
+        let found = path.ancestors().find_map(|path| self.access.get(path));
+        found.copied().unwrap_or(PathAccess::ReadOnly)
+    }
+
+    /// Whether a call may be denied, as far as the name of the path says. Wrong where a symbolic
+    /// link leads elsewhere.
+    pub(super) fn suspects(&self, operation: DeniedOperation, place: &Place) -> bool {
+        if operation == DeniedOperation::Change && self.level == SandboxLevel::Landlock {
+            return false;
+        }
+        let path = normal(&place.path);
+        let moved = place.wants == Wants::OldEntry && self.pinned.contains(&path);
+        !about_process(&path) && (moved || self.access(&path) < PathAccess::Writable)
+    }
+
+    /// Whether the sandbox denies it. `root` is its root directory.
+    pub(super) fn judge(
+        &self,
+        root: BorrowedFd<'_>,
+        operation: DeniedOperation,
+        place: &Place,
+    ) -> Verdict {
+        if operation == DeniedOperation::Change && self.level == SandboxLevel::Landlock {
+            return Verdict::Allowed;
+        }
+        let found = match find(root, &place.path, place.follow, MOST_LINKS) {
+            Ok(found) => found,
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                // A cover lets nobody in.
+                let path = normal(&place.path);
+                let hidden = self.access(&path) == PathAccess::Hidden;
+                return match hidden && allowed_outside(&path, place.wants, operation) {
+                    true => Verdict::Denied(path),
+                    false => Verdict::Fails,
+                };
+            }
+            Err(_) => return Verdict::Fails,
+        };
+        let Found { file, directory, path } = found;
+        let subject = match (place.wants, file) {
+            (Wants::File | Wants::FileOrNew, Some(file)) => Ok(file),
+            (Wants::NewEntry, Some(_)) | (Wants::File | Wants::OldEntry, None) => {
+                return Verdict::Fails;
+            }
+            _ => directory.map_or_else(|| open_directory_of(root, &path), Ok),
+        };
+        let Ok(subject) = subject else { return Verdict::Fails };
+        if about_process(&path) {
+            return Verdict::Allowed;
+        }
+        let denied = match self.level {
+            SandboxLevel::Full => {
+                let moved = place.wants == Wants::OldEntry && self.pinned.contains(&path);
+                let hidden = self.access(&path) == PathAccess::Hidden;
+                match writable(subject.as_raw_fd()) {
+                    Ok(()) => moved,
+                    Err(libc::EROFS) => true,
+                    Err(libc::EACCES) => hidden,
+                    Err(_) => false,
+                }
+            }
+            SandboxLevel::Landlock => self.access(&path) < PathAccess::Writable,
+        };
+        match denied && allowed_outside(&path, place.wants, operation) {
+            true => Verdict::Denied(path),
+            false => Verdict::Allowed,
+        }
+    }
+
+    /// Whether a socket is there outside and not inside.
+    pub(super) fn hides_socket(&self, root: BorrowedFd<'_>, path: &Path) -> bool {
+        let is_socket = |meta: &std::fs::Metadata| meta.file_type().is_socket();
+        if !std::fs::metadata(path).is_ok_and(|meta| is_socket(&meta)) {
+            return false;
+        }
+        match find(root, path, true, MOST_LINKS) {
+            Ok(Found { file: Some(file), .. }) => {
+                !std::fs::File::from(file).metadata().is_ok_and(|meta| is_socket(&meta))
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether an address cannot be reached from inside.
+    pub(super) fn out_of_reach(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        self.level == SandboxLevel::Full && !ip.is_loopback() && !ip.is_unspecified()
+    }
+}
+
+/// A path that was followed.
+struct Found {
+    /// `None` if it does not exist.
+    file: Option<OwnedFd>,
+    /// Its directory, where that was opened already.
+    directory: Option<OwnedFd>,
+    path: PathBuf,
+}
+
+fn open_directory_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let parent = path.parent().ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))?;
+    open(root, parent, true)
+}
+
+fn find(root: BorrowedFd<'_>, path: &Path, follow: bool, links: usize) -> io::Result<Found> {
+    match open(root, path, follow) {
+        Ok(file) => {
+            let path = real_path(&file)?;
+            Ok(Found { file: Some(file), directory: None, path })
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(error);
+            };
+            let directory = open(root, parent, true)?;
+            let real = real_path(&directory)?;
+            // A link to what does not exist makes it there.
+            if follow
+                && links > 0
+                && let Ok(link) = open(root, path, false)
+                && let Ok(target) = read_link_at(&link)
+            {
+                return find(root, &real.join(target), true, links - 1);
+            }
+            Ok(Found { file: None, directory: Some(directory), path: real.join(name) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open(root: BorrowedFd<'_>, path: &Path, follow: bool) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    let last = if follow { 0 } else { libc::O_NOFOLLOW };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC | last) as u64;
+    how.resolve = libc::RESOLVE_IN_ROOT;
+    let size = size_of::<libc::open_how>();
+    // SAFETY: a C string, and a structure as long as we say.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &raw const how, size)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// The name that an open file has where its mount is.
+fn real_path(file: &OwnedFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn read_link_at(link: &OwnedFd) -> io::Result<PathBuf> {
+    let mut buffer = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: an empty path, so the descriptor counts; a buffer as long as we say.
+    let got = unsafe {
+        libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
+    };
+    match usize::try_from(got) {
+        Ok(got) => Ok(PathBuf::from(OsStr::from_bytes(&buffer[..got]))),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether something can be written to, and why not.
+fn writable(file: RawFd) -> Result<(), i32> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
+    // SAFETY: an empty path, so the descriptor counts.
+    let result =
+        unsafe { libc::syscall(libc::SYS_faccessat2, file, c"".as_ptr(), libc::W_OK, flags) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// Whether the user could do it without a sandbox.
+fn allowed_outside(path: &Path, wants: Wants, operation: DeniedOperation) -> bool {
+    let may_write = |path: &Path| {
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+        // SAFETY: a C string.
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
+    };
+    if operation == DeniedOperation::Change {
+        // SAFETY: no arguments, no failure.
+        let user = unsafe { libc::geteuid() };
+        return std::fs::symlink_metadata(path).is_ok_and(|meta| user == 0 || meta.uid() == user);
+    }
+    match wants {
+        Wants::File => may_write(path),
+        Wants::FileOrNew if path.symlink_metadata().is_ok() => may_write(path),
+        _ => path.parent().is_some_and(may_write),
+    }
+}
+
+/// The files of `/proc` that a process may write: those about itself.
+fn about_process(path: &Path) -> bool {
+    let Ok(below) = path.strip_prefix("/proc") else { return false };
+    below.components().next().is_some_and(|first| {
+        let name = first.as_os_str().as_bytes();
+        name == b"self" || name == b"thread-self" || name.iter().all(u8::is_ascii_digit)
+    })
+}
+
+/// Without `.` and `..`, by name alone.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::with_capacity(path.as_os_str().len());
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                normal.pop();
+            }
+            part => normal.push(part),
+        }
+    }
+    normal
+}

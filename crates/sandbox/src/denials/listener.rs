@@ -1,0 +1,216 @@
+//! The thread that answers the kernel, and whether there can be one.
+
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+
+use retake_types::DeniedOperation;
+
+use super::call::{self, Call};
+use super::judge::{Judge, Verdict};
+use super::{Noted, filter, lock};
+
+/// The kernel wakes the process that waits on the processor that the answer came from.
+const SYNC_WAKE_UP: u64 = 1;
+
+/// Has calls of this process and all it starts notified. `None` where the kernel refuses, for
+/// example because a listener is there already. Allocates nothing. Needs `no_new_privs`.
+pub(crate) fn install(program: &[libc::sock_filter]) -> Option<OwnedFd> {
+    let program = libc::sock_fprog {
+        len: program.len() as libc::c_ushort,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // Where it is known, a signal does not make a call be notified a second time.
+    let listening = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let flags = [listening | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listening];
+    flags.into_iter().find_map(|flags| {
+        // SAFETY: the program outlives the call; the descriptor is new and ours alone.
+        unsafe {
+            let fd = libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                flags,
+                &raw const program,
+            );
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as RawFd))
+        }
+    })
+}
+
+/// Whether calls can be notified here, found out by having one notified. A filter whose
+/// notifications nobody can answer would make every call of the sandbox fail.
+pub(crate) fn works() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| try_out().unwrap_or(false))
+}
+
+/// A thread has one call of its own notified, which is answered here. The filter ends with it.
+fn try_out() -> io::Result<bool> {
+    let (send, receive) = std::sync::mpsc::channel::<Option<OwnedFd>>();
+    let program = filter::probe();
+    let caller = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+        // SAFETY: only for this thread, which ends right after.
+        let listener = unsafe {
+            (libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+                .then(|| install(&program))
+                .flatten()
+        };
+        let listens = listener.is_some();
+        // The other side waits for it.
+        _ = send.send(listener);
+        // SAFETY: no arguments. Without an answer it would be -1.
+        listens && unsafe { libc::syscall(libc::SYS_getppid) } >= 0
+    })?;
+    if let Ok(Some(listener)) = receive.recv() {
+        // Dropped without an answer, the listener makes the call fail.
+        let mut poll = [readable(listener.as_raw_fd())];
+        wait(&mut poll);
+        if let Ok(notified) = next(&listener) {
+            _ = go_on(&listener, notified.id);
+        }
+    }
+    Ok(caller.join().unwrap_or(false))
+}
+
+/// Starts the thread. It ends when the descriptor that is given back is closed, and when nothing
+/// is left that could be notified of.
+pub(super) fn start(
+    listener: OwnedFd,
+    root: OwnedFd,
+    judge: Arc<Judge>,
+    noted: Arc<Mutex<Noted>>,
+) -> io::Result<(OwnedFd, JoinHandle<()>)> {
+    let (stopped, stop): (PipeReader, PipeWriter) = io::pipe()?;
+    // SAFETY: a descriptor and a number. An older kernel does not know it, and is only slower.
+    unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
+    }
+    let watcher = Watcher { listener, root, judge, noted };
+    let name = "denials".to_owned();
+    let thread =
+        std::thread::Builder::new().name(name).spawn(move || watcher.watch(&stopped.into()))?;
+    Ok((stop.into(), thread))
+}
+
+struct Watcher {
+    listener: OwnedFd,
+    root: OwnedFd,
+    judge: Arc<Judge>,
+    noted: Arc<Mutex<Noted>>,
+}
+
+impl Watcher {
+    fn watch(&self, stopped: &OwnedFd) {
+        loop {
+            let mut polled = [readable(self.listener.as_raw_fd()), readable(stopped.as_raw_fd())];
+            wait(&mut polled);
+            let [listener, stopped] = polled;
+            if stopped.revents != 0 {
+                return;
+            }
+            if listener.revents & libc::POLLIN == 0 {
+                if listener.revents != 0 {
+                    // Nothing is left inside.
+                    return;
+                }
+                continue;
+            }
+            // The process may have been killed meanwhile.
+            let Ok(notified) = next(&self.listener) else { continue };
+            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(&notified)));
+            if handled.is_err() {
+                // Whatever happens here, the call must not wait.
+                _ = go_on(&self.listener, notified.id);
+            }
+        }
+    }
+
+    /// Lets the call go on, and notes it if the sandbox denies it. The process waits only until
+    /// it has been asked what it does, and who it is if that looks denied: a call that is denied
+    /// changes nothing, so what would have become of it can still be found out afterwards.
+    fn handle(&self, notified: &libc::seccomp_notif) {
+        // Held until all is noted, so that who asks after the end of the process knows all.
+        let mut noted = lock(&self.noted);
+        if call::changes_files(notified) {
+            noted.changing = noted.changing.saturating_add(1);
+        }
+        let call = call::read(notified);
+        let suspect = match &call {
+            None => false,
+            Some(Call::Files { operation, places }) => {
+                places.iter().any(|place| self.judge.suspects(*operation, place))
+            }
+            Some(Call::ConnectPath(_)) => true,
+            Some(Call::ConnectAddress(address)) => self.judge.out_of_reach(*address),
+        };
+        let program = suspect.then(|| call::program(notified.pid));
+        _ = go_on(&self.listener, notified.id);
+        if let Some((operation, path)) = call.and_then(|call| self.denied(call)) {
+            let program = program.unwrap_or_else(|| call::program(notified.pid));
+            noted.add(operation, path.into(), program);
+        }
+    }
+
+    fn denied(&self, call: Call) -> Option<(DeniedOperation, std::ffi::OsString)> {
+        match call {
+            Call::Files { operation, places } => {
+                for place in &places {
+                    match self.judge.judge(self.root.as_fd(), operation, place) {
+                        Verdict::Fails => return None,
+                        Verdict::Allowed => {}
+                        Verdict::Denied(path) => return Some((operation, path.into())),
+                    }
+                }
+                None
+            }
+            Call::ConnectPath(path) => {
+                let hidden = self.judge.hides_socket(self.root.as_fd(), &path);
+                hidden.then(|| (DeniedOperation::Connect, path.into()))
+            }
+            Call::ConnectAddress(address) => {
+                let denied = self.judge.out_of_reach(address);
+                denied.then(|| (DeniedOperation::Connect, address.to_string().into()))
+            }
+        }
+    }
+}
+
+fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Waits until one of them has something.
+fn wait(polled: &mut [libc::pollfd]) {
+    // SAFETY: as many as we say. Interrupted, none has anything, and the caller looks again.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+}
+
+/// The next call that waits.
+fn next(listener: &OwnedFd) -> io::Result<libc::seccomp_notif> {
+    // SAFETY: zero is a valid value, which the kernel demands, and which it writes over.
+    unsafe {
+        let mut notified: libc::seccomp_notif = std::mem::zeroed();
+        let fd = listener.as_raw_fd();
+        match libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notified) {
+            0 => Ok(notified),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Has the kernel carry the call out as if nobody had looked.
+fn go_on(listener: &OwnedFd, id: u64) -> io::Result<()> {
+    // SAFETY: the structure outlives the call.
+    unsafe {
+        let mut response: libc::seccomp_notif_resp = std::mem::zeroed();
+        response.id = id;
+        response.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        let fd = listener.as_raw_fd();
+        match libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What was denied, told.
+//!
+//! The kernel notifies of each system call that can be denied, and waits; a thread of the runner
+//! reads what the call is about, notes it if the sandbox does not allow it, and lets the kernel go
+//! on with the call as if nothing had happened. Whether the call succeeds is decided by the mounts,
+//! Landlock and the filter alone: by the time the kernel reads the path, the process may have
+//! changed it, so nothing that is found out here may decide.
+//!
+//! Only one listener can be on a process and its parents. Where there is one already, or where the
+//! kernel refuses, nothing is told and everything else is the same.
+
+mod call;
+mod filter;
+mod judge;
+mod listener;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use retake_types::{Denial, DeniedOperation, OsText};
+
+pub(crate) use judge::Judge;
+pub(crate) use listener::{install, works};
+
+/// What a process that confined itself hands to its runner, if its calls are notified.
+#[derive(Debug)]
+pub struct Entered {
+    /// Where the kernel notifies of calls. Once it is closed they fail.
+    pub listener: OwnedFd,
+    /// The root directory as it is inside.
+    pub root: OwnedFd,
+}
+
+/// The program that has calls notified, if this machine can do that.
+pub(crate) fn program() -> Option<Vec<libc::sock_filter>> {
+    works().then(filter::program)
+}
+
+/// The calls of one sandbox, watched by a thread until this is dropped.
+#[derive(Debug)]
+pub struct DenialWatch {
+    noted: Arc<Mutex<Noted>>,
+    /// Closing it ends the thread.
+    stop: Option<OwnedFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl DenialWatch {
+    pub(crate) fn start(listener: OwnedFd, root: OwnedFd, judge: Arc<Judge>) -> io::Result<Self> {
+        let noted = Arc::new(Mutex::new(Noted::default()));
+        let (stop, thread) = listener::start(listener, root, judge, noted.clone())?;
+        Ok(Self { noted, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// What was noted since this was last asked.
+    pub fn take(&self) -> WatchedCalls {
+        let Noted { denied, unlisted, changing } = std::mem::take(&mut *lock(&self.noted));
+        let denied = denied.into_iter().map(|((operation, path, program), count)| Denial {
+            operation,
+            path,
+            program,
+            count,
+        });
+        WatchedCalls { denied: denied.collect(), unlisted, changing }
+    }
+}
+
+impl Drop for DenialWatch {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say; one that panicked has told nothing more.
+            _ = thread.join();
+        }
+    }
+}
+
+/// What the calls of a run were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedCalls {
+    pub denied: Vec<Denial>,
+    /// How many times something was denied that is not listed.
+    pub unlisted: u64,
+    /// How many calls could have changed a file, denied or not.
+    pub changing: u64,
+}
+
+/// Bounded, however often something is denied.
+#[derive(Debug, Default)]
+struct Noted {
+    denied: BTreeMap<(DeniedOperation, OsText, String), u64>,
+    unlisted: u64,
+    changing: u64,
+}
+
+impl Noted {
+    fn add(&mut self, operation: DeniedOperation, path: OsText, program: String) {
+        let full = self.denied.len() >= Denial::LISTED;
+        let key = (operation, path, program);
+        if let Some(count) = self.denied.get_mut(&key) {
+            *count = count.saturating_add(1);
+        } else if full {
+            self.unlisted = self.unlisted.saturating_add(1);
+        } else {
+            self.denied.insert(key, 1);
+        }
+    }
+}
+
+/// What another thread noted before it panicked still counts.
+fn lock(noted: &Mutex<Noted>) -> MutexGuard<'_, Noted> {
+    noted.lock().unwrap_or_else(PoisonError::into_inner)
+}
