@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use retake_runner::safe_git;
 use retake_types::loop_record::agent::{Checkpoint, CheckpointTime};
 
 use crate::workspace::Name;
@@ -52,7 +53,7 @@ impl CheckpointOwner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Git {
     pub argv: Vec<OsString>,
-    pub env: Vec<(&'static str, OsString)>,
+    pub env: Vec<(String, OsString)>,
     /// What it reads.
     pub stdin: Option<Vec<u8>>,
 }
@@ -77,20 +78,21 @@ pub struct Commands<'a> {
     pub index: &'a Path,
     /// The repository's name for the tree without entries.
     pub empty_tree: &'a str,
+    /// Variables that replace the programs which the repository configures.
+    pub replaced: &'a [(String, String)],
 }
 
-/// Options that the user, or an agent, could have turned on, and that run programs, hide changes or
-/// convert contents on our account.
-const SAFE: [&str; 9] = [
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
+/// Options that the user, or an agent, could have turned on, and that hide changes or convert
+/// contents on our account; besides those that run programs.
+const SAFE: [&str; 7] = [
+    // What lies in the project's directory is no repository without a work tree.
+    "safe.bareRepository=explicit",
     "core.untrackedCache=false",
     "core.ignoreStat=false",
     "core.checkStat=default",
     "core.autocrlf=false",
     "commit.gpgSign=false",
     "gc.auto=0",
-    "core.quotePath=false",
 ];
 
 /// The tree without entries, which every repository knows without having it.
@@ -105,33 +107,36 @@ impl Commands<'_> {
     fn plain(&self, words: &[&str]) -> Git {
         let mut argv: Vec<OsString> = ["git", "-C"].map(OsString::from).into();
         argv.push(self.project.into());
+        argv.extend(safe_git::OPTIONS.map(OsString::from));
         argv.extend(SAFE.iter().flat_map(|option| ["-c", option]).map(OsString::from));
         argv.extend(words.iter().map(OsString::from));
-        let mut env: Vec<(&'static str, OsString)> = [
-            ("GIT_OPTIONAL_LOCKS", "0"),
-            ("GIT_TERMINAL_PROMPT", "0"),
+        let mut env: Vec<(String, OsString)> = Vec::new();
+        let own = [
             // Attributes of the tree name filters, which are programs, and change bytes.
             ("GIT_ATTR_SOURCE", self.empty_tree),
             ("GIT_LITERAL_PATHSPECS", "0"),
-            ("LC_ALL", "C"),
-        ]
-        .map(|(name, value)| (name, value.into()))
-        .into();
-        for (name, value) in [
             ("GIT_AUTHOR_NAME", "retake"),
             ("GIT_AUTHOR_EMAIL", "retake@localhost"),
             ("GIT_COMMITTER_NAME", "retake"),
             ("GIT_COMMITTER_EMAIL", "retake@localhost"),
-        ] {
-            env.push((name, value.into()));
+        ];
+        let shared = safe_git::VARIABLES.into_iter().chain(safe_git::WITHOUT_NETWORK);
+        for (name, value) in shared.chain(own) {
+            env.push((name.to_owned(), value.into()));
         }
+        env.extend(self.replaced.iter().map(|(name, value)| (name.clone(), value.into())));
         Git { argv, env, stdin: None }
     }
 
     fn git(&self, words: &[&str]) -> Git {
         let mut git = self.plain(words);
-        git.env.push(("GIT_INDEX_FILE", self.index.into()));
+        git.env.push(("GIT_INDEX_FILE".to_owned(), self.index.into()));
         git
+    }
+
+    /// The configuration, and where each part of it comes from.
+    pub fn configuration(&self) -> Git {
+        self.git(&safe_git::LIST_CONFIGURATION)
     }
 
     /// How the repository names its objects, for [`empty_tree`].

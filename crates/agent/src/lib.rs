@@ -7,6 +7,7 @@
 pub mod adapters;
 pub mod checkpoint;
 pub mod clock;
+pub mod confinement;
 pub mod control;
 pub mod display;
 pub mod driver;

@@ -66,6 +66,9 @@ struct Document {
     /// How runs can be confined here: `full`, `landlock` or `none`.
     sandbox: &'static str,
     landlock_abi: u32,
+    /// Whether system calls can be filtered, and what is denied reported.
+    seccomp: bool,
+    seccomp_notification: bool,
     /// Why not fully.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox_lacks: Option<String>,
@@ -85,6 +88,8 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let mut document = Document {
         sandbox: sandbox.level.map_or("none", SandboxLevel::as_str),
         landlock_abi: sandbox.landlock_abi,
+        seccomp: sandbox.seccomp,
+        seccomp_notification: sandbox.seccomp_notification,
         sandbox_lacks: sandbox.lacking.as_ref().map(ToString::to_string),
         store: root.display().to_string(),
         location: words::location(&location.reason),
@@ -245,7 +250,17 @@ impl Document {
             fact("push", format!("failed, and what is missing is sent by the next one: {failed}"));
         }
         let lacks = self.sandbox_lacks.as_ref().map_or_else(String::new, |why| format!("; {why}"));
-        fact("sandbox", format!("{}, Landlock {}{lacks}", self.sandbox, self.landlock_abi));
+        let has = |there: bool| if there { "" } else { "no " };
+        fact(
+            "sandbox",
+            format!(
+                "{}, Landlock {}, {}seccomp, {}reports of denials{lacks}",
+                self.sandbox,
+                self.landlock_abi,
+                has(self.seccomp),
+                has(self.seccomp_notification)
+            ),
+        );
         for repaired in &self.repaired {
             fact("repaired", repaired.clone());
         }

@@ -21,6 +21,7 @@ mod man;
 mod matrix;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod network_words;
 mod record;
 #[cfg(feature = "slurm")]
 mod run_one;

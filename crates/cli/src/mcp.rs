@@ -8,7 +8,10 @@ use retake_mcp::{ServerEnd, ServerError, policy_words};
 use retake_policy::Policy;
 use retake_runner::config::Config;
 use retake_runner::project::Project;
+use retake_types::SandboxRequest;
+use retake_types::config::SandboxedCommand;
 
+use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
 /// Serve agents over the Model Context Protocol: their commands run on the record
@@ -24,6 +27,8 @@ pub(crate) struct Args {
     /// With --check: where the command would run
     #[arg(long, value_name = "DIR", requires = "check")]
     cwd: Option<PathBuf>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -89,19 +94,27 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let config = Config::load(project.root.as_deref())?;
     match args.check {
         Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), root, &config),
-        None => serve(&project, config, here),
+        None => {
+            let sandbox = exec::sandbox_of(SandboxedCommand::Mcp, &args.sandbox, &config)?;
+            serve(&project, config, sandbox, here)
+        }
     }
 }
 
 /// Serves the client on stdin and stdout until it is gone.
-fn serve(project: &Project, config: Config, here: PathBuf) -> Result<Exit, Failure> {
+fn serve(
+    project: &Project,
+    config: Config,
+    sandbox: SandboxRequest,
+    here: PathBuf,
+) -> Result<Exit, Failure> {
     if std::io::stdin().is_terminal() {
         term::say(
             "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
         );
     }
     let run_context = context::run_context(project, &config);
-    let served = retake_mcp::serve(run_context, config.policy.clone(), here);
+    let served = retake_mcp::serve(run_context, config.policy.clone(), sandbox, here);
     if config.execution.audit.enabled
         && let Ok(store) = project.store()
     {

@@ -34,6 +34,7 @@ fn refusal(refusal: &RemoteRefusal) -> String {
         RemoteRefusal::InheritedStdin => "--stdin inherit: a run on another machine cannot read \
                                           what is typed here; give a file"
             .to_owned(),
+        RemoteRefusal::Sandbox => crate::words::SANDBOX_IS_LOCAL.to_owned(),
         RemoteRefusal::SecretInArgument => refusal.to_string(),
     }
 }

@@ -10,10 +10,10 @@ use retake_runner::run_text::{self, LeftGroup};
 use retake_store::Defect;
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError,
-    SandboxPart, text,
+    SandboxPart, StartFailure, text,
 };
 
-use crate::{denied, term};
+use crate::{denied, network_words, term};
 
 /// What is wrong with the record, and what to do about it.
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
@@ -206,6 +206,10 @@ pub(crate) fn refusal(reason: &RefusalReason) -> String {
         RefusalReason::SandboxHome(_) => {
             format!("{reason}, or say with --allow-write what it may write")
         }
+        RefusalReason::SandboxOff => {
+            "there is no sandbox for the rules that were given; add --sandbox or leave them out"
+                .to_owned()
+        }
         RefusalReason::SandboxDetach => {
             "--detach-ok: nothing outlives a sandbox; leave it out with --sandbox".to_owned()
         }
@@ -262,6 +266,18 @@ fn hint(error: &RunError) -> Option<&'static str> {
     Some(text)
 }
 
+/// Why nothing was started, and what to do about it.
+pub(crate) fn not_confined(failure: &StartFailure) -> String {
+    match hint(&retake_runner::run::start_error(failure)) {
+        Some(hint) => format!("{failure}\n{hint}"),
+        None => failure.to_string(),
+    }
+}
+
+/// What is confined on other machines is not known here.
+pub(crate) const SANDBOX_IS_LOCAL: &str =
+    "a sandbox confines commands on this machine; with --on give --sandbox=off";
+
 /// What gives a machine the part of a sandbox that it lacks.
 fn sandbox_hint(part: SandboxPart) -> &'static str {
     match part {
@@ -281,7 +297,9 @@ fn sandbox_hint(part: SandboxPart) -> &'static str {
         SandboxPart::Landlock | SandboxPart::Seccomp => {
             "nothing was started; the kernel must have it: CONFIG_SECURITY_LANDLOCK, Linux 5.13 or later"
         }
-        SandboxPart::Capabilities | SandboxPart::Descriptors => "nothing was started",
+        SandboxPart::Capabilities | SandboxPart::Descriptors | SandboxPart::CacheLayers => {
+            "nothing was started"
+        }
     }
 }
 
@@ -325,6 +343,9 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     if let Some(report) = &outcome.sandbox {
         denied::say_left(report);
         denied::say(report, &finished.run.intent.request.directory());
+        for line in network_words::refused(report) {
+            term::say(&line);
+        }
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use retake_crash::model::BadGlob;
+use retake_crash::model::{BadGlob, FailureKind};
 use retake_crash::recorder::RecordError;
 use retake_engine::Launch;
 use retake_runner::context::RunContext;
@@ -90,6 +90,11 @@ pub struct FailedCheck {
 }
 
 impl FailedCheck {
+    /// What tells this failure from others.
+    pub(crate) fn kind(&self) -> FailureKind {
+        FailureKind::new(&self.verdict(), &self.output)
+    }
+
     /// Such as `exited with 3`.
     pub fn verdict(&self) -> String {
         match &self.outcome {

@@ -23,6 +23,7 @@ use retake_runner::signals;
 use retake_types::{Outcome, text};
 
 use crate::check::{Check, CheckError, CheckOutcome, FailedCheck};
+use crate::check_sandbox::CheckSandbox;
 use crate::mount_namespace::OriginalNamespace;
 use crate::scratch::StateScratch;
 
@@ -81,6 +82,16 @@ impl CheckWorkers {
     /// Only for a process without threads and open records: keepers are forks. `owns_children` says
     /// that nothing else will start processes here.
     pub fn start(count: usize, root: &Path, owns_children: bool) -> io::Result<Self> {
+        Self::start_confined(count, root, owns_children, None)
+    }
+
+    /// The same with checks that are confined.
+    pub fn start_confined(
+        count: usize,
+        root: &Path,
+        owns_children: bool,
+        sandbox: Option<CheckSandbox<'_>>,
+    ) -> io::Result<Self> {
         let scratch = StateScratch::new(root)?;
         let dispositions = signals::original();
         let original = if root.is_dir() {
@@ -105,7 +116,11 @@ impl CheckWorkers {
             if let Ok(original) = &original {
                 original.enter_new_with(&state, root)?;
             }
-            let keeper = Keeper::start(settings);
+            let seen = if at_root { root } else { &state };
+            let keeper = match sandbox {
+                None => Keeper::start(settings),
+                Some(sandbox) => sandbox.keeper(seen, &directory, settings),
+            };
             if let Ok(original) = &original {
                 original.restore()?;
             }
@@ -130,7 +145,12 @@ impl CheckWorker {
     ) -> Result<CheckOutcome, CheckError> {
         self.write_state(input)?;
         let seen = if self.at_root { &self.root } else { &self.state };
-        let launch = check.launch(self.variables(seen, input));
+        let mut launch = check.launch(self.variables(seen, input));
+        if let Some(confinement) = self.keeper.confinement() {
+            let own = confinement.variables();
+            launch.environment.retain(|(name, _)| own.iter().all(|(known, _)| known != name));
+            launch.environment.extend(own);
+        }
         let command = Command::new(launch).map_err(CheckError::Refused)?;
         let mut output = HeadTail::new(OUTPUT);
         let result = self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |event| {

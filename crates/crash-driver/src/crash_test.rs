@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use retake_crash::model::{ExploreOptions, Model};
 use retake_crash::operation::Recording;
+use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
 use crate::check::Check;
@@ -11,7 +12,7 @@ use crate::check_worker::CheckWorkers;
 use crate::error::CrashTestError;
 use crate::event::CrashObserver;
 use crate::explain;
-use crate::exploration::Exploration;
+use crate::exploration::{Exploration, files_before, late_acks};
 use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
@@ -70,6 +71,9 @@ impl CrashTest<'_> {
         let other_paths = workers.other_path.iter().chain(&explored.other_paths).cloned();
         let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
         notes.dedup();
+        let files = files_before(self.recording);
+        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
+        notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));
         let lost = explored.lost.iter().map(|(range, _)| range.states()).sum();
         notes.extend(
             explored
@@ -100,6 +104,7 @@ impl CrashTest<'_> {
             complete: explored.complete,
             lost,
             failed: explored.failing.len() as u64,
+            interrupted: signals::received(),
             during_recovery,
             findings,
             notes,

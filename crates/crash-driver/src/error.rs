@@ -10,6 +10,7 @@ use retake_types::{RefusalReason, RunId, signal_name};
 
 use crate::check::{CheckError, FailedCheck};
 use crate::finding::FindingsError;
+use crate::fresh_root::FreshRootError;
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
 
@@ -43,6 +44,8 @@ pub enum CrashTestError {
     /// The configuration demands a record.
     #[error("it cannot be recorded, and execution.audit.required is set: {0}")]
     RecordRequired(retake_store::Error),
+    #[error(transparent)]
+    FreshRoot(#[from] FreshRootError),
     #[error(transparent)]
     Findings(#[from] FindingsError),
     #[error(transparent)]

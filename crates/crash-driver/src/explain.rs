@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use retake_crash::model::{CrashState, Explainer, path_text, rebuild};
+use retake_crash::model::{CrashState, Explainer, Finding, path_text, rebuild};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
@@ -12,27 +12,34 @@ use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::CrashEvent;
 use crate::exploration::{Exploration, acks};
+use crate::exploration_plan::FailingState;
 
-/// The findings of failing states, in their order. After a signal that asks for the end these are
-/// the ones found until then.
+/// The findings of failing states, in their order. After a signal that asks for the end no further
+/// state is explained; those that are left are one finding without an explanation.
 pub fn findings(
     exploration: &Exploration<'_>,
-    failing: &[CrashState],
+    failing: &[FailingState],
     worker: &mut CheckWorker,
 ) -> Result<Vec<CrashFinding>, CrashTestError> {
     let Exploration { recording, model, options, observer, check, .. } = exploration;
     let mut explainer = Explainer::new(recording, *model, options).map_err(CrashTestError::Glob)?;
     let acks = acks(recording);
     let failure = Cell::new(None);
-    let mut causes = Vec::new();
-    for (at, state) in failing.iter().enumerate() {
+    let (mut causes, mut explained) = (Vec::new(), 0);
+    for (at, FailingState { state, failure: known, .. }) in failing.iter().enumerate() {
+        if signals::received().is_some() {
+            break;
+        }
         observer.event(CrashEvent::Explaining { state: at + 1, states: failing.len() });
-        explainer.add(state, |state| match worker.check(check, CheckInput::new(state, &acks)) {
-            Ok(CheckOutcome::Failed(_)) => true,
-            Ok(CheckOutcome::Passed | CheckOutcome::Cancelled) => false,
-            Err(error) => {
-                failure.set(Some(error));
-                false
+        let kind = known.as_ref().map(|failed| failed.kind());
+        explainer.add(state, kind, |state| {
+            match worker.check(check, CheckInput::new(state, &acks)) {
+                Ok(CheckOutcome::Failed(failed)) => Some(failed.kind()),
+                Ok(CheckOutcome::Passed | CheckOutcome::Cancelled) => None,
+                Err(error) => {
+                    failure.set(Some(error));
+                    None
+                }
             }
         });
         if let Some(error) = failure.take() {
@@ -43,6 +50,7 @@ pub fn findings(
             break;
         }
         causes = explainer.findings();
+        explained = at + 1;
     }
     let mut findings = Vec::new();
     for cause in causes {
@@ -52,24 +60,55 @@ pub fn findings(
         let (verdict, output) = match worker.check(check, CheckInput::new(&state, &acks))? {
             CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
             CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
-            CheckOutcome::Cancelled => ("was not asked again".to_owned(), String::new()),
+            CheckOutcome::Cancelled => (NOT_REPEATED.to_owned(), String::new()),
         };
-        findings.push(CrashFinding {
-            id: cause.id,
-            sentence: cause.sentence,
-            files: cause.files.iter().map(|path| path_text(path)).collect(),
-            lost_operations: cause.lost_operations,
-            states: cause.states as u64,
-            repro: String::new(),
-            key: cause.key.to_string(),
-            operation: cause.key.point.operation,
-            label: state.label,
-            acknowledgements: state.acks,
-            verdict,
-            output,
-            recovery: false,
-        });
+        findings.push(finding(cause, &state, verdict, output));
+    }
+    findings.extend(unexplained(&explainer, &failing[explained..]));
+    for (at, finding) in findings.iter_mut().enumerate() {
+        finding.id = format!("F{}", at + 1);
     }
     observer.event(CrashEvent::PhaseOver);
     Ok(findings)
+}
+
+/// The verdict on a state that a signal kept from being checked again.
+const NOT_REPEATED: &str = "failed, and was not run again";
+
+/// States that fail and whose cause was not found, as one finding: that of the smallest.
+pub(crate) fn unexplained(
+    explainer: &Explainer<'_>,
+    failing: &[FailingState],
+) -> Option<CrashFinding> {
+    let smallest = failing.iter().min_by_key(|one| (one.state.lost.len(), one.state.key.point))?;
+    let FailingState { state, failure, .. } = smallest;
+    let cause = Finding { states: failing.len(), ..explainer.unexplained(state) };
+    let (verdict, output) = match failure {
+        Some(failed) => (failed.verdict(), failed.output.clone()),
+        None => (NOT_REPEATED.to_owned(), String::new()),
+    };
+    Some(CrashFinding { unexplained: true, ..finding(cause, state, verdict, output) })
+}
+
+/// A cause with the check of its smallest state.
+pub(crate) fn finding(
+    cause: Finding,
+    state: &CrashState,
+    verdict: String,
+    output: String,
+) -> CrashFinding {
+    CrashFinding {
+        id: cause.id,
+        sentence: cause.sentence,
+        files: cause.files.iter().map(|path| path_text(path)).collect(),
+        lost_operations: cause.lost_operations,
+        states: cause.states as u64,
+        key: cause.key.to_string(),
+        operation: cause.key.point.operation,
+        label: state.label.clone(),
+        acknowledgements: state.acks,
+        verdict,
+        output,
+        ..CrashFinding::default()
+    }
 }

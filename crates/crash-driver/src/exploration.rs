@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use retake_crash::model::{Coverage, CrashState, CrashStates, ExploreOptions, Model, Tree};
-use retake_crash::operation::{Action, Entry, Recording};
+use retake_crash::operation::{Action, Content, Entry, Recording};
 use retake_runner::loop_driver::{self, LoopObserver, StepError};
 use retake_runner::signals;
 
@@ -12,7 +12,7 @@ use crate::check::{Check, CheckError, CheckOutcome};
 use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
-use crate::exploration_plan::{ExplorationPlan, NumberedState, StateReport};
+use crate::exploration_plan::{ExplorationPlan, FailingState, NumberedState, StateReport};
 use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
@@ -39,10 +39,8 @@ pub struct Exploration<'a> {
 pub struct Explored {
     pub coverage: Coverage,
     pub verified: u64,
-    /// Every state that fails, in the order of the exploration, without its tree.
-    pub failing: Vec<CrashState>,
-    /// The numbers of those.
-    pub numbers: Vec<u64>,
+    /// Every state that fails, in the order of the exploration.
+    pub failing: Vec<FailingState>,
     pub complete: bool,
     /// Shares of other machines that have no answer.
     pub lost: Vec<(StateRange, ShareFailure)>,
@@ -63,13 +61,32 @@ pub fn acks(recording: &Recording) -> Vec<&[u8]> {
 
 /// Whether the program changed anything: what is only synced or closed is as it was.
 pub fn changes_anything(recording: &Recording) -> bool {
-    recording.entries.iter().any(|entry| match entry {
+    recording.entries.iter().any(is_change)
+}
+
+fn is_change(entry: &Entry) -> bool {
+    match entry {
         Entry::Operation(operation) => !matches!(
             operation.action,
             Action::Sync { .. } | Action::SyncRange { .. } | Action::SyncAll | Action::Close { .. }
         ),
         _ => false,
-    })
+    }
+}
+
+/// How many files were there before the program ran.
+pub(crate) fn files_before(recording: &Recording) -> u64 {
+    let initial = recording.initial.iter();
+    initial.filter(|one| one.content != Content::Directory).count() as u64
+}
+
+/// How many acknowledgements there are, if there are several and all came when everything was done:
+/// what a program with buffered output leaves.
+pub(crate) fn late_acks(recording: &Recording) -> Option<u64> {
+    let is_ack = |entry: &Entry| matches!(entry, Entry::Acknowledgement(_));
+    let first = recording.entries.iter().position(is_ack)?;
+    let acks = recording.entries.iter().filter(|entry| is_ack(entry)).count() as u64;
+    (acks > 1 && !recording.entries[first..].iter().any(is_change)).then_some(acks)
 }
 
 impl Exploration<'_> {
@@ -122,13 +139,10 @@ impl Exploration<'_> {
             return Err(CrashTestError::Check(error));
         }
         let explored = driven.plan.finish();
-        let (numbers, failing) =
-            explored.failing.into_iter().map(|found| (found.number, found.state)).unzip();
         Ok(Explored {
             coverage,
             verified: explored.verified,
-            failing,
-            numbers,
+            failing: explored.failing,
             complete: explored.complete,
             ..Explored::default()
         })
@@ -152,7 +166,7 @@ impl Exploration<'_> {
             {
                 Err(StepError::Cancelled)
             }
-            CheckOutcome::Failed(_) => Ok(StateReport::Fails),
+            CheckOutcome::Failed(failed) => Ok(StateReport::Fails(failed)),
             CheckOutcome::Passed => {
                 if let Some(recovery) = self.recovery {
                     recovery.mark_passed(state, input.acks.len());

@@ -1,11 +1,13 @@
 //! The plan of an exploration: which state comes next, which were checked, and which fail. Starts no
 //! process and reads no clock.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use retake_crash::model::{CrashState, Tree};
 use retake_runner::loop_driver::{LoopPlan, Next};
 
+use crate::check::FailedCheck;
 use crate::state_range::StateRange;
 
 /// A state to check. States are numbered from 1, in an order that is the same on every machine.
@@ -15,10 +17,20 @@ pub struct NumberedState {
 }
 
 /// Whether a state recovers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateReport {
     Recovers,
-    Fails,
+    Fails(FailedCheck),
+}
+
+/// A state that fails.
+#[derive(Clone, Debug)]
+pub struct FailingState {
+    pub number: u64,
+    /// Without its tree.
+    pub state: CrashState,
+    /// How its check failed; not known of a state that another machine checked.
+    pub failure: Option<Arc<FailedCheck>>,
 }
 
 /// Every state of an iterator, or those of a range, until a deadline.
@@ -30,7 +42,7 @@ pub struct ExplorationPlan<I> {
     number: u64,
     begun: u64,
     verified: u64,
-    failing: Vec<NumberedState>,
+    failing: Vec<FailingState>,
     exhausted: bool,
 }
 
@@ -38,8 +50,8 @@ pub struct ExplorationPlan<I> {
 #[derive(Default)]
 pub struct ExploredRange {
     pub verified: u64,
-    /// Every state that fails, in the order of their numbers, without its tree.
-    pub failing: Vec<NumberedState>,
+    /// Every state that fails, in the order of their numbers.
+    pub failing: Vec<FailingState>,
     /// Whether every state was checked.
     pub complete: bool,
 }
@@ -100,12 +112,26 @@ impl<I: Iterator<Item = CrashState>> LoopPlan for ExplorationPlan<I> {
 
     fn report(&mut self, step: &NumberedState, report: StateReport) {
         self.verified += 1;
-        if report == StateReport::Fails {
+        if let StateReport::Fails(failure) = report {
             let NumberedState { number, state } = step;
-            self.failing.push(NumberedState { number: *number, state: without_tree(state) });
+            let failure = Some(self.shared(failure));
+            let state = without_tree(state);
+            self.failing.push(FailingState { number: *number, state, failure });
         }
     }
 }
+
+impl<I> ExplorationPlan<I> {
+    /// Thousands of states fail in the same few ways: each is kept once.
+    fn shared(&self, failure: FailedCheck) -> Arc<FailedCheck> {
+        let recent = self.failing.iter().rev().take(RECENT).filter_map(|one| one.failure.as_ref());
+        let same = recent.into_iter().find(|one| ***one == failure).cloned();
+        same.unwrap_or_else(|| Arc::new(failure))
+    }
+}
+
+/// How many failures are compared with a new one.
+const RECENT: usize = 32;
 
 /// Thousands of trees would take too much memory, and the key is enough to build each again.
 pub(crate) fn without_tree(state: &CrashState) -> CrashState {
@@ -115,6 +141,7 @@ pub(crate) fn without_tree(state: &CrashState) -> CrashState {
         acks: state.acks,
         label: state.label.clone(),
         lost: state.lost.clone(),
+        half: state.half.clone(),
         tree: Tree::new(&[]),
     }
 }
@@ -157,6 +184,15 @@ mod tests {
         CrashStates::new(recording, Model::Kill, ExploreOptions::default()).unwrap()
     }
 
+    fn report(fails: bool) -> StateReport {
+        let failed = FailedCheck {
+            outcome: retake_types::Outcome::Exited(1),
+            timeout: Duration::from_secs(1),
+            output: "lost".to_owned(),
+        };
+        if fails { StateReport::Fails(failed) } else { StateReport::Recovers }
+    }
+
     /// Runs the plan; every state whose number is a multiple of three fails. Gives the numbers.
     fn run<I: Iterator<Item = CrashState>>(
         plan: &mut ExplorationPlan<I>,
@@ -168,7 +204,7 @@ mod tests {
             && let Next::Run(step) = plan.next(now)
         {
             let fails = step.number.is_multiple_of(3);
-            plan.report(&step, if fails { StateReport::Fails } else { StateReport::Recovers });
+            plan.report(&step, report(fails));
             numbers.push(step.number);
         }
         numbers
@@ -190,7 +226,7 @@ mod tests {
         assert_eq!(steps.len() as u64, total);
         for step in steps.iter().rev() {
             let fails = step.number.is_multiple_of(3);
-            plan.report(step, if fails { StateReport::Fails } else { StateReport::Recovers });
+            plan.report(step, report(fails));
         }
         let explored = plan.finish();
         assert_eq!((explored.verified, explored.complete), (total, true));
@@ -206,7 +242,9 @@ mod tests {
         assert_eq!(run(&mut plan, Instant::now(), usize::MAX), [3, 4, 5, 6]);
         let explored = plan.finish();
         assert_eq!((explored.verified, explored.complete), (4, true));
-        assert_eq!(explored.failing.len(), 2);
+        let failures: Vec<_> = explored.failing.iter().map(|one| one.failure.clone()).collect();
+        let [Some(one), Some(two)] = &failures[..] else { panic!("{failures:?}") };
+        assert!(Arc::ptr_eq(one, two), "the same failure is kept once");
     }
 
     #[test]

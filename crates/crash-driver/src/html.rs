@@ -181,6 +181,12 @@ fn add_timeline(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
         html.markup("<p>The program changed nothing.</p>\n");
         return;
     }
+    // A crash before the first operation.
+    if let Some(ids) = marks.crash.get(&0) {
+        html.markup("<ol>\n");
+        add_crashes(html, ids);
+        html.markup("</ol>\n");
+    }
     let visible = visible_rows(rows, marks);
     let mut at = 0;
     while at < rows.len() {
@@ -260,11 +266,17 @@ fn add_rows(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
         crashed = row.number.or(crashed);
         // What was said after an operation was said before a crash that came after it.
         let last = rows.get(at + 1).is_none_or(|next| next.number.is_some());
-        for id in crashed.filter(|_| last).and_then(|n| marks.crash.get(&n)).into_iter().flatten() {
-            html.fill("<li class=\"crash\">⚡ crash of <a href=\"#{}\">{}</a></li>\n", &[id, id]);
+        if let Some(ids) = crashed.filter(|_| last).and_then(|number| marks.crash.get(&number)) {
+            add_crashes(html, ids);
         }
     }
     html.markup("</ol>\n");
+}
+
+fn add_crashes(html: &mut Html, ids: &[&str]) {
+    for id in ids {
+        html.fill("<li class=\"crash\">⚡ crash of <a href=\"#{}\">{}</a></li>\n", &[id, id]);
+    }
 }
 
 fn add_facts(html: &mut Html, report: &CrashReport, version: &str) {

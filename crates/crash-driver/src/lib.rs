@@ -6,6 +6,7 @@
 //! Nothing here prints: progress and notices are [`event`]s, which a front end puts into words.
 
 pub mod check;
+pub mod check_sandbox;
 pub mod check_worker;
 pub mod crash_test;
 pub mod error;
@@ -14,6 +15,7 @@ pub mod explain;
 pub mod exploration;
 pub mod exploration_plan;
 pub mod finding;
+pub mod fresh_root;
 pub mod html;
 pub mod junit;
 pub mod loop_recorder;

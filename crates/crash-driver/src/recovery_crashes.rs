@@ -3,17 +3,17 @@
 //! is not tested.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use retake_crash::model::{
-    CrashState, CrashStates, Explainer, ExploreOptions, Model, path_text, rebuild,
-};
+use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, Model, rebuild};
 use retake_crash::operation::{Entry, Recording};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
 use crate::check::{Check, CheckError, CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
+use crate::explain;
+use crate::exploration_plan::FailingState;
 
 /// Tests recoveries, from any worker, and keeps what it finds.
 pub struct RecoveryCrashes<'a> {
@@ -108,15 +108,21 @@ impl<'a> RecoveryCrashes<'a> {
         let mut failing = Vec::new();
         for state in states.map_err(CheckError::Glob)? {
             if signals::received().is_some() {
-                return Ok(());
+                break;
             }
             if self.is_known(&state, recovered.acks.len()) {
                 continue;
             }
             match worker.check(self.check, recovered.input(&state))? {
                 CheckOutcome::Passed => self.mark_passed(&state, recovered.acks.len()),
-                CheckOutcome::Failed(_) => failing.push(state),
-                CheckOutcome::Cancelled => return Ok(()),
+                // The signal that ends us may have ended the check first.
+                CheckOutcome::Failed(_) if signals::received().is_some() => break,
+                CheckOutcome::Failed(failed) => failing.push(FailingState {
+                    number: recovered.number,
+                    state,
+                    failure: Some(Arc::new(failed)),
+                }),
+                CheckOutcome::Cancelled => break,
             }
             self.results().checked += 1;
         }
@@ -140,21 +146,33 @@ impl<'a> RecoveryCrashes<'a> {
     fn explain(
         &self,
         recording: &Recording,
-        failing: &[CrashState],
+        failing: &[FailingState],
         worker: &mut CheckWorker,
         recovered: &RecoveredState<'_>,
     ) -> Result<(), CheckError> {
         let mut explainer = Explainer::new(recording, self.model, &self.options)
             .map_err(CheckError::Glob)?
             .of_recovery();
-        for state in failing {
-            explainer.add(state, |state| {
-                let checked = worker.check(self.check, recovered.input(state));
-                matches!(checked, Ok(CheckOutcome::Failed(_)))
-            });
+        for FailingState { state, failure, .. } in failing {
             if signals::received().is_some() {
-                return Ok(());
+                break;
             }
+            let kind = failure.as_ref().map(|failed| failed.kind());
+            explainer.add(state, kind, |state| {
+                match worker.check(self.check, recovered.input(state)) {
+                    Ok(CheckOutcome::Failed(failed)) => Some(failed.kind()),
+                    _ => None,
+                }
+            });
+        }
+        if signals::received().is_some() {
+            // An explanation that was cut short may be wrong.
+            let found = explain::unexplained(&explainer, failing);
+            if let Some(finding) = found {
+                let cause = finding.sentence.clone();
+                self.add_finding(recovered, &cause, finding, recording);
+            }
+            return Ok(());
         }
         for cause in explainer.findings() {
             let state = rebuild(recording, self.model, &self.options, &cause.key);
@@ -164,23 +182,9 @@ impl<'a> RecoveryCrashes<'a> {
                 CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
                 CheckOutcome::Cancelled => return Ok(()),
             };
-            let outer = &recovered.state.key;
-            let finding = CrashFinding {
-                id: String::new(),
-                sentence: format!("a crash during recovery from state {outer}: {}", cause.sentence),
-                files: cause.files.iter().map(|path| path_text(path)).collect(),
-                lost_operations: recovered.state.lost.clone(),
-                states: cause.states as u64,
-                repro: String::new(),
-                key: cause.key.to_string(),
-                operation: outer.point.operation,
-                label: recovered.state.label.clone(),
-                acknowledgements: recovered.acks.len(),
-                verdict,
-                output,
-                recovery: true,
-            };
-            self.add_finding(recovered.number, &cause.sentence, finding, recording);
+            let sentence = cause.sentence.clone();
+            let finding = explain::finding(cause, &state, verdict, output);
+            self.add_finding(recovered, &sentence, finding, recording);
         }
         Ok(())
     }
@@ -188,11 +192,22 @@ impl<'a> RecoveryCrashes<'a> {
     /// Findings whose sentences differ only in numbers are one.
     fn add_finding(
         &self,
-        number: u64,
+        recovered: &RecoveredState<'_>,
         sentence: &str,
         finding: CrashFinding,
         recording: &Recording,
     ) {
+        let number = recovered.number;
+        let outer = &recovered.state.key;
+        let finding = CrashFinding {
+            sentence: format!("a crash during recovery from state {outer}: {sentence}"),
+            lost_operations: recovered.state.lost.clone(),
+            operation: outer.point.operation,
+            label: recovered.state.label.clone(),
+            acknowledgements: recovered.acks.len(),
+            recovery: true,
+            ..finding
+        };
         let pattern: String = sentence.chars().filter(|c| !c.is_ascii_digit()).collect();
         let mut results = self.results();
         results.failing.insert(number);

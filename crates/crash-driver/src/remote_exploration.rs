@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use retake_crash::model::{CrashState, CrashStates, Model};
+use retake_crash::model::{CrashStates, Model};
 use retake_engine::quote;
 use retake_runner::context::RunContext;
 use retake_runner::loop_driver::remote::{
@@ -28,7 +28,7 @@ use crate::check_worker::CheckWorker;
 use crate::error::CrashTestError;
 use crate::event::{CrashEvent, ExplorationProgress};
 use crate::exploration::{Exploration, Explored, acks};
-use crate::exploration_plan::without_tree;
+use crate::exploration_plan::{FailingState, without_tree};
 use crate::recovery_crashes::RecoveredState;
 use crate::share_answers::{SHARE_LABEL, ShareAnswer, ShareAnswers, read_answer, was_cancelled};
 use crate::share_failure::ShareFailure;
@@ -110,13 +110,12 @@ where
         };
         exploration.observer.event(CrashEvent::PhaseOver);
         let answers = answers.checked()?;
-        let (failing, numbers) = rebuild_failing(exploration, states, &answers, worker)?;
+        let failing = rebuild_failing(exploration, states, &answers, worker)?;
         let verified = answers.verified();
         Ok(Explored {
             coverage,
             verified,
             failing,
-            numbers,
             complete: verified == total,
             other_paths: answers.other_paths(),
             lost: answers.lost,
@@ -419,16 +418,15 @@ fn rebuild_failing(
     states: CrashStates<'_>,
     answers: &ShareAnswers,
     worker: &mut CheckWorker,
-) -> Result<(Vec<CrashState>, Vec<u64>), CrashTestError> {
+) -> Result<Vec<FailingState>, CrashTestError> {
     let failing = answers.numbers(|answer| &answer.failing);
     let failing_recovery = answers.numbers(|answer| &answer.failing_recovery);
     let last = failing.last().max(failing_recovery.last()).copied().unwrap_or(0);
     let acks = acks(exploration.recording);
-    let (mut found, mut numbers) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
     for (number, state) in (1..=last).zip(states) {
         if failing.binary_search(&number).is_ok() {
-            numbers.push(number);
-            found.push(without_tree(&state));
+            found.push(FailingState { number, state: without_tree(&state), failure: None });
         } else if failing_recovery.binary_search(&number).is_ok()
             && let Some(recovery) = exploration.recovery
         {
@@ -440,7 +438,7 @@ fn rebuild_failing(
     if let Some(recovery) = exploration.recovery {
         recovery.set_checked(answers.during_recovery());
     }
-    Ok((found, numbers))
+    Ok(found)
 }
 
 /// Hashes everything that the answers depend on.

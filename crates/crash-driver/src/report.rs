@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use retake_crash::model::{Coverage, Model};
 use retake_crash::operation::Recording;
 use retake_types::loop_record::crash::CrashFinding;
-use retake_types::text;
+use retake_types::{signal_name, text};
 use serde::Serialize;
 
 use crate::share_failure::ShareFailure;
@@ -26,6 +26,8 @@ pub struct CrashReport {
     pub lost: u64,
     /// Of the states in [`CrashReport::verified`].
     pub failed: u64,
+    /// The signal that ended the test before it was done.
+    pub interrupted: Option<i32>,
     /// States during recovery that were checked.
     pub during_recovery: u64,
     pub findings: Vec<CrashFinding>,
@@ -45,6 +47,10 @@ pub enum ReportNote {
     OtherPath(String),
     /// This many states during recovery were checked.
     DuringRecovery(u64),
+    /// Files that were there before the program ran.
+    RootNotEmpty { files: u64 },
+    /// The program said everything after it had done everything.
+    LateAcknowledgements(u64),
     /// States that another machine was to check.
     NotChecked { range: StateRange, failure: ShareFailure },
 }
@@ -59,6 +65,17 @@ impl fmt::Display for ReportNote {
             Self::DuringRecovery(states) => {
                 write!(f, "{} during recovery checked, too", text::count(*states, "state"))
             }
+            Self::RootNotEmpty { files: 1 } => {
+                write!(f, "the root was not empty: 1 file counts as durable")
+            }
+            Self::RootNotEmpty { files } => {
+                write!(f, "the root was not empty: {files} files count as durable")
+            }
+            Self::LateAcknowledgements(acks) => write!(
+                f,
+                "all {acks} acknowledgements came after the last operation, so that no crash is \
+                 checked against them: if the program buffers its output, flush it after each line"
+            ),
             Self::NotChecked { range, failure } => {
                 write!(f, "states {range} were not checked: {failure}")
             }
@@ -76,7 +93,10 @@ struct ReportJson<'a> {
     states: u64,
     distinct: u64,
     verified: u64,
+    failing: u64,
     complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interrupted: Option<String>,
     findings: Vec<FindingJson<'a>>,
 }
 
@@ -88,6 +108,8 @@ struct FindingJson<'a> {
     files: &'a [String],
     lost_operations: &'a [u32],
     states: u64,
+    /// `false` if the test was stopped before the cause was found.
+    explained: bool,
     repro: &'a str,
 }
 
@@ -100,6 +122,7 @@ impl CrashReport {
             files: &finding.files,
             lost_operations: &finding.lost_operations,
             states: finding.states,
+            explained: !finding.unexplained,
             repro: &finding.repro,
         });
         ReportJson {
@@ -109,6 +132,8 @@ impl CrashReport {
             states: self.coverage.states(),
             distinct: self.coverage.distinct_states(),
             verified: self.verified,
+            failing: self.failed,
+            interrupted: self.interrupted.map(signal_name),
             complete: self.complete,
             findings: findings.collect(),
         }
@@ -142,15 +167,25 @@ impl CrashReport {
         }
     }
 
-    /// What was not checked.
+    /// What was not checked, or not explained.
     pub fn incomplete(&self) -> Option<String> {
-        (!self.complete).then(|| {
-            let all = self.coverage.distinct_states();
-            format!(
-                "not complete: {} of {} not checked",
-                all - self.verified.min(all),
-                text::count(all, "state")
-            )
-        })
+        let all = self.coverage.distinct_states();
+        let left = all - self.verified.min(all);
+        let states = text::count(all, "state");
+        let unexplained = self.findings.iter().filter(|finding| finding.unexplained);
+        let unexplained: u64 = unexplained.map(|finding| finding.states).sum();
+        let mut missing = Vec::new();
+        if !self.complete {
+            missing.push(format!("{left} of {states} not checked"));
+        }
+        if unexplained > 0 {
+            missing.push(format!("{} not explained", text::count(unexplained, "failing state")));
+        }
+        if missing.is_empty() {
+            return None;
+        }
+        let why =
+            self.interrupted.map(|signal| format!("interrupted by {}, ", signal_name(signal)));
+        Some(format!("{}not complete: {}", why.unwrap_or_default(), missing.join(", ")))
     }
 }

@@ -8,7 +8,9 @@ mod store;
 mod workload;
 
 use retake_crash::marker::Marker;
-use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, Finding, Model};
+use retake_crash::model::{
+    CrashState, CrashStates, Explainer, ExploreOptions, FailureKind, Finding, Model,
+};
 use retake_crash::operation::Recording;
 use store::{Missing, Pairs, Store, check, recover};
 
@@ -50,7 +52,7 @@ fn findings(model: Model, store: Store, missing: Missing) -> Vec<Finding> {
     let mut explainer = Explainer::new(&recording, model, &ExploreOptions::default()).unwrap();
     for state in CrashStates::new(&recording, model, ExploreOptions::default()).unwrap() {
         if fails(&state) {
-            explainer.add(&state, fails);
+            explainer.add(&state, None, |state| fails(state).then(|| FailureKind::new("", "")));
         }
     }
     explainer.findings()

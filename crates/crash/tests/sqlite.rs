@@ -9,7 +9,7 @@ mod workload;
 
 use database::{JOURNALS, SYNCHRONOUS, Trouble, check, create, put};
 use retake_crash::marker::Marker;
-use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, Model};
+use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, FailureKind, Model};
 use retake_crash::operation::Recording;
 
 const JOURNAL: &str = "FIRST_SQLITE_JOURNAL";
@@ -64,7 +64,9 @@ fn reasons(recording: &Recording, model: Model, bad: Verdict) -> Vec<String> {
     let mut explainer = Explainer::new(recording, model, &ExploreOptions::default()).unwrap();
     for state in CrashStates::new(recording, model, ExploreOptions::default()).unwrap() {
         if verdict_of(&state) >= bad {
-            explainer.add(&state, |state| verdict_of(state) >= bad);
+            explainer.add(&state, None, |state| {
+                (verdict_of(state) >= bad).then(|| FailureKind::new("", ""))
+            });
         }
     }
     explainer.findings().into_iter().map(|one| format!("{} {}", one.key, one.sentence)).collect()

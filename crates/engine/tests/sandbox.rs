@@ -44,7 +44,7 @@ fn tree(root: &Path) -> Vec<PathBuf> {
 }
 
 fn start(policy: &Policy) -> Option<Lab> {
-    match Keeper::start_confined(KeeperSettings::default(), Confinement::full(policy)) {
+    match Keeper::start_confined(KeeperSettings::default(), Confinement::full(policy, None)) {
         Ok(keeper) => Some(Lab { keeper, cancel: Cancel::new().unwrap() }),
         Err(ConfineError::Sandbox(failure)) => {
             #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]

@@ -3,7 +3,8 @@
 //! [`config`] reads what is wanted, [`git`] and [`browsers`] provide code and browsers, [`tree`] keeps
 //! code as its setup left it, [`plan`] and [`bisect`] say what to run next, [`iteration`] what the command sees; [`stats`] and
 //! [`explain`] draw conclusions, [`history`] over commits, [`report`] shows them, [`export`] writes
-//! them for other programs, and [`exchange`] reads and writes chrome-ranger's format. All of them work without a record and without running the
+//! them for other programs, and [`exchange`] reads and writes chrome-ranger's format. All of them work
+//! without a record and without running the
 //! user's command; [`driver`] alone brings them together with both.
 //!
 //! Nothing here prints.

@@ -43,6 +43,7 @@ fn project(directory: &Path, config: &str) -> MatrixProject {
         shared: None,
         unset: Vec::new(),
         redact: true,
+        sandbox: Default::default(),
     }
 }
 

@@ -328,3 +328,37 @@ fn the_commits_between_follow_the_main_line_in_either_direction() {
     let error = between("side", &two).unwrap_err().to_string();
     assert!(error.contains(&one[..12]), "{error}");
 }
+
+#[test]
+fn nothing_that_was_planted_in_the_repository_is_executed() {
+    let mut repo = Repo::new();
+    let sha = repo.run(&["rev-parse", "HEAD"]);
+    let ran = repo.temp.path().join("ran");
+    let touch = format!("touch '{}'; false", ran.display());
+    fs::create_dir_all(repo.path().join(".git/hooks")).unwrap();
+    for hook in ["post-checkout", "post-index-change", "reference-transaction"] {
+        let path = repo.path().join(".git/hooks").join(hook);
+        fs::write(&path, format!("#!/bin/sh\ntouch '{}'\n", ran.display())).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    for (key, value) in
+        [("core.fsmonitor", touch.as_str()), ("core.pager", &touch), ("log.showSignature", "true")]
+    {
+        git_in(&repo.path(), &["config", "--file", ".git/config", key, value]);
+    }
+    let worktrees = repo.worktrees();
+    let mut git = repo.git();
+    worktrees.ensure(&mut git, &name(&sha)).unwrap();
+    git.resolve("main").unwrap();
+    git.subject(&sha).unwrap();
+    worktrees.clean(&mut git).unwrap();
+    assert!(!ran.exists());
+    // The same by git alone: what was planted does work.
+    repo.run(&["worktree", "add", "-q", "--detach", "../plain", "main"]);
+    assert!(ran.exists());
+    // Configuration of another place.
+    fs::write(repo.path().join(".git/commondir"), "../../elsewhere").unwrap();
+    let path = repo.path();
+    let refused = Git::open(&mut repo.keeper, &repo.cancel, &path, environment()).err();
+    assert!(matches!(refused, Some(GitError::Redirected(_))), "{refused:?}");
+}

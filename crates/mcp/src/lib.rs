@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use retake_policy::{InvalidRule, Policy};
 use retake_runner::context::RunContext;
+use retake_types::SandboxRequest;
 use retake_types::config::PolicyConfig;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
@@ -74,16 +75,20 @@ pub enum ServerError {
 }
 
 /// Serves one client until it is gone. Commands run in `directory` unless a call names another.
+///
+/// Every command of the client is confined as `sandbox` says; the client has no say in it.
 pub fn serve(
     context: Arc<RunContext>,
     policy_config: PolicyConfig,
+    sandbox: SandboxRequest,
     directory: PathBuf,
 ) -> Result<ServerEnd, ServerError> {
     let project = context.project.root.as_deref().unwrap_or(&directory);
     let allowed = &context.execution.environment_allow;
     let policy = Policy::new(&policy_config, allowed, project).map_err(ServerError::Policy)?;
     let workers = WorkerPool::start(&context).map_err(ServerError::NoWorker)?;
-    let session = Arc::new(ClientSession::new(context, policy, policy_config, workers, directory));
+    let policies = (policy, policy_config, sandbox);
+    let session = Arc::new(ClientSession::new(context, policies, workers, directory));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS)

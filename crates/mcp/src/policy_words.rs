@@ -3,8 +3,8 @@
 //! Models read them as answers, people read the same from `retake mcp --check`.
 
 use retake_policy::{
-    AmbiguousSyntax, AppliedCap, HiddenBecause, InvalidRule, LineSource, PolicyRefusal, RuleError,
-    RuleList, ShellUse, Unpredictable, UnreadableLine,
+    AmbiguousSyntax, AppliedCap, Doubt, HiddenBecause, InvalidRule, LineSource, PolicyRefusal,
+    RuleError, RuleList, ShellUse, Unpredictable, UnreadableLine,
 };
 use retake_types::text;
 
@@ -45,8 +45,20 @@ pub fn reason(refusal: &PolicyRefusal) -> String {
         PolicyRefusal::DeniedByRule { rule, command } => {
             format!("the rule `{rule}` denies {}", quoted(command))
         }
-        PolicyRefusal::MayBeDenied { rule, command } => {
-            format!("whether the rule `{rule}` denies {} cannot be told", quoted(command))
+        PolicyRefusal::MayBeDenied { rule, command, word, because } => {
+            let command = quoted(command);
+            match because {
+                Doubt::Directory => format!(
+                    "whether the rule `{rule}` denies {command} cannot be told: the directory is only known when it runs"
+                ),
+                Doubt::Argument | Doubt::Option => format!(
+                    "whether the rule `{rule}` denies {command} cannot be told: {} is only known when it runs",
+                    quoted(word)
+                ),
+            }
+        }
+        PolicyRefusal::MayRunDenied { rule, command, inner } => {
+            format!("{} may run {}, which the rule `{rule}` denies", quoted(command), quoted(inner))
         }
         PolicyRefusal::UnknownProgramFile { command } => {
             format!("which file {} would run cannot be told", quoted(command))
@@ -89,6 +101,13 @@ fn advice_for(refusal: &PolicyRefusal) -> &'static str {
              several calls instead of && and ;. Both output streams are captured and can be searched with runs_logs."
         }
         PolicyRefusal::MayBeShell(what) | PolicyRefusal::NoRuleApplies(what) => match what {
+            Unpredictable::StartedProgram { because: HiddenBecause::GitAlias { .. }, .. } => {
+                "Write the git command itself instead of an alias."
+            }
+            Unpredictable::StartedProgram { because: HiddenBecause::GitSetting { .. }, .. } => {
+                "Leave the setting out."
+            }
+            Unpredictable::MadeFile { .. } => "Make the file in one call and run it in the next.",
             Unpredictable::StartedProgram { .. } => NAME_PROGRAM,
             Unpredictable::ProgramName { .. }
             | Unpredictable::Line { .. }
@@ -98,14 +117,21 @@ fn advice_for(refusal: &PolicyRefusal) -> &'static str {
             }
         },
         PolicyRefusal::DeniedByRule { .. } | PolicyRefusal::NotAllowed { .. } => CHANGE_RULES,
-        PolicyRefusal::MayBeDenied { .. } => {
+        PolicyRefusal::MayBeDenied { because: Doubt::Argument, .. } => {
             "Write the words out that a shell or another program would fill in."
         }
+        PolicyRefusal::MayBeDenied { because: Doubt::Option, .. } => {
+            "Put -- before the words that are only known later (rm -- \"$file\", xargs rm --) or ./ into them (rm ./*), so that they cannot be options."
+        }
+        PolicyRefusal::MayBeDenied { because: Doubt::Directory, .. } => {
+            "Use cwd instead of going to another directory on the way."
+        }
+        PolicyRefusal::MayRunDenied { .. } => CHANGE_RULES,
         PolicyRefusal::UnknownProgramFile { .. } => {
             "Use cwd instead of going to another directory on the way."
         }
         PolicyRefusal::WritesFile(_) => {
-            "Leave the redirection out: both output streams are captured."
+            "Write the name of a file in the project out, or leave the redirection out: both output streams are captured."
         }
     }
 }
@@ -157,6 +183,10 @@ fn unpredictable(what: &Unpredictable) -> String {
         Unpredictable::BuiltinEffect { command } => {
             format!("what {} does to the commands around it cannot be told", quoted(command))
         }
+        Unpredictable::MadeFile { command, file } => format!(
+            "which program {} runs cannot be told: the same line makes {file:?}",
+            quoted(command)
+        ),
     }
 }
 
@@ -165,6 +195,12 @@ fn hidden_because(because: &HiddenBecause) -> String {
         HiddenBecause::Word(word) => return format!("because of {word}"),
         HiddenBecause::RetakeStartsCommands { subcommand } => {
             return format!("`retake {subcommand}` starts commands in its own way");
+        }
+        HiddenBecause::GitSetting { setting } => {
+            return format!("the setting {setting} can name a program");
+        }
+        HiddenBecause::GitAlias { name } => {
+            return format!("{name} is no command of git, so it may be an alias for any");
         }
         HiddenBecause::ReadsStream => "it reads commands from a stream",
         HiddenBecause::ReadsInput => "it reads commands from its input",
@@ -265,13 +301,14 @@ mod tests {
 
     use retake_policy::Policy;
     use retake_types::EnvMode;
-    use retake_types::config::PolicyConfig;
+    use retake_types::config::{PolicyConfig, PolicyPreset};
 
     use super::*;
 
     fn judge(allow: &[&str], deny: &[&str], shell: bool, line: &str) -> (String, String) {
         let words = |rules: &[&str]| rules.iter().map(|&rule| rule.to_owned()).collect();
         let config = PolicyConfig {
+            preset: PolicyPreset::None,
             allow: words(allow),
             deny: words(deny),
             directories: Vec::new(),
@@ -338,7 +375,7 @@ mod tests {
                 &["git push"],
                 true,
                 "git \"$x\"",
-                "whether the rule `git push` denies `git \"$x\"` cannot be told",
+                "whether the rule `git push` denies `git \"$x\"` cannot be told: `\"$x\"` is only known when it runs",
             ),
             (
                 none,
@@ -363,14 +400,36 @@ mod tests {
             ),
             (none, &["rm"], true, "cd $x; ./y", "which file `./y` would run cannot be told"),
             (&["ls"], none, true, "cat x", "no rule allows `cat x`"),
-            (&["ls"], none, true, "ls > x", "the line writes \"x\", which no rule can allow"),
+            (&["ls"], none, true, "ls > /x", "the line writes \"/x\", which no rule can allow"),
             (
-                &["ls @ lib"],
                 none,
+                &["rm -rf"],
                 true,
-                "cd $x; ls",
-                "no rule allows `cd $x`; no rule allows `ls` where it may run",
+                "rm \"$x\"",
+                "whether the rule `rm -rf` denies `rm \"$x\"` cannot be told: `\"$x\"` is only known when it runs",
             ),
+            (
+                none,
+                &["git push"],
+                true,
+                "ln -s y gg; ./gg push",
+                "which program `./gg push` runs cannot be told: the same line makes \"./gg\", so no rule can be applied to it",
+            ),
+            (
+                none,
+                &["git push"],
+                true,
+                "some-wrapper git push",
+                "`some-wrapper git push` may run `git push`, which the rule `git push` denies",
+            ),
+            (
+                none,
+                &["rm"],
+                true,
+                "git zz",
+                "what `git zz` would run cannot be told (zz is no command of git, so it may be an alias for any), so no rule can be applied to it",
+            ),
+            (&["ls @ lib"], none, true, "cd $x; ls", "no rule allows `ls` where it may run"),
         ] {
             let (reasons, advice) = judge(allow, deny, shell, line);
             assert_eq!(reasons, expected, "{line}");

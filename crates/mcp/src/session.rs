@@ -11,7 +11,9 @@ use retake_runner::{recovery, run};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use retake_types::config::PolicyConfig;
-use retake_types::{CorrelationIds, Intent, Redacted, RefusalReason, RunId, StartFailure};
+use retake_types::{
+    CorrelationIds, Intent, Redacted, RefusalReason, RunId, SandboxRequest, StartFailure,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::policy_words;
@@ -23,6 +25,8 @@ pub(super) struct ClientSession {
     pub(super) context: Arc<RunContext>,
     pub(super) policy: Policy,
     pub(super) policy_config: PolicyConfig,
+    /// How every command is confined.
+    pub(super) sandbox: SandboxRequest,
     pub(super) workers: WorkerPool,
     pub(super) runs: ServerRuns,
     /// Where commands run unless a call names a directory.
@@ -35,8 +39,7 @@ pub(super) struct ClientSession {
 impl ClientSession {
     pub(super) fn new(
         context: Arc<RunContext>,
-        policy: Policy,
-        policy_config: PolicyConfig,
+        (policy, policy_config, sandbox): (Policy, PolicyConfig, SandboxRequest),
         workers: WorkerPool,
         directory: PathBuf,
     ) -> Self {
@@ -47,6 +50,7 @@ impl ClientSession {
             context,
             policy,
             policy_config,
+            sandbox,
             workers,
             runs: ServerRuns::default(),
             directory,

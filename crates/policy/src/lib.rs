@@ -6,6 +6,7 @@
 //! shows them makes the sentences.
 
 mod glob;
+mod meaning;
 mod path;
 mod refusal;
 mod rule;
@@ -18,20 +19,53 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::{HIJACKING_VARIABLES, interpret, which};
-use retake_types::config::PolicyConfig;
+use retake_engine::{interpret, which};
+use retake_types::config::{PolicyConfig, PolicyPreset};
 use retake_types::request::millis;
 use retake_types::{EnvMode, RunRequest, ShellMode};
 
 pub use refusal::{
-    AmbiguousSyntax, AppliedCap, HiddenBecause, InvalidRule, LineSource, PolicyRefusal, RuleError,
-    RuleList, ShellUse, Unpredictable, UnreadableLine,
+    AmbiguousSyntax, AppliedCap, Doubt, HiddenBecause, InvalidRule, LineSource, PolicyRefusal,
+    RuleError, RuleList, ShellUse, Unpredictable, UnreadableLine,
 };
 
+use meaning::Matched;
 use path::resolved;
-use rule::{Denial, Program, Rule};
-use started_commands::StartedCommands;
-use word::command_line;
+use rule::{Program, Rule};
+use started_commands::{
+    StartedCommand, StartedCommands, WrittenFile, loads_code, treats_arguments_as_data,
+};
+use word::{Word, command_line};
+
+/// What the preset `careful` denies: what others see, or what is hard to undo.
+const CAREFUL: [&str; 26] = [
+    "git push",
+    "git reset --hard",
+    "git clean -f",
+    "git checkout --force",
+    "git branch -D",
+    "git filter-branch",
+    "git reflog expire",
+    "rm -rf",
+    "chmod -R",
+    "chown -R",
+    "curl | sh",
+    "sudo",
+    "doas",
+    "su",
+    "mkfs*",
+    "dd of=/dev/*",
+    "shred",
+    "shutdown",
+    "reboot",
+    "npm publish",
+    "cargo publish",
+    "twine upload",
+    "docker push",
+    "gh pr merge",
+    "kubectl delete",
+    "terraform apply",
+];
 
 /// The rules and caps of a project.
 pub struct Policy {
@@ -84,7 +118,13 @@ impl Policy {
             texts.iter().filter_map(parse).collect()
         };
         let allow = rules(RuleList::Allow, &config.allow);
-        let deny = rules(RuleList::Deny, &config.deny);
+        let careful: &[&str] = match config.preset {
+            PolicyPreset::None => &[],
+            PolicyPreset::Careful => &CAREFUL,
+        };
+        let careful = careful.iter().map(|&rule| rule.to_owned());
+        let denied: Vec<String> = config.deny.iter().cloned().chain(careful).collect();
+        let deny = rules(RuleList::Deny, &denied);
         if !invalid.is_empty() {
             return Err(invalid);
         }
@@ -169,7 +209,7 @@ impl Policy {
     pub fn judge(&self, proposed: &ProposedCommand<'_>) -> Result<(), Vec<PolicyRefusal>> {
         let started = StartedCommands::of(proposed);
         let mut refusals = self.check_directories(proposed, &started);
-        refusals.extend(self.check_variables(proposed, &started));
+        refusals.extend(self.check_variables(&started));
         refusals.extend(self.check_shell(&started));
         refusals.extend(self.check_rules(&started));
         let mut distinct: Vec<PolicyRefusal> = Vec::new();
@@ -195,19 +235,11 @@ impl Policy {
         outside.map(refuse).collect()
     }
 
-    fn check_variables(
-        &self,
-        proposed: &ProposedCommand<'_>,
-        started: &StartedCommands,
-    ) -> Vec<PolicyRefusal> {
-        let set = proposed.set.iter().filter_map(|(name, _)| name.to_str());
-        let names = set.chain(started.variables.iter().map(String::as_str));
-        let loads_code = |name: &&str| {
-            (HIJACKING_VARIABLES.contains(name) || name.starts_with("BASH_FUNC_"))
-                && !self.allowed_variables.iter().any(|allowed| allowed == name)
-        };
-        let refuse = |name: &str| PolicyRefusal::CodeLoadingVariable { name: name.to_owned() };
-        names.filter(loads_code).map(refuse).collect()
+    fn check_variables(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
+        let is_allowed = |name: &str| self.allowed_variables.iter().any(|allowed| allowed == name);
+        let refused = started.variables.iter().filter(|set| loads_code(set));
+        let refused = refused.filter(|set| !is_allowed(&set.name));
+        refused.map(|set| PolicyRefusal::CodeLoadingVariable { name: set.name.clone() }).collect()
     }
 
     fn has_rules(&self) -> bool {
@@ -229,7 +261,15 @@ impl Policy {
             (false, false) => PolicyRefusal::MayBeShell,
             (false, true) => return Vec::new(),
         };
-        started.unpredictable.iter().cloned().map(refuse).collect()
+        let could_be_denied = |words: &&Vec<Word>| {
+            !self.has_rules()
+                || !self.allow.is_empty()
+                || self.deny.iter().any(|rule| rule.could_deny(words))
+        };
+        let unnamed = started.unnamed.iter().filter(could_be_denied);
+        let unnamed =
+            unnamed.map(|words| Unpredictable::ProgramName { command: command_line(words) });
+        unnamed.chain(started.unpredictable.iter().cloned()).map(refuse).collect()
     }
 
     fn check_rules(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
@@ -237,18 +277,21 @@ impl Policy {
         for command in &started.commands {
             let line = || command_line(&command.words);
             let unknown = started.is_directory_unknown(command);
-            let denials = self.deny.iter().map(|rule| (rule.denies(command, unknown), rule));
-            // Of those that weigh the same the first.
-            match denials.rev().max_by_key(|(denial, _)| *denial) {
-                Some((Denial::Yes, rule)) => {
-                    let rule = rule.to_string();
-                    refusals.push(PolicyRefusal::DeniedByRule { rule, command: line() });
-                }
-                Some((Denial::Maybe, rule)) => {
-                    let rule = rule.to_string();
-                    refusals.push(PolicyRefusal::MayBeDenied { rule, command: line() });
-                }
-                Some((Denial::No, _)) | None => {}
+            let denials = || {
+                self.deny
+                    .iter()
+                    .map(|rule| (rule.denies(command, unknown, &started.commands), rule))
+            };
+            if let Some((_, rule)) = denials().find(|(denial, _)| *denial == Matched::Yes) {
+                let rule = rule.to_string();
+                refusals.push(PolicyRefusal::DeniedByRule { rule, command: line() });
+            } else if let Some((Matched::Maybe(word, because), rule)) =
+                denials().find(|(denial, _)| *denial != Matched::No)
+            {
+                let rule = rule.to_string();
+                refusals.push(PolicyRefusal::MayBeDenied { rule, command: line(), word, because });
+            } else {
+                refusals.extend(self.check_arguments(command));
             }
             let is_relative = || command.programs.iter().any(Program::is_relative);
             if self.has_rules() && unknown && is_relative() {
@@ -261,19 +304,81 @@ impl Policy {
         refusals
     }
 
+    /// A program that nothing is known of may run what its arguments are.
+    fn check_arguments(&self, command: &StartedCommand) -> Option<PolicyRefusal> {
+        let name = command.words.first()?.text()?;
+        let name = name.rsplit('/').next().unwrap_or_default();
+        if self.deny.is_empty() || command.is_seen_through || treats_arguments_as_data(name) {
+            return None;
+        }
+        let refuse = |rule: &Rule, inner: &[Word]| PolicyRefusal::MayRunDenied {
+            rule: rule.to_string(),
+            command: command_line(&command.words),
+            inner: command_line(inner),
+        };
+        for at in 1..command.words.len() {
+            let rest = &command.words[at..];
+            if let Some(rule) = self.deny.iter().find(|rule| rule.denies_words(rest)) {
+                return Some(refuse(rule, rest));
+            }
+            let line = rest[0].text().filter(|text| text.contains(char::is_whitespace));
+            for words in line.map(|line| shell::commands(&line)).unwrap_or_default() {
+                if let Some(rule) = self.deny.iter().find(|rule| rule.denies_words(&words)) {
+                    return Some(refuse(rule, &words));
+                }
+            }
+        }
+        None
+    }
+
     fn check_allowed(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
         let mut refusals = Vec::new();
-        for command in started.innermost() {
+        // Commands that a rule on what runs them allows.
+        let mut covered = 0..0;
+        let mut runs_packages = 0..0;
+        for (at, command) in started.commands.iter().enumerate() {
+            let is_tool = runs_packages.contains(&at) && !command.is_found();
+            if command.is_wrapper || command.is_unlikely || covered.contains(&at) || is_tool {
+                continue;
+            }
             let unknown = started.is_directory_unknown(command);
-            if !self.allow.iter().any(|rule| rule.allows(command, unknown)) {
+            let is_allowed = command.is_harmless() || command.calls(&started.functions);
+            let rule = self.allow.iter().find(|rule| rule.allows(command, unknown));
+            if let (Some(rule), Some(start)) = (rule, command.runs_from) {
+                let inner = at + 1..at + 1 + command.inner;
+                if rule.argument_count() >= start {
+                    covered = inner;
+                } else {
+                    runs_packages = inner;
+                }
+            }
+            if rule.is_none() && !is_allowed {
                 refusals.push(PolicyRefusal::NotAllowed {
                     command: command_line(&command.words),
                     directory_unknown: unknown && self.allow.iter().any(Rule::is_local),
                 });
             }
         }
-        refusals.extend(started.written_files.iter().cloned().map(PolicyRefusal::WritesFile));
+        let refused = started.written_files.iter().filter(|file| !self.may_write(file));
+        refusals.extend(refused.map(|file| PolicyRefusal::WritesFile(file.file.written())));
         refusals
+    }
+
+    /// Whether a line may write a file while only some commands are allowed: one in the project
+    /// that neither git nor retake nor a rule would run.
+    fn may_write(&self, written: &WrittenFile) -> bool {
+        let Some(file) = written.file.get() else { return false };
+        let is_kept = |path: &Path| {
+            path.components()
+                .any(|part| matches!(part.as_os_str().to_str(), Some(".git" | ".agent")))
+        };
+        !(written.directory_unknown && Path::new(file).is_relative())
+            && written.directories.iter().all(|directory| {
+                let path = resolved(&directory.join(file));
+                self.directories.iter().any(|inside| path.starts_with(inside))
+                    && !is_kept(&path)
+                    && !self.allow.iter().any(|rule| rule.names_file(&path))
+            })
     }
 
     /// Whether a directory is in the project, or in one that is allowed, whatever links lead there.

@@ -36,6 +36,16 @@ pub enum PolicyRefusal {
     MayBeDenied {
         rule: String,
         command: String,
+        /// The word that is not known, as it was written.
+        word: String,
+        because: Doubt,
+    },
+    /// The program is not known to run other commands, but its arguments are one that a rule
+    /// denies.
+    MayRunDenied {
+        rule: String,
+        command: String,
+        inner: String,
     },
     /// The program is a relative path, and the directory it runs in is not known.
     UnknownProgramFile {
@@ -47,6 +57,17 @@ pub enum PolicyRefusal {
     },
     /// A redirection of the line writes the file, and only commands can be allowed.
     WritesFile(String),
+}
+
+/// What a word that is only known later could turn out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The argument that the rule names.
+    Argument,
+    /// Options that the rule names; after `--` it could not be.
+    Option,
+    /// The directory that the rule holds in.
+    Directory,
 }
 
 /// How a shell takes part in a command.
@@ -93,6 +114,8 @@ pub enum Unpredictable {
     SearchPath,
     /// What a shell builtin does to the commands around it.
     BuiltinEffect { command: String },
+    /// Which program a file is that the same line makes.
+    MadeFile { command: String, file: String },
 }
 
 /// What hides the program that a command would start.
@@ -116,6 +139,14 @@ pub enum HiddenBecause {
     StartsCommands,
     RetakeStartsCommands {
         subcommand: String,
+    },
+    /// A setting of git that can name a program.
+    GitSetting {
+        setting: String,
+    },
+    /// No command of git; it may be an alias for any.
+    GitAlias {
+        name: String,
     },
     /// There is no `--` before the command.
     NoSeparator,

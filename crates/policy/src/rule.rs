@@ -6,14 +6,16 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use retake_engine::which;
 
 use super::glob;
+use super::meaning::{Matched, matched};
 use super::path::resolved;
-use super::refusal::RuleError;
+use super::refusal::{Doubt, RuleError};
 use super::started_commands::StartedCommand;
 use super::word::Word;
 
@@ -24,7 +26,68 @@ pub(super) struct Rule {
     arguments: Vec<String>,
     /// Holds only here and below.
     directory: Option<PathBuf>,
+    /// Holds only for what writes into a pipe that this reads.
+    piped_into: Option<Box<Self>>,
+    /// The file that the program's name means here.
+    file: OnceLock<Option<ProgramFile>>,
 }
+
+/// What tells one program's file from another, whatever it is called.
+#[derive(Debug, PartialEq, Eq)]
+struct ProgramFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    bytes: u64,
+}
+
+impl ProgramFile {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        let (device, inode, bytes) = (found.dev(), found.ino(), found.len());
+        Some(Self { path: path.to_owned(), device, inode, bytes })
+    }
+
+    /// The same file, or a copy of it.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+            || (self.bytes == other.bytes && self.bytes > 0 && has_same_content(self, other))
+    }
+}
+
+fn has_same_content(one: &ProgramFile, other: &ProgramFile) -> bool {
+    let open = |file: &ProgramFile| std::fs::File::open(&file.path).ok();
+    let (Some(mut one), Some(mut other)) = (open(one), open(other)) else { return false };
+    let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let Ok(length) = one.read(&mut left) else { return false };
+        if length == 0 {
+            return true;
+        }
+        if other.read_exact(&mut right[..length]).is_err() || left[..length] != right[..length] {
+            return false;
+        }
+    }
+}
+
+/// Files that are many programs, told apart by the name they are called by.
+const MANY_PROGRAMS: [&str; 9] = [
+    "busybox",
+    "toybox",
+    "coreutils",
+    "rustup",
+    "rustup-init",
+    "systemctl",
+    "kmod",
+    "lvm",
+    "volta-shim",
+];
+
+/// Shells, and what downloads, in rules on pipes: one of them stands for all.
+const PIPED: [&[&str]; 2] = [
+    &["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "busybox"],
+    &["curl", "wget", "fetch", "aria2c", "http", "xh"],
+];
 
 /// A program as it was asked for, and what that is on this machine.
 #[derive(Debug)]
@@ -34,15 +97,6 @@ pub(super) struct Program {
     files: Option<(PathBuf, PathBuf)>,
     /// What its bare name means to us, whatever the child's PATH says.
     usual: Option<PathBuf>,
-}
-
-/// Whether a rule that denies is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Denial {
-    No,
-    /// That depends on words that are only known when the command runs.
-    Maybe,
-    Yes,
 }
 
 impl Program {
@@ -60,7 +114,7 @@ impl Program {
         Self { given: given.to_string_lossy().into_owned(), files, usual }
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.given.rsplit('/').next().unwrap_or(&self.given)
     }
 
@@ -88,12 +142,15 @@ impl Program {
 
     /// Whether it is a script that is not the program of that name.
     pub(super) fn is_own_script(&self, name: &str) -> bool {
+        self.is_any_script() && !self.is_usually(name)
+    }
+
+    pub(super) fn is_any_script(&self) -> bool {
         let Some((_, file)) = &self.files else { return false };
         let mut start = [0; 2];
-        let is_script = std::fs::File::open(file)
+        std::fs::File::open(file)
             .and_then(|mut file| file.read_exact(&mut start))
-            .is_ok_and(|()| start == *b"#!");
-        is_script && !self.is_usually(name)
+            .is_ok_and(|()| start == *b"#!")
     }
 
     pub(super) fn is_retake(&self) -> bool {
@@ -115,63 +172,141 @@ impl Rule {
             }
             None => (text, None),
         };
-        let mut words = split(command)?.into_iter();
+        let mut words = split(command)?;
+        let piped_into = match words.iter().position(|word| word == "|") {
+            Some(at) => {
+                let right = words.split_off(at);
+                let (program, arguments) = right[1..].split_first().ok_or(RuleError::NoProgram)?;
+                Some(Box::new(Self {
+                    text: text.to_owned(),
+                    program: program.clone(),
+                    arguments: arguments.to_vec(),
+                    directory: None,
+                    piped_into: None,
+                    file: OnceLock::new(),
+                }))
+            }
+            None => None,
+        };
+        let mut words = words.into_iter();
         let program = words.next().ok_or(RuleError::NoProgram)?;
         let relative = program.contains('/') && !program.starts_with(['/', '*']);
         let program =
             if relative { project.join(&program).to_string_lossy().into_owned() } else { program };
-        Ok(Self { text: text.to_owned(), program, arguments: words.collect(), directory })
-    }
-
-    /// Any name of the program counts, and the arguments may stand anywhere, in this order.
-    pub(super) fn denies(&self, command: &StartedCommand, directory_unknown: bool) -> Denial {
-        let programs = &command.programs;
-        if !programs.iter().any(|program| self.means(program)) {
-            return Denial::No;
-        }
-        let directory = match &self.directory {
-            None => Denial::Yes,
-            Some(_) if directory_unknown => Denial::Maybe,
-            Some(directory) => {
-                let holds = |cwd: &PathBuf| resolved(cwd).starts_with(directory);
-                if command.directories.iter().any(holds) { Denial::Yes } else { Denial::No }
-            }
-        };
-        let given = &command.words[1..];
-        let surely = self.arguments.is_empty() || {
-            let mut known = given.iter().filter(|word| word.get().is_some());
-            self.arguments.iter().all(|pattern| known.any(|word| word.could_be(pattern)))
-        };
-        let arguments = match surely {
-            true => Denial::Yes,
-            false if self.could_be_among(given) => Denial::Maybe,
-            false => Denial::No,
-        };
-        directory.min(arguments)
-    }
-
-    fn could_be_among(&self, words: &[Word]) -> bool {
-        let mut at = 0;
-        self.arguments.iter().all(|pattern| {
-            let found = words[at..].iter().position(|word| word.could_be(pattern));
-            // A word that may become many may be the next one, too.
-            at = found.map_or(words.len(), |found| {
-                at + found + usize::from(!words[at + found].is_several())
-            });
-            found.is_some()
+        Ok(Self {
+            text: text.to_owned(),
+            program,
+            arguments: words.collect(),
+            directory,
+            piped_into,
+            file: OnceLock::new(),
         })
     }
 
+    /// Any name of the program counts, and the arguments may stand anywhere, in this order.
+    /// `all` are the commands that it is one of.
+    pub(super) fn denies(
+        &self,
+        command: &StartedCommand,
+        directory_unknown: bool,
+        all: &[StartedCommand],
+    ) -> Matched {
+        if !command.programs.iter().any(|program| self.means(program)) {
+            return Matched::No;
+        }
+        if let Some(reader) = &self.piped_into {
+            let reads = |other: &&StartedCommand| other.reads_from(command);
+            let mut readers = all.iter().filter(reads);
+            let is_meant =
+                |other: &StartedCommand| other.programs.iter().any(|one| reader.means(one));
+            return match readers.any(is_meant) {
+                true => matched(&self.program, &self.arguments, &command.words),
+                false => Matched::No,
+            };
+        }
+        let arguments = matched(&self.program, &self.arguments, &command.words);
+        match &self.directory {
+            None => arguments,
+            Some(_) if arguments == Matched::No => arguments,
+            Some(_) if directory_unknown => {
+                Matched::Maybe(command.words[0].written(), Doubt::Directory)
+            }
+            Some(directory) => {
+                let holds = |cwd: &PathBuf| resolved(cwd).starts_with(directory);
+                if command.directories.iter().any(holds) { arguments } else { Matched::No }
+            }
+        }
+    }
+
+    /// Whether these words are a command that the rule denies, going by its name alone.
+    pub(super) fn denies_words(&self, words: &[Word]) -> bool {
+        let Some(name) = words.first().and_then(Word::text) else { return false };
+        let name = name.rsplit('/').next().unwrap_or_default();
+        self.piped_into.is_none()
+            && self.directory.is_none()
+            && !self.program.chars().all(|c| c == '*' || c == '?')
+            && glob::matches(self.program.rsplit('/').next().unwrap_or_default(), name)
+            && matched(&self.program, &self.arguments, words) == Matched::Yes
+    }
+
+    /// Whether a command could be denied whose program is not known.
+    pub(super) fn could_deny(&self, words: &[Word]) -> bool {
+        let is_several = words.first().is_some_and(Word::is_several);
+        is_several || matched(&self.program, &self.arguments, words) != Matched::No
+    }
+
     fn means(&self, program: &Program) -> bool {
+        let pattern = |name: &str| {
+            let is_piped = |same: &&[&str]| {
+                self.text.contains('|')
+                    && same.contains(&self.program.as_str())
+                    && same.contains(&name)
+            };
+            glob::matches(&self.program, name) || PIPED.iter().any(is_piped)
+        };
         let named = |path: &Path| {
             let whole = path.to_string_lossy();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            glob::matches(&self.program, if self.program.contains('/') { &whole } else { &name })
+            if self.program.contains('/') {
+                glob::matches(&self.program, &whole)
+            } else {
+                pattern(&name)
+            }
         };
         let files = program.files.iter().flat_map(|(file, real)| [file, real]);
-        glob::matches(&self.program, program.name())
+        pattern(program.name())
             || files.into_iter().any(|file| named(file))
-            || program.real().is_some_and(|file| *file == *resolved(Path::new(&self.program)))
+            || program.real().is_some_and(|real| self.is_file(real))
+    }
+
+    /// Whether a file is the program of the rule, under another name or as a copy.
+    fn is_file(&self, real: &Path) -> bool {
+        if self.program.contains(['*', '?']) {
+            return false;
+        }
+        let find = || {
+            let path = match self.program.contains('/') {
+                true => resolved(Path::new(&self.program)),
+                false => usual(OsStr::new(&self.program), Path::new("/"))?,
+            };
+            let name = path.file_name()?.to_string_lossy().into_owned();
+            let is_one = !MANY_PROGRAMS.contains(&name.as_str());
+            is_one.then(|| ProgramFile::of(&path)).flatten()
+        };
+        let Some(own) = self.file.get_or_init(find) else { return false };
+        own.path == *real || ProgramFile::of(real).is_some_and(|file| file.is_same(own))
+    }
+
+    /// How many words after the program's name it is about.
+    pub(super) fn argument_count(&self) -> usize {
+        self.arguments.len()
+    }
+
+    /// Whether it names this very file.
+    pub(super) fn names_file(&self, file: &Path) -> bool {
+        self.program.contains('/')
+            && (glob::matches(&self.program, &file.to_string_lossy())
+                || resolved(Path::new(&self.program)) == file)
     }
 
     /// The program must be the one that its name usually means, or the very file, and the arguments

@@ -1,3 +1,4 @@
+mod bypasses;
 mod lines;
 mod wrapped;
 
@@ -8,10 +9,10 @@ use super::*;
 
 type Judgement = Result<(), Vec<PolicyRefusal>>;
 
-fn policy(allow: &[&str], deny: &[&str], shell: bool) -> (tempfile::TempDir, Policy) {
-    let dir = tempfile::tempdir().unwrap();
+fn config(allow: &[&str], deny: &[&str], shell: bool) -> PolicyConfig {
     let words = |rules: &[&str]| rules.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
-    let config = PolicyConfig {
+    PolicyConfig {
+        preset: PolicyPreset::None,
         allow: words(allow),
         deny: words(deny),
         directories: Vec::new(),
@@ -23,7 +24,12 @@ fn policy(allow: &[&str], deny: &[&str], shell: bool) -> (tempfile::TempDir, Pol
         max_processes: None,
         max_parallel: 4,
         max_running: 4,
-    };
+    }
+}
+
+fn policy(allow: &[&str], deny: &[&str], shell: bool) -> (tempfile::TempDir, Policy) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(allow, deny, shell);
     let policy = Policy::new(&config, &["NODE_OPTIONS".to_owned()], dir.path()).unwrap();
     (dir, policy)
 }

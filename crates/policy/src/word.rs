@@ -18,6 +18,106 @@ pub(super) struct Word {
     /// It may become no word, or many.
     several: bool,
     runs_when_evaluated: bool,
+    /// What it is made of, if variables are in it.
+    pieces: Option<Box<Pieces>>,
+    /// Whatever it becomes, it does not begin with a dash.
+    is_operand: bool,
+}
+
+/// A word as a shell reads it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pieces {
+    pub(super) pieces: Vec<Piece>,
+    /// Patterns in it may make any number of words of it.
+    pub(super) several: bool,
+    /// Brackets or braces in it make other words of it.
+    pub(super) rewritten: bool,
+}
+
+/// A part of a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Char(char),
+    /// `split`: what comes out is split into words.
+    Gap {
+        split: bool,
+    },
+    Variable {
+        name: String,
+        split: bool,
+    },
+}
+
+impl Pieces {
+    /// The same pieces with the values of variables; `whole` where nothing is split.
+    fn filled_in(&self, value: &dyn Fn(&str) -> Option<Value>, whole: bool) -> Vec<Piece> {
+        let mut filled = Vec::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Variable { name, split } => {
+                    let fits = |value: &Value| {
+                        whole || !split || known_value(value).is_some_and(|value| is_plain(&value))
+                    };
+                    match value(name).filter(fits) {
+                        Some(value) => filled.extend(value),
+                        None if whole => filled.push(Piece::Gap { split: false }),
+                        None => filled.push(piece.clone()),
+                    }
+                }
+                Piece::Gap { .. } if whole => filled.push(Piece::Gap { split: false }),
+                other => filled.push(other.clone()),
+            }
+        }
+        filled
+    }
+
+    /// The word that these are; `written` is for people.
+    pub(super) fn word(self, written: &str) -> Word {
+        let shape = |piece: &Piece| match piece {
+            Piece::Char(c) => Some(*c),
+            Piece::Gap { .. } | Piece::Variable { .. } => None,
+        };
+        let mut shape: Vec<Option<char>> = self.pieces.iter().map(shape).collect();
+        let lead = shape.iter().map_while(|piece| piece.filter(|c| !"[{".contains(*c)));
+        let lead: String = lead.collect();
+        let is_split = |piece: &Piece| {
+            matches!(piece, Piece::Gap { split: true } | Piece::Variable { split: true, .. })
+        };
+        let mut several = self.several;
+        if self.rewritten || self.pieces.iter().any(is_split) {
+            shape = vec![None];
+            several = true;
+        }
+        match shape.iter().copied().collect::<Option<String>>() {
+            Some(text) => Word::known(text),
+            None => {
+                let word = Word::unknown(written, shape, several).led_by(lead);
+                Word { pieces: Some(Box::new(self)), ..word }
+            }
+        }
+    }
+}
+
+/// What a variable stands for.
+pub(super) type Value = Vec<Piece>;
+
+/// The text of a value that is known.
+pub(super) fn known_value(value: &[Piece]) -> Option<String> {
+    let known = |piece: &Piece| match piece {
+        Piece::Char(c) => Some(*c),
+        Piece::Gap { .. } | Piece::Variable { .. } => None,
+    };
+    value.iter().map(known).collect()
+}
+
+/// The value that a known text is.
+pub(super) fn known_pieces(text: &str) -> Value {
+    text.chars().map(Piece::Char).collect()
+}
+
+/// A value that stays one word and the same text where a shell splits words and expands patterns.
+fn is_plain(value: &str) -> bool {
+    !value.is_empty() && value.chars().all(|c| c.is_alphanumeric() || "-_./=:,@%+".contains(c))
 }
 
 impl Word {
@@ -28,13 +128,15 @@ impl Word {
             lead: String::new(),
             several: false,
             runs_when_evaluated: false,
+            pieces: None,
+            is_operand: false,
         }
     }
 
     /// A word with gaps; `written` is for people.
     pub(super) fn unknown(written: &str, shape: Vec<Option<char>>, several: bool) -> Self {
         let lead = shape.iter().map_while(|piece| *piece).collect();
-        Self { text: written.into(), shape: Some(shape), lead, several, runs_when_evaluated: false }
+        Self { text: written.into(), shape: Some(shape), lead, several, ..Self::known("") }
     }
 
     /// Any number of words, each of them anything.
@@ -50,6 +152,11 @@ impl Word {
         Self { runs_when_evaluated, ..self }
     }
 
+    /// The same word, which is known not to begin with a dash.
+    pub(super) fn into_operand(self) -> Self {
+        Self { is_operand: true, ..self }
+    }
+
     /// Whether quoted text in it would be run if a shell evaluated it.
     pub(super) fn runs_when_evaluated(&self) -> bool {
         self.runs_when_evaluated
@@ -57,6 +164,60 @@ impl Word {
 
     pub(super) fn is_several(&self) -> bool {
         self.several
+    }
+
+    /// The variables in it whose values are not filled in.
+    pub(super) fn variables(&self) -> impl Iterator<Item = &str> {
+        let pieces = self.pieces.iter().flat_map(|pieces| &pieces.pieces);
+        pieces.filter_map(|piece| match piece {
+            Piece::Variable { name, .. } => Some(name.as_str()),
+            Piece::Char(_) | Piece::Gap { .. } => None,
+        })
+    }
+
+    /// The words that this one becomes when variables have these values.
+    pub(super) fn filled_in(&self, value: &dyn Fn(&str) -> Option<Value>) -> Vec<Self> {
+        let Some(pieces) = &self.pieces else { return vec![self.clone()] };
+        if let [Piece::Variable { name, split: true }] = pieces.pieces.as_slice()
+            && let Some(value) = value(name).as_deref().and_then(known_value)
+            && !value.trim().is_empty()
+            && value.split_whitespace().all(is_plain)
+        {
+            return value.split_whitespace().map(Self::known).collect();
+        }
+        let filled = Pieces { pieces: pieces.filled_in(value, false), ..**pieces };
+        vec![filled.word(&self.written()).run_when_evaluated(self.runs_when_evaluated)]
+    }
+
+    /// What a variable stands for that is assigned this word, which is neither split nor expanded.
+    pub(super) fn assigned(&self, value: &dyn Fn(&str) -> Option<Value>) -> Option<Value> {
+        match (&self.pieces, self.text()) {
+            (_, Some(text)) => Some(known_pieces(&text)),
+            (Some(pieces), None) if !pieces.rewritten => Some(pieces.filled_in(value, true)),
+            _ => None,
+        }
+    }
+
+    /// The rest of a word whose first characters are known.
+    pub(super) fn after(&self, characters: usize) -> Self {
+        match &self.pieces {
+            Some(pieces) if pieces.pieces.len() > characters => {
+                let rest = Pieces { pieces: pieces.pieces[characters..].to_vec(), ..**pieces };
+                rest.word(&self.written())
+            }
+            _ => Self::anything(&self.written()),
+        }
+    }
+
+    /// What the variable of a loop over this word stands for.
+    pub(super) fn looped_over(&self) -> Option<Value> {
+        let pieces = match (&self.pieces, self.text()) {
+            (_, Some(text)) => return Some(known_pieces(&text)),
+            (Some(pieces), None) if !pieces.rewritten => &pieces.pieces,
+            _ => return None,
+        };
+        let is_one = |piece: &Piece| matches!(piece, Piece::Char(_) | Piece::Gap { split: false });
+        pieces.iter().all(is_one).then(|| pieces.clone())
     }
 
     /// The word, if it is known.
@@ -97,6 +258,18 @@ impl Word {
             shape.extend(part.chars().map(Some));
         }
         Self::unknown(&text, shape, several)
+    }
+
+    /// Whether the word could become an option, if these are all letters that options have.
+    pub(super) fn could_be_option(&self) -> bool {
+        match &self.shape {
+            None => self.written().starts_with('-'),
+            Some(_) if self.is_operand => false,
+            Some(shape) => {
+                let begins = matches!(shape.first(), None | Some(None | Some('-')));
+                begins && shape.iter().flatten().all(|c| c.is_ascii_alphanumeric() || *c == '-')
+            }
+        }
     }
 
     /// Whether the word could become one that matches.

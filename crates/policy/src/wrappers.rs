@@ -9,8 +9,9 @@ use super::word::Word;
 ///
 /// An option of one character is short, others are long. `=`: a value follows. `?`: a value may
 /// be attached. `/`: the value is a directory that is gone to. `%`: the value is an assignment.
-/// `!`: nothing is started. `#`: what is started cannot be told.
-const WRAPPERS: [&str; 41] = [
+/// `!`: nothing is started. `#`: what is started cannot be told. `|`: the value is a line for a
+/// shell. `name:word` is a program with that subcommand.
+const WRAPPERS: [&str; 88] = [
     "env 0 i 0 v u= C/ S# a# P# ignore-environment null debug unset= chdir/ split-string# argv0# \
      block-signal? default-signal? ignore-signal? list-signal-handling",
     "nice 0 n= adjustment=",
@@ -77,6 +78,85 @@ const WRAPPERS: [&str; 41] = [
     "nocorrect 0",
     "noglob 0",
     "uname26 0 R v h! V! addr-no-randomize verbose",
+    "chronic 0 v e",
+    "systemd-cat 0 t= p= identifier= priority= stderr-priority= level-prefix=",
+    "logsave 1 a s v",
+    "ifne 0 n",
+    "annotate-output 0",
+    "sccache 0 s! show-stats! z! start-server! stop-server!",
+    "ccache 0 s! C! z! show-stats! clear! zero-stats! M! max-size!",
+    "distcc 0",
+    "heaptrack 0 o= d! a! r",
+    "caffeinate 0 d i m s u t= w=",
+    "gtimeout 1 f p v k= s= foreground preserve-status verbose kill-after= signal=",
+    "genv 0 i 0 v u= C/ S# ignore-environment null debug unset= chdir/ split-string#",
+    "sshpass 0 p= f= d= P= e v",
+    "hyperfine 0 w= m= M= r= i N s| p| c| n= L= P# D= S= u= warmup= min-runs= max-runs= runs= setup| prepare| \
+     cleanup| conclude| C| reference| reference-name= command-name= parameter-list= parameter-scan# \
+     parameter-step-size= shell= style= sort= time-unit= export-asciidoc= export-csv= export-json= \
+     export-markdown= export-orgmode= show-output output= input= ignore-failure? \
+     min-benchmarking-time=",
+    "npx 0 y q yes no no-install quiet ignore-existing p= package= c| call| w= workspace= prefix/",
+    "bunx 0 bun p= package=",
+    "uvx 0 from= with= p= python= q quiet isolated",
+    "pipx:run 0 spec= python= no-cache verbose pip-args=",
+    "uv:run 0 q v m# module# s# script# with= with-editable= with-requirements= p= python= group= \
+     extra= package= env-file# project= directory/ only-group= no-group= index= all-extras \
+     all-groups all-packages frozen locked no-sync no-dev dev only-dev isolated exact offline \
+     no-project no-config quiet verbose active no-env-file refresh upgrade n no-cache",
+    "npm:exec 0 y yes no p= package= c| call| w= workspace= workspaces q quiet",
+    "npm:x 0 y yes no p= package= c| call| w= workspace= workspaces q quiet",
+    "pnpm:exec 0 r recursive parallel c# shell-mode# resume-from= report-summary",
+    "pnpm:dlx 0 package= c# shell-mode# silent s",
+    "yarn:exec 0",
+    "yarn:dlx 0 p= package= q quiet",
+    "direnv:exec 1",
+    "mise:x 0 j= jobs= c| command| raw q quiet C/ cd/",
+    "mise:exec 0 j= jobs= c| command| raw q quiet C/ cd/",
+    "asdf:exec 0",
+    "rbenv:exec 0",
+    "pyenv:exec 0",
+    "nodenv:exec 0",
+    "bundle:exec 0 keep-file-descriptors gemfile=",
+    "poetry:run 0 q v quiet verbose n no-interaction",
+    "pipenv:run 0",
+    "pdm:run 0 s p= project= q v",
+    "rye:run 0 l list! f= pyproject=",
+    "hatch:run 0",
+    "conda:run 0 n= name= p= prefix= no-capture-output live-stream v cwd/",
+    "cmake:env 0 unset= modify%",
+    "cmake:time 0",
+    "cmake:chdir 1",
+    "op:run 0 env-file# no-masking account=",
+    "doppler:run 0 p= project= c= config= command| t= token=",
+    "aws-vault:exec 1 n d= duration= j json no-session region= s server",
+    "rr:record 0 n h no-syscall-buffer chaos o= w wait",
+    "samply:record 0 o= output= save-only s n no-open r= rate= d= duration=",
+];
+
+/// They run programs from packages as well as any other; an allow list must name them, too.
+const RUNNERS: [&str; 21] = [
+    "npx",
+    "bunx",
+    "uvx",
+    "pipx:run",
+    "uv:run",
+    "npm:exec",
+    "npm:x",
+    "pnpm:exec",
+    "pnpm:dlx",
+    "yarn:exec",
+    "yarn:dlx",
+    "bundle:exec",
+    "poetry:run",
+    "pipenv:run",
+    "pdm:run",
+    "rye:run",
+    "hatch:run",
+    "conda:run",
+    "op:run",
+    "doppler:run",
+    "aws-vault:exec",
 ];
 
 /// `setarch` under the name of what is set; there is no operand then.
@@ -116,6 +196,8 @@ pub(super) struct Call {
     pub(super) assigns: Vec<(String, Option<String>)>,
     /// Directories that are gone to, in order.
     pub(super) directories: Vec<String>,
+    /// Lines for a shell that are run, too.
+    pub(super) lines: Vec<String>,
     /// Where the command begins.
     pub(super) start: Option<usize>,
     /// An option says that nothing is started.
@@ -136,8 +218,19 @@ impl Wrapper {
         })
     }
 
+    /// Whether a program runs what follows some of its subcommands.
+    pub(super) fn has_subcommands(name: &str) -> bool {
+        let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
+        WRAPPERS.iter().any(is_it)
+    }
+
     pub(super) fn is_powerful(&self) -> bool {
-        POWERFUL.contains(&self.name)
+        POWERFUL.contains(&self.name) || self.is_runner()
+    }
+
+    /// Whether it runs programs from packages.
+    pub(super) fn is_runner(&self) -> bool {
+        RUNNERS.contains(&self.name)
     }
 
     /// A wrapper that starts a shell when no command is given.
@@ -146,7 +239,7 @@ impl Wrapper {
     }
 
     fn takes_assignments(&self) -> bool {
-        matches!(self.name, "env" | "sudo")
+        matches!(self.name, "env" | "genv" | "sudo" | "cmake:env")
     }
 
     pub(super) fn read(&self, words: &[Word]) -> Result<Call, Hidden> {
@@ -274,6 +367,7 @@ impl Wrapper {
                 return Err(Hidden(format!("{dashes}{name}")));
             }
             Some('/') => call.directories.push(value.clone()),
+            Some('|') => call.lines.push(value.clone()),
             Some('%') => {
                 let (name, value) = value.split_once('=').unwrap_or((&value, ""));
                 call.assigns.push((name.to_owned(), Some(value.to_owned())));
@@ -309,11 +403,15 @@ impl Call {
 /// An option without what follows its name.
 fn bare(option: &'static str) -> &'static str {
     // A character is a name, even if it is one of the marks.
-    if option.len() == 1 { option } else { option.trim_end_matches(['=', '?', '/', '%', '!', '#']) }
+    if option.len() == 1 {
+        option
+    } else {
+        option.trim_end_matches(['=', '?', '/', '%', '!', '#', '|'])
+    }
 }
 
 fn takes_value(option: &str) -> bool {
-    option.len() > 1 && option.ends_with(['=', '/', '%'])
+    option.len() > 1 && option.ends_with(['=', '/', '%', '|'])
 }
 
 /// `-5`, `--5` and `-+5`, which `nice` takes for a number.

@@ -1,48 +1,112 @@
 //! The keeper of confined runs: made for a policy, kept for as long as the policy is the same.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use retake_engine::{ConfineError, Keeper, KeeperSettings};
-use retake_sandbox::{Confinement, Places, Policy};
+use retake_sandbox::{Confinement, Covered, Places, Policy};
 use retake_types::request::StdinSource;
 use retake_types::{
-    RunRequest, SandboxFailure, SandboxLevel, SandboxMode, SandboxRequest, StartFailure, text,
+    RunRequest, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxRequest,
+    StartFailure, text,
 };
 
-use crate::prepare::PreparedRun;
+use crate::context::RunContext;
+use crate::machine;
+use crate::prepare::{self, PreparedRun};
 
 /// A keeper and what it was made for.
 pub(crate) struct ConfinedKeeper {
-    policy: Policy,
+    policy: Arc<Policy>,
+    /// The record that it cannot see.
+    store: Option<PathBuf>,
     mode: SandboxMode,
     given_input: bool,
+    covered: Covered,
     keeper: Keeper,
+}
+
+/// The keeper that a run takes place on: the worker's own, or one that confines it. `store` is the
+/// record, which is there by now and can be hidden.
+pub(crate) fn choose<'a>(
+    (unconfined, confined): (&'a mut Keeper, &'a mut Option<ConfinedKeeper>),
+    prepared: &mut PreparedRun,
+    store: Option<&Path>,
+    settings: KeeperSettings,
+) -> Result<&'a mut Keeper, StartFailure> {
+    match prepared.request.sandbox.is_on() {
+        false => Ok(unconfined),
+        true => keeper(confined, prepared, store, settings),
+    }
 }
 
 /// The keeper that this run may take place on, or why there is none. There is never one that
 /// confines less than was asked for.
-pub(crate) fn keeper<'a>(
+fn keeper<'a>(
     known: &'a mut Option<ConfinedKeeper>,
     prepared: &mut PreparedRun,
+    store: Option<&Path>,
     settings: KeeperSettings,
 ) -> Result<&'a mut Keeper, StartFailure> {
     let Some(policy) = prepared.policy.clone() else {
         return Err(StartFailure::NoResources("the run has no policy".to_owned()));
     };
     let mode = prepared.request.sandbox.mode;
-    let given_input = prepared.request.stdin != StdinSource::Null;
+    // With Landlock a given file is no exception.
+    let given_input =
+        prepared.request.stdin != StdinSource::Null && retake_sandbox::landlock_abi() == 0;
     let fits = |known: &ConfinedKeeper| {
-        known.policy == policy && known.mode == mode && known.given_input == given_input
+        (Arc::ptr_eq(&known.policy, &policy) || known.policy == policy)
+            && known.store.as_deref() == store
+            && known.mode == mode
+            && known.given_input == given_input
+            && known.covered.is_unchanged()
     };
     if !known.as_ref().is_some_and(fits) {
         // The earlier one ends first: its temporary files are not this one's.
         *known = None;
-        let keeper = start(&policy, mode, given_input, settings)?;
-        *known = Some(ConfinedKeeper { policy, mode, given_input, keeper });
+        let whole = match store {
+            Some(store) => &Policy::clone(&policy).without_store(store),
+            None => &*policy,
+        };
+        // Looked at first: what is replaced meanwhile is then found to have changed.
+        let covered = Covered::by(whole);
+        let keeper = start(whole, (mode, given_input), Reports::Denials, settings)?;
+        let store = store.map(Path::to_owned);
+        let policy = policy.clone();
+        *known = Some(ConfinedKeeper { policy, store, mode, given_input, covered, keeper });
     }
-    let keeper = &mut known.as_mut().expect("just made").keeper;
+    let known = known.as_mut().expect("just made");
+    // The newer one of two equal policies is the one to be compared with next.
+    known.policy = policy;
+    let keeper = &mut known.keeper;
     if let Some(confinement) = keeper.confinement() {
         set_variables(confinement, prepared)?;
     }
     Ok(keeper)
+}
+
+/// A keeper for whoever runs commands off the record, confined by this policy and without the
+/// record. Starts no thread, and so reports nothing that is denied.
+pub fn start_keeper(
+    request: &SandboxRequest,
+    cwd: &Path,
+    context: &RunContext,
+    settings: KeeperSettings,
+) -> Result<Keeper, StartFailure> {
+    let home = std::env::home_dir();
+    let project = context.project.root.as_deref();
+    let places = Places { cwd, project, home: home.as_deref(), program: None };
+    let policy = Policy::new(request, &places).map_err(|errors| {
+        let reasons = errors.into_iter().map(prepare::policy_refusal);
+        StartFailure::Refused(reasons.map(|reason| reason.to_string()).collect())
+    })?;
+    let policy = match context.project.store() {
+        Ok(store) => policy.without_store(store),
+        Err(_) => policy,
+    };
+    start(&policy, (request.mode, false), Reports::Nothing, settings)
 }
 
 /// What this machine can do, found out by doing it.
@@ -51,6 +115,10 @@ pub struct SandboxProbe {
     /// `None` where nothing can be confined.
     pub level: Option<SandboxLevel>,
     pub landlock_abi: u32,
+    /// Whether system calls can be filtered.
+    pub seccomp: bool,
+    /// Whether what is denied can be reported.
+    pub seccomp_notification: bool,
     /// What keeps the full level from being had.
     pub lacking: Option<SandboxFailure>,
 }
@@ -61,31 +129,50 @@ pub fn probe() -> SandboxProbe {
     let temp = std::env::temp_dir();
     let places = Places { cwd: &temp, project: None, home: None, program: None };
     let landlock_abi = retake_sandbox::landlock_abi();
+    let [seccomp, seccomp_notification] = retake_sandbox::seccomp_available();
+    let found = |level, lacking| SandboxProbe {
+        level,
+        landlock_abi,
+        seccomp,
+        seccomp_notification,
+        lacking,
+    };
     let attempt = |mode| {
         let policy = Policy::new(&request, &places).ok()?;
-        Some(start(&policy, mode, false, KeeperSettings::default()))
+        Some(start(&policy, (mode, false), Reports::Nothing, KeeperSettings::default()))
     };
     let level = |keeper: &Keeper| keeper.confinement().map(Confinement::level);
     let lacking = match attempt(SandboxMode::Strict) {
         Some(Ok(keeper)) => {
-            return SandboxProbe { level: level(&keeper), landlock_abi, lacking: None };
+            return found(level(&keeper), None);
         }
         Some(Err(StartFailure::Sandbox(failure))) => Some(failure),
         _ => None,
     };
     let level = attempt(SandboxMode::BestEffort).and_then(Result::ok).as_ref().and_then(level);
-    SandboxProbe { level, landlock_abi, lacking }
+    found(level, lacking)
+}
+
+/// What a sandbox tells of what goes on inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reports {
+    Denials,
+    /// Also where no thread may be started.
+    Nothing,
 }
 
 fn start(
     policy: &Policy,
-    mode: SandboxMode,
-    given_input: bool,
+    (mode, given_input): (SandboxMode, bool),
+    reports: Reports,
     settings: KeeperSettings,
 ) -> Result<Keeper, StartFailure> {
     let enter = |mut confinement: Confinement| -> Result<Keeper, ConfineError> {
         if given_input {
             confinement.note_given_input();
+        }
+        if reports == Reports::Nothing {
+            confinement.report_nothing();
         }
         if !confinement.satisfies(mode) {
             let promises = confinement.report().dropped;
@@ -96,7 +183,17 @@ fn start(
     let process = |error: std::io::Error| {
         StartFailure::NoResources(format!("no process could be made: {}", text::plain(&error)))
     };
-    let full = match enter(Confinement::full(policy)) {
+    // A file system or kernel that has no layers has none for the next sandbox either.
+    static NO_LAYERS: AtomicBool = AtomicBool::new(false);
+    let layers = layers_directory().filter(|_| !NO_LAYERS.load(Ordering::Relaxed));
+    let mut entered = enter(Confinement::full(policy, layers.as_deref()));
+    if let Err(ConfineError::Sandbox(failure)) = &entered
+        && matches!(failure, SandboxFailure::Missing { part: SandboxPart::CacheLayers, .. })
+    {
+        NO_LAYERS.store(true, Ordering::Relaxed);
+        entered = enter(Confinement::full(policy, None));
+    }
+    let full = match entered {
         Ok(keeper) => return Ok(keeper),
         Err(ConfineError::Process(error)) => return Err(process(error)),
         Err(ConfineError::Sandbox(failure)) => failure,
@@ -113,6 +210,11 @@ fn start(
         };
     let (full, landlock) = (Box::new(full), Box::new(landlock));
     Err(StartFailure::Sandbox(SandboxFailure::Neither { full, landlock }))
+}
+
+/// Where the writable layers of caches are kept; hidden inside.
+fn layers_directory() -> Option<PathBuf> {
+    Some(machine::user_directory("XDG_DATA_HOME", ".local/share")?.join("retake/sandbox"))
 }
 
 /// Sets what every process inside gets, unless the request sets it itself.

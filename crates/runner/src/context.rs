@@ -7,6 +7,7 @@ use retake_types::config::{ExecutionConfig, RedactionConfig};
 
 use crate::config::Config;
 use crate::notice::Notify;
+use crate::policy_cache::PolicyCache;
 use crate::project::Project;
 
 /// The project, the part of its configuration that shapes a run, and where notices go.
@@ -17,6 +18,7 @@ pub struct RunContext {
     pub redaction: RedactionConfig,
     pub tracking_ignore: Vec<String>,
     pub test_reports: Vec<String>,
+    pub policies: PolicyCache,
     pub notify: Notify,
     /// Called when a worker opens the record, after dead runs were marked: results of runs on other
     /// machines are collected here.
@@ -36,6 +38,7 @@ impl RunContext {
             redaction: config.redaction.clone(),
             tracking_ignore: config.tracking_ignore.clone(),
             test_reports: config.test_reports.clone(),
+            policies: PolicyCache::default(),
             notify,
             on_open,
         })

@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +14,7 @@ use retake_engine::{
     Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, check_variable,
     interpret, locate, which,
 };
-use retake_sandbox::{Places, Policy, PolicyError};
+use retake_sandbox::{ParentProxyError, Places, Policy, PolicyError};
 use retake_store::redact::{CountingRedactor, Redactor, argument_secrets, is_secret_name};
 use retake_types::config::RedactionConfig;
 use retake_types::request::{CommandForm, StdinSource};
@@ -43,7 +44,7 @@ pub struct PreparedRun {
     /// Replacements already made in the intent.
     pub redactions: Redactions,
     /// What it must be confined by.
-    pub policy: Option<Policy>,
+    pub policy: Option<Arc<Policy>>,
 }
 
 /// A request that is refused: the intent it would have had, and every reason.
@@ -138,8 +139,11 @@ fn policy(
     context: &RunContext,
     program: Option<&Path>,
     reasons: &mut Vec<RefusalReason>,
-) -> Option<Policy> {
+) -> Option<Arc<Policy>> {
     if !request.sandbox.is_on() {
+        if request.sandbox.has_rules() {
+            reasons.push(RefusalReason::SandboxOff);
+        }
         return None;
     }
     if request.detach {
@@ -153,19 +157,26 @@ fn policy(
         home: home.as_deref(),
         program: program.as_deref(),
     };
-    let refusal = |error: PolicyError| match error {
+    match context.policies.policy(&request.sandbox, &places) {
+        Ok(policy) => Some(policy),
+        Err(errors) => {
+            reasons.extend(errors.into_iter().map(policy_refusal));
+            None
+        }
+    }
+}
+
+pub(crate) fn policy_refusal(error: PolicyError) -> RefusalReason {
+    match error {
         PolicyError::Path { path, error } => {
             RefusalReason::SandboxPath { path, why: text::plain(&error) }
         }
         PolicyError::OwnInside(path) => RefusalReason::SandboxOwnPath(path),
         PolicyError::WorkspaceIsHome(path) => RefusalReason::SandboxHome(path),
-    };
-    match Policy::new(&request.sandbox, &places) {
-        Ok(policy) => Some(policy),
-        Err(errors) => {
-            reasons.extend(errors.into_iter().map(refusal));
-            None
+        PolicyError::ParentProxy(ParentProxyError { variable, problem }) => {
+            RefusalReason::SandboxParentProxy { variable, problem }
         }
+        PolicyError::Ports { most } => RefusalReason::SandboxPorts { most },
     }
 }
 

@@ -241,11 +241,13 @@ pub fn execute(
             ProcessResult::not_started(StartFailure::Sandbox(failure))
         }
         Ok(keeper) => {
-            sandbox = keeper.confinement().map(Confinement::report);
+            keeper.confinement().inspect(|confinement| confinement.begin_run());
             // What an earlier run was denied is on its own record.
             _ = keeper.denials().map(DenialWatch::take);
-            let before = sandbox.as_ref().and_then(|_| host_files(&prepared));
+            let confined = keeper.confinement().is_some();
+            let before = confined.then(|| host_files(&prepared)).flatten();
             let result = keeper.run(&prepared.command, cancel, live, &mut on_event);
+            sandbox = keeper.confinement().map(Confinement::end_run);
             if let Some(report) = &mut sandbox {
                 let calls = keeper.denials().map(DenialWatch::take);
                 report.left_for_host = match &calls {

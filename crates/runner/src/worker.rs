@@ -128,19 +128,10 @@ impl Worker {
             }
             None => None,
         };
-        let keeper = match prepared.policy.take() {
-            None => Ok(&mut self.keeper),
-            Some(policy) => {
-                // Now that the record is there, it can be hidden.
-                let open = self.store.as_ref().map(Store::path);
-                let store = open.or_else(|| self.context.project.store().ok());
-                prepared.policy = Some(match store {
-                    Some(store) => policy.without_store(store),
-                    None => policy,
-                });
-                confined::keeper(&mut self.confined, &mut prepared, settings(self.session))
-            }
-        };
+        let open = self.store.as_ref().map(Store::path);
+        let store = open.or_else(|| self.context.project.store().ok());
+        let keepers = (&mut self.keeper, &mut self.confined);
+        let keeper = confined::choose(keepers, &mut prepared, store, settings(self.session));
         let record = self.store.as_mut().zip(recording);
         let parts = (keeper, &self.cancel);
         Ok(run::run(prepared, &self.context, parts, record, output_use, observer))
@@ -197,6 +188,15 @@ impl Worker {
             }
         });
         Ok((result.outcome, output))
+    }
+
+    /// Runs off the record, confined as the request says: a question to a program, for example.
+    pub fn run_unrecorded(&mut self, mut prepared: PreparedRun) -> FinishedRun {
+        let store = self.context.project.store().ok();
+        let keepers = (&mut self.keeper, &mut self.confined);
+        let keeper = confined::choose(keepers, &mut prepared, store, settings(self.session));
+        let parts = (keeper, &self.cancel);
+        run::run(prepared, &self.context, parts, None, OutputUse::NONE, &mut ())
     }
 
     /// Opens the record if need be, sees to runs whose runner died, and commits the intent.

@@ -107,7 +107,9 @@ pub(crate) fn carry_out(
     mount(None, c"/", None, private).map_err(part(SandboxPart::Mounts))?;
     let ruleset = match abi {
         0 => None,
-        abi => Some(landlock::ruleset(Handled::Writing, abi).map_err(part(SandboxPart::Landlock))?),
+        abi => Some(
+            landlock::ruleset(Handled::Writing, false, abi).map_err(part(SandboxPart::Landlock))?,
+        ),
     };
     for (index, step) in steps.iter().enumerate() {
         one(step, slots, ruleset.as_ref(), abi).map_err(|error| SetupFailure {
@@ -148,6 +150,14 @@ fn one(
             // SAFETY: both are C strings.
             check(unsafe { libc::symlink(target.as_ptr(), path.as_ptr()).into() }).map(drop)
         }
+        Step::SaveLayer { cache, upper, work, slot } => {
+            let made = layer(cache, upper, work)?;
+            if let Some(place) = slots.get_mut(*slot) {
+                *place = Some(made);
+            }
+            Ok(())
+        }
+        Step::Pin(path) => attach(clone_tree(path)?.as_raw_fd(), path),
         Step::Attach { path, slot } => attach(saved(slots, *slot)?, path),
         Step::Mask { path, directory } => {
             let mask = if *directory { MASK_DIRECTORY } else { MASK_FILE };
@@ -282,6 +292,26 @@ fn temporary(mode: &CStr) -> io::Result<OwnedFd> {
         set(FSCONFIG_SET_STRING, c"mode".as_ptr(), mode.as_ptr())?;
         set(FSCONFIG_CMD_CREATE, std::ptr::null(), std::ptr::null())?;
         // FSMOUNT_CLOEXEC; no set-user-ID programs and no devices.
+        owned(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1u32, 2u32 | 4))
+    }
+}
+
+/// A writable layer over a directory, not yet mounted anywhere.
+fn layer(lower: &CStr, upper: &CStr, work: &CStr) -> io::Result<OwnedFd> {
+    const FSCONFIG_SET_FLAG: u32 = 0;
+    // SAFETY: C strings, and a descriptor that we hold.
+    unsafe {
+        let context = owned(libc::syscall(libc::SYS_fsopen, c"overlay".as_ptr(), 1u32))?;
+        let set = |command: u32, key: *const libc::c_char, value: *const libc::c_char| {
+            let fd = context.as_raw_fd();
+            check(libc::syscall(libc::SYS_fsconfig, fd, command, key, value, 0))
+        };
+        set(FSCONFIG_SET_STRING, c"lowerdir".as_ptr(), lower.as_ptr())?;
+        set(FSCONFIG_SET_STRING, c"upperdir".as_ptr(), upper.as_ptr())?;
+        set(FSCONFIG_SET_STRING, c"workdir".as_ptr(), work.as_ptr())?;
+        // What only the first user namespace may use of the file system is left alone.
+        set(FSCONFIG_SET_FLAG, c"userxattr".as_ptr(), std::ptr::null())?;
+        set(FSCONFIG_CMD_CREATE, std::ptr::null(), std::ptr::null())?;
         owned(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1u32, 2u32 | 4))
     }
 }

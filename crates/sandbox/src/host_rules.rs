@@ -13,6 +13,7 @@ use retake_types::{DroppedPromise, PathAccess, PathGrant};
 
 use crate::landlock::{self, Handled, Rights};
 use crate::lists::DEVICES;
+use crate::network;
 use crate::policy::Policy;
 
 /// A directory for temporary files that only this user can enter; gone when dropped.
@@ -51,8 +52,17 @@ struct Builder {
     abi: u32,
 }
 
-pub(crate) fn ruleset(policy: &Policy, temp: &Path, abi: u32) -> io::Result<OwnedFd> {
-    let ruleset = landlock::ruleset(Handled::ReadingAndWriting, abi)?;
+pub(crate) fn ruleset(
+    policy: &Policy,
+    temp: &Path,
+    ports: &[u16],
+    abi: u32,
+) -> io::Result<OwnedFd> {
+    let tcp = !ports.is_empty();
+    let ruleset = landlock::ruleset(Handled::ReadingAndWriting, tcp, abi)?;
+    for port in ports {
+        landlock::allow_port(ruleset.as_raw_fd(), *port)?;
+    }
     let builder = Builder { ruleset, abi };
     builder.allow(Path::new("/"), Rights::List)?;
     builder.readable(policy, Path::new("/"))?;
@@ -140,6 +150,11 @@ pub(crate) fn dropped(policy: &Policy, abi: u32) -> Vec<DroppedPromise> {
         if inside(path) {
             dropped.push(promise);
         }
+    }
+    if network::has_proxy(policy, abi) {
+        dropped.push(DroppedPromise::NetworkPorts);
+    } else if !policy.network.allow.is_empty() {
+        dropped.push(DroppedPromise::Network);
     }
     if abi < 3 {
         dropped.push(DroppedPromise::Truncate);

@@ -14,6 +14,8 @@ const CHANGE_DIR: u64 = 0x1ff0;
 const REFER: u64 = 1 << 13;
 const TRUNCATE: u64 = 1 << 14;
 const SCOPES: u64 = 3;
+const BIND_TCP: u64 = 1;
+const CONNECT_TCP: u64 = 2;
 
 /// What a rule allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,12 @@ struct PathBeneath {
     parent: i32,
 }
 
+#[repr(C)]
+struct NetPort {
+    allowed: u64,
+    port: u64,
+}
+
 /// The version of Landlock that this kernel has; 0 without it.
 pub(crate) fn abi() -> u32 {
     // SAFETY: asks for the version only.
@@ -72,11 +80,12 @@ fn handled(handled: Handled, abi: u32) -> u64 {
     rights
 }
 
-/// Makes an empty set of rules. Does not allocate.
-pub(crate) fn ruleset(what: Handled, abi: u32) -> io::Result<OwnedFd> {
+/// Makes an empty set of rules, also about TCP if so asked, which needs version 4. Does not
+/// allocate.
+pub(crate) fn ruleset(what: Handled, tcp: bool, abi: u32) -> io::Result<OwnedFd> {
     let attributes = RulesetAttributes {
         handled_fs: handled(what, abi),
-        handled_net: 0,
+        handled_net: if tcp { BIND_TCP | CONNECT_TCP } else { 0 },
         scoped: if abi >= 6 { SCOPES } else { 0 },
     };
     // Older kernels know only the beginning.
@@ -119,6 +128,15 @@ pub(crate) fn allow(
     // SAFETY: the rule outlives the call.
     let result =
         unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset, 1u32, &raw const rule, 0u32) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Allows to connect to a port, at whichever address.
+pub(crate) fn allow_port(ruleset: RawFd, port: u16) -> io::Result<()> {
+    let rule = NetPort { allowed: CONNECT_TCP, port: port.into() };
+    // SAFETY: the rule outlives the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset, 2u32, &raw const rule, 0u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

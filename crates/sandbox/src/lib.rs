@@ -7,13 +7,17 @@
 //!
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
+mod caches;
+mod covered;
 mod denials;
 mod enter;
 mod host_rules;
 mod landlock;
 mod lists;
+mod network;
 mod plan;
 mod policy;
+mod proxy;
 mod seccomp;
 
 use std::ffi::{OsStr, OsString};
@@ -22,22 +26,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use caches::CacheLayers;
 use denials::Judge;
 use enter::{FailedStep, Setup, part};
+use network::Network;
 use plan::{Plan, Step};
 use retake_types::{
     DroppedPromise, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxReport,
 };
 use seccomp::Sockets;
 
+pub use covered::Covered;
 pub use denials::{DenialWatch, Entered, WatchedCalls};
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
+pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
+pub use proxy::{ParentProxyError, Parents};
 
 /// The version of Landlock that this kernel has; 0 without it.
 pub fn landlock_abi() -> u32 {
     landlock::abi()
+}
+
+/// Whether this kernel filters system calls, and whether it can tell another process of them.
+pub fn seccomp_available() -> [bool; 2] {
+    seccomp::available()
 }
 
 /// Everything that a process needs to confine itself, made before it exists.
@@ -50,18 +64,48 @@ pub struct Confinement {
     judge: Arc<Judge>,
     abi: u32,
     dropped: Vec<DroppedPromise>,
+    network: Network,
+}
+
+/// What a process that confined itself hands to its runner.
+#[derive(Debug)]
+pub struct Handed {
+    pub sockets: Listeners,
+    pub entered: Option<Entered>,
 }
 
 #[derive(Debug)]
 enum Mechanism {
-    Namespaces { steps: Vec<Step>, slots: Vec<Option<OwnedFd>>, uid_map: Vec<u8>, gid_map: Vec<u8> },
-    Landlock { ruleset: OwnedFd, temp: PrivateTemp },
+    Namespaces {
+        steps: Vec<Step>,
+        slots: Vec<Option<OwnedFd>>,
+        uid_map: Vec<u8>,
+        gid_map: Vec<u8>,
+        layers: Option<CacheLayers>,
+    },
+    Landlock {
+        ruleset: OwnedFd,
+        temp: PrivateTemp,
+    },
 }
 
 impl Confinement {
-    /// The full level. Whether the kernel allows it shows only when it is entered.
-    pub fn full(policy: &Policy) -> Self {
-        let Plan { steps, slots } = plan::plan(policy);
+    /// The full level. Whether the kernel allows it shows only when it is entered. `base` is where
+    /// the writable layers of caches are kept; without, caches are read-only.
+    pub fn full(policy: &Policy, base: Option<&Path>) -> Self {
+        let layers = base.zip(policy.workspace.as_deref()).and_then(|(base, workspace)| {
+            if policy.caches.is_empty() {
+                return None;
+            }
+            // Caches are a convenience: where no layer can be made, they are read-only.
+            CacheLayers::new(base, workspace, &policy.caches).ok()
+        });
+        let made = layers.as_ref().map_or(&[][..], |layers| &layers.layers[..]);
+        let policy = match base.filter(|_| !made.is_empty()) {
+            None => policy,
+            Some(base) => &policy.with_writable_caches(base),
+        };
+        let Plan { steps, slots } = plan::plan(policy, made);
         // SAFETY: no arguments, no failure.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let mechanism = Mechanism::Namespaces {
@@ -69,11 +113,12 @@ impl Confinement {
             slots: (0..slots).map(|_| None).collect(),
             uid_map: format!("{uid} {uid} 1").into_bytes(),
             gid_map: format!("{gid} {gid} 1").into_bytes(),
+            layers,
         };
         let filter = seccomp::filter(Sockets::Namespaced);
         let (notified, judge) = (denials::program(), Arc::new(Judge::full(policy)));
-        let (abi, dropped) = (landlock::abi(), Vec::new());
-        Self { mechanism, filter, notified, judge, abi, dropped }
+        let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
+        Self { mechanism, filter, notified, judge, abi, dropped, network }
     }
 
     /// The level of a machine without namespaces.
@@ -90,13 +135,16 @@ impl Confinement {
             return Err(SandboxFailure::Missing { part, errno });
         }
         let temp = PrivateTemp::new().map_err(missing(SandboxPart::Mounts))?;
-        let ruleset = host_rules::ruleset(policy, temp.path(), abi)
+        let network = Network::of_machine(policy, abi).map_err(missing(SandboxPart::Loopback))?;
+        let ports = network.ports().map_err(missing(SandboxPart::Loopback))?;
+        let ruleset = host_rules::ruleset(policy, temp.path(), &ports, abi)
             .map_err(missing(SandboxPart::Landlock))?;
-        let filter = seccomp::filter(Sockets::Host { unix: policy.sockets });
+        let sockets = Sockets::Host { unix: policy.sockets, tcp: !ports.is_empty() };
+        let filter = seccomp::filter(sockets);
         let dropped = host_rules::dropped(policy, abi);
         let judge = Arc::new(Judge::landlock(policy, temp.path()));
         let (mechanism, notified) = (Mechanism::Landlock { ruleset, temp }, denials::program());
-        Ok(Self { mechanism, filter, notified, judge, abi, dropped })
+        Ok(Self { mechanism, filter, notified, judge, abi, dropped, network })
     }
 
     pub fn level(&self) -> SandboxLevel {
@@ -106,6 +154,7 @@ impl Confinement {
         }
     }
 
+    /// What is promised, before anything has run.
     pub fn report(&self) -> SandboxReport {
         SandboxReport {
             level: self.level(),
@@ -114,12 +163,36 @@ impl Confinement {
             denied: Vec::new(),
             denied_unlisted: 0,
             left_for_host: None,
+            network: Vec::new(),
+            network_unlisted: 0,
         }
     }
 
     /// Watches what a process does that entered this confinement.
     pub fn watch(&self, entered: Entered) -> std::io::Result<DenialWatch> {
         DenialWatch::start(entered.listener, entered.root, self.judge.clone())
+    }
+
+    /// How many sockets the confined process hands out.
+    pub fn sockets(&self) -> usize {
+        self.network.handed()
+    }
+
+    /// Takes the sockets that the confined process handed out.
+    pub fn open_network(&mut self, sockets: Vec<OwnedFd>) -> std::io::Result<()> {
+        self.network.open(sockets)
+    }
+
+    /// From now on there is a run, whose requests to the network are answered.
+    pub fn begin_run(&self) {
+        self.network.begin_run();
+    }
+
+    /// The run is over: nothing of it reaches the network any more. What is promised, and what the
+    /// run asked for.
+    pub fn end_run(&self) -> SandboxReport {
+        let (network, network_unlisted) = self.network.end_run();
+        SandboxReport { network, network_unlisted, ..self.report() }
     }
 
     /// The directory for temporary files, as a process inside names it.
@@ -134,16 +207,16 @@ impl Confinement {
     /// otherwise be written where nothing can be.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let temp = self.temp();
-        let cache = |name: &str| temp.join(".cache").join(name).into_os_string();
-        let list: [(&str, OsString); 6] = [
-            ("TMPDIR", temp.into()),
-            ("XDG_CACHE_HOME", temp.join(".cache").into()),
-            ("NPM_CONFIG_CACHE", cache("npm")),
-            ("PIP_CACHE_DIR", cache("pip")),
-            ("GOCACHE", cache("go-build")),
-            ("RETAKE_STORE", temp.join(".retake").into()),
-        ];
-        list.into_iter().map(|(name, value)| (name.into(), value)).collect()
+        let layered: Vec<PathBuf> = match &self.mechanism {
+            Mechanism::Namespaces { layers: Some(layers), .. } => {
+                layers.layers.iter().map(|layer| layer.cache.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let own = [("TMPDIR", temp.to_owned()), ("RETAKE_STORE", temp.join(".retake"))];
+        let list = own.into_iter().chain(caches::variables(&layered, temp));
+        let list = list.map(|(name, value)| (name.into(), value.into()));
+        list.chain(self.network.variables()).collect()
     }
 
     /// The flags of the clone that makes the process.
@@ -160,21 +233,32 @@ impl Confinement {
         }
     }
 
+    /// Reports nothing that is denied, which needs a thread.
+    pub fn report_nothing(&mut self) {
+        self.notified = None;
+    }
+
     /// Confines the calling process for good, and closes every descriptor above stderr but this
-    /// one. For a process made with [`Self::clone_flags`] and not yet threaded; allocates nothing.
-    pub fn enter(&mut self, kept: RawFd) -> Result<Option<Entered>, SetupFailure> {
+    /// one and those that it hands out. For a process made with [`Self::clone_flags`] and not yet
+    /// threaded; allocates nothing.
+    pub fn enter(&mut self, kept: RawFd) -> Result<Handed, SetupFailure> {
         let ruleset = self.enter_mechanism(kept)?;
+        // Before the right to do so at low ports is given up.
+        let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
         }
-        enter::close_all_but(&[kept]).map_err(part(SandboxPart::Descriptors))?;
+        let mut open = [kept; network::MOST_PORTS + 2];
+        open[1..].iter_mut().zip(sockets.as_slice()).for_each(|(place, fd)| *place = *fd);
+        open.sort_unstable();
+        enter::close_all_but(&open).map_err(part(SandboxPart::Descriptors))?;
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
         // Before calls are notified of which there is nobody yet to read.
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
         enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
         let listener = self.notified.as_deref().and_then(denials::install);
-        Ok(listener.map(|listener| Entered { listener, root }))
+        Ok(Handed { sockets, entered: listener.map(|listener| Entered { listener, root }) })
     }
 
     fn enter_mechanism(&mut self, kept: RawFd) -> Result<Option<OwnedFd>, SetupFailure> {
@@ -182,7 +266,7 @@ impl Confinement {
             enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
         };
         match &mut self.mechanism {
-            Mechanism::Namespaces { steps, slots, uid_map, gid_map } => {
+            Mechanism::Namespaces { steps, slots, uid_map, gid_map, .. } => {
                 close(&[kept])?;
                 enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
                 enter::carry_out(steps, slots, self.abi)

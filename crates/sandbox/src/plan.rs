@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use retake_types::{PathAccess, SandboxPart};
 
+use crate::caches::CacheLayer;
 use crate::landlock::Rights;
 use crate::lists::DEVICES;
 use crate::policy::{Area, Policy};
@@ -46,6 +47,16 @@ pub(crate) enum Step {
         path: CString,
         slot: usize,
     },
+    /// Makes a writable layer over a cache. Before anything is read-only: a layer that is made later
+    /// would be so too.
+    SaveLayer {
+        cache: CString,
+        upper: CString,
+        work: CString,
+        slot: usize,
+    },
+    /// Makes a directory of a layer a mount point, so that it cannot be renamed.
+    Pin(CString),
     /// Covers a path with the empty file or directory.
     Mask {
         path: CString,
@@ -82,7 +93,10 @@ impl Step {
             Self::Freeze | Self::MakeMasks | Self::Area { .. } | Self::Seal(_) => {
                 (SandboxPart::Mounts, None)
             }
-            Self::Directory { path, .. } | Self::File(path) => (SandboxPart::Mounts, Some(path)),
+            Self::Directory { path, .. } | Self::File(path) | Self::Pin(path) => {
+                (SandboxPart::Mounts, Some(path))
+            }
+            Self::SaveLayer { .. } => (SandboxPart::CacheLayers, None),
             Self::Link { .. } | Self::Terminals(_) => (SandboxPart::Devices, None),
             Self::Proc | Self::ProcReadOnly(_) => (SandboxPart::Proc, None),
             Self::Loopback => (SandboxPart::Loopback, None),
@@ -109,21 +123,30 @@ enum Shown {
     Passage,
 }
 
-struct Builder {
+struct Builder<'a> {
+    layers: &'a [CacheLayer],
     /// Every path at which something else is shown than its parent would show.
     shown: BTreeMap<PathBuf, Shown>,
     saves: Vec<Step>,
     attaches: Vec<Step>,
     made: BTreeSet<PathBuf>,
+    /// Paths whose writing was allowed, other than caches with a layer.
+    real: BTreeSet<PathBuf>,
 }
 
 /// The steps that make a policy true.
-pub(crate) fn plan(policy: &Policy) -> Plan {
+pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
     let mut builder = Builder {
+        layers,
         shown: shown(policy),
         saves: Vec::new(),
         attaches: Vec::new(),
         made: BTreeSet::new(),
+        real: policy
+            .writable()
+            .filter(|path| layers.iter().all(|layer| layer.cache != **path))
+            .map(Path::to_owned)
+            .collect(),
     };
     let terminals = Path::new("/dev/pts");
     let terminals = terminals.exists().then(|| builder.save(terminals, false));
@@ -201,7 +224,7 @@ fn shown(policy: &Policy) -> BTreeMap<PathBuf, Shown> {
     shown
 }
 
-impl Builder {
+impl Builder<'_> {
     fn save(&mut self, path: &Path, read_only: bool) -> usize {
         let slot = self.saves.len();
         self.saves.push(Step::Save { path: c_string(path), slot, read_only });
@@ -214,6 +237,18 @@ impl Builder {
             match shown {
                 Shown::Real(PathAccess::Hidden) => {
                     self.attaches.push(Step::Mask { path: place, directory: path.is_dir() });
+                }
+                Shown::Real(PathAccess::Writable) if self.in_layer(&path) => {
+                    let layer = self.layers.iter().find(|layer| layer.cache == path);
+                    let Some(layer) = layer else {
+                        self.attaches.push(Step::Pin(place));
+                        continue;
+                    };
+                    let slot = self.saves.len();
+                    let (upper, work) = (c_string(&layer.upper), c_string(&layer.work));
+                    self.saves.push(Step::SaveLayer { cache: place.clone(), upper, work, slot });
+                    self.make_place(&path, true);
+                    self.attaches.push(Step::Attach { path: place, slot });
                 }
                 Shown::Real(access) => {
                     let slot = self.save(&path, access == PathAccess::ReadOnly);
@@ -228,6 +263,15 @@ impl Builder {
                 Shown::Passage => self.attaches.push(Step::Area { path: place, mode: c"0111" }),
             }
         }
+    }
+
+    /// Whether what is at a path comes from a layer. A directory inside of a cache that was allowed
+    /// by itself is the real one, and so is what lies below it.
+    fn in_layer(&self, path: &Path) -> bool {
+        let at = path.ancestors().find(|dir| {
+            self.real.contains(*dir) || self.layers.iter().any(|layer| layer.cache == **dir)
+        });
+        at.is_some_and(|dir| !self.real.contains(dir))
     }
 
     /// Where a covered directory lies above, there is nothing yet to mount on.

@@ -5,9 +5,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use retake_types::{PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
+use retake_types::{NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
 
+use crate::caches;
 use crate::lists::{GIT_PROTECTED, PROTECTED, RUN_KEPT, SECRETS};
+use crate::network::MOST_PORTS;
+use crate::proxy::{ParentProxyError, Parents};
 
 /// Where the run takes place, as far as the defaults depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,10 @@ pub enum PolicyError {
     OwnInside(PathBuf),
     /// Everything below the working directory would be writable, and that is the user's home.
     WorkspaceIsHome(PathBuf),
+    /// The way of this machine to the network cannot be gone.
+    ParentProxy(ParentProxyError),
+    /// More ports of this machine than can be opened.
+    Ports { most: usize },
 }
 
 /// A directory that is replaced by an empty one.
@@ -51,6 +58,11 @@ pub struct Policy {
     pub(crate) store: Option<PathBuf>,
     /// Whether sockets outside were allowed.
     pub(crate) sockets: bool,
+    pub(crate) network: NetworkRequest,
+    /// The proxies that this machine goes out through.
+    pub(crate) parents: Parents,
+    /// Caches that may have a writable layer: no rule is about them.
+    pub(crate) caches: Vec<PathBuf>,
 }
 
 impl Policy {
@@ -81,6 +93,7 @@ impl Policy {
                 None
             }
         };
+        let parents = parents(&request.network, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -121,7 +134,16 @@ impl Policy {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
         let sockets = !allowed_sockets.is_empty();
-        Ok(Self { rules: rules.merged(), areas, workspace, store: None, sockets })
+        let mut caches = home.as_deref().map(caches::existing).unwrap_or_default();
+        let network = request.network.clone();
+        let rules = rules.merged();
+        caches.retain(|cache| !rules.iter().any(|rule| cache.starts_with(rule.path.as_path())));
+        Ok(Self { rules, areas, store: None, sockets, workspace, network, parents, caches })
+    }
+
+    /// Whether a path lies where a sandbox shows something of its own.
+    pub fn replaces(path: &Path) -> bool {
+        ["/tmp", "/var/tmp", "/run", "/var/run", "/dev"].iter().any(|area| path.starts_with(area))
     }
 
     /// The same with the record neither readable nor writable, whatever else was asked for. To be
@@ -134,6 +156,19 @@ impl Policy {
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
+    }
+
+    /// The same with the caches writable, each of which has a layer of its own. The layers of all
+    /// projects lie in `base`.
+    pub(crate) fn with_writable_caches(&self, base: &Path) -> Self {
+        let mut policy = self.clone();
+        let caches = self.caches.iter();
+        let rules = caches.map(|cache| PathRule::new(PathGrant::AllowWrite, cache.clone()));
+        policy.rules.extend(rules);
+        if let Ok(base) = base.canonicalize() {
+            policy.rules.push(PathRule::new(PathGrant::DenyRead, base));
+        }
+        policy
     }
 
     /// The directory that is writable because the command runs there.
@@ -192,6 +227,18 @@ impl Rules {
         rules.extend(asked);
         rules
     }
+}
+
+/// The proxies of this machine, if anything is to be reached.
+fn parents(network: &NetworkRequest, problems: &mut Vec<PolicyError>) -> Parents {
+    if network.loopback_ports().len() > MOST_PORTS {
+        problems.push(PolicyError::Ports { most: MOST_PORTS });
+    }
+    if network.allow.is_empty() {
+        return Parents::default();
+    }
+    let wrong = |error| problems.push(PolicyError::ParentProxy(error));
+    Parents::from_variables(|name| std::env::var(name).ok()).map_err(wrong).unwrap_or_default()
 }
 
 fn resolve(path: &Path, problems: &mut Vec<PolicyError>) -> Option<PathBuf> {

@@ -10,8 +10,9 @@ use libc::{c_long, sock_filter};
 pub(crate) enum Sockets {
     /// Those that a network namespace confines.
     Namespaced,
-    /// None but a reader of network addresses; with `unix`, also those of files.
-    Host { unix: bool },
+    /// None but a reader of network addresses; with `unix`, also those of files; with `tcp`, also
+    /// those whose connections Landlock decides about.
+    Host { unix: bool, tcp: bool },
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +25,7 @@ pub(crate) const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u
 pub(crate) const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 pub(crate) const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 pub(crate) const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const MASK: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 
 // Offsets in `seccomp_data`.
 pub(crate) const NUMBER: u32 = 0;
@@ -84,6 +86,15 @@ const ABSENT: [c_long; 4] = [
     libc::SYS_clone3,
 ];
 
+/// Whether the kernel filters system calls, and whether it can tell another process of them.
+pub(crate) fn available() -> [bool; 2] {
+    const GET_ACTION_AVAIL: libc::c_uint = 2;
+    [libc::SECCOMP_RET_ERRNO, libc::SECCOMP_RET_USER_NOTIF].map(|action: u32| {
+        // SAFETY: reads one number.
+        unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0u32, &raw const action) == 0 }
+    })
+}
+
 /// The program for the kernel.
 pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
     let mut program = vec![
@@ -125,6 +136,25 @@ pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
             allow(),
         ],
     );
+    if let Sockets::Host { tcp: true, .. } = sockets {
+        // Without an address it listens at some port, which no rule is about.
+        program.extend([jump(EQUAL, libc::SYS_listen as u32, 0, 1), refuse(libc::EPERM)]);
+        // Sending this way connects without asking.
+        for (call, flags) in
+            [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
+        {
+            on(
+                call,
+                &mut program,
+                vec![
+                    step(LOAD, argument(flags)),
+                    jump(ANY_BIT, libc::MSG_FASTOPEN as u32, 0, 1),
+                    refuse(libc::EPERM),
+                    allow(),
+                ],
+            );
+        }
+    }
     on(libc::SYS_socket, &mut program, socket_rules(sockets));
     program.push(allow());
     program
@@ -133,12 +163,26 @@ pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
 fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
     let families: &[i32] = match sockets {
         Sockets::Namespaced => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK],
-        Sockets::Host { unix: true } => &[libc::AF_UNIX],
-        Sockets::Host { unix: false } => &[],
+        Sockets::Host { unix: true, .. } => &[libc::AF_UNIX],
+        Sockets::Host { unix: false, .. } => &[],
     };
     let mut rules = vec![step(LOAD, argument(0))];
     for &family in families {
         rules.extend([jump(EQUAL, family as u32, 0, 1), allow()]);
+    }
+    if let Sockets::Host { tcp: true, .. } = sockets {
+        // TCP and nothing like it: Landlock knows no other protocol.
+        rules.extend([
+            jump(EQUAL, libc::AF_INET as u32, 0, 8),
+            step(LOAD, argument(1)),
+            step(MASK, 0xf),
+            jump(EQUAL, libc::SOCK_STREAM as u32, 0, 4),
+            step(LOAD, argument(2)),
+            jump(EQUAL, 0, 1, 0),
+            jump(EQUAL, libc::IPPROTO_TCP as u32, 0, 1),
+            allow(),
+            refuse(libc::EAFNOSUPPORT),
+        ]);
     }
     if sockets != Sockets::Namespaced {
         // The addresses of this machine, and nothing else that netlink offers.

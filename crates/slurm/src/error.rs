@@ -64,6 +64,9 @@ pub enum RemoteRefusal {
     SecretInArgument,
     #[error("stdin: a run on another machine cannot read what is typed here; give a file")]
     InheritedStdin,
+    /// What another machine can confine is not known here.
+    #[error("sandbox: a run on another machine cannot be confined")]
+    Sandbox,
 }
 
 fn listed(refusals: &[RemoteRefusal]) -> impl fmt::Display {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use retake_runner::context::RunContext;
 use retake_runner::notice::Notify;
+use retake_runner::policy_cache::PolicyCache;
 use retake_runner::prepare::{PreparedRun, STORE_VARIABLE, is_secret};
 use retake_runner::project::Project;
 use retake_types::config::{ExecutionConfig, RedactionConfig};
@@ -55,6 +56,9 @@ impl RequestFile {
         }
         if prepared.request.stdin == StdinSource::Inherit {
             refusals.push(RemoteRefusal::InheritedStdin);
+        }
+        if prepared.request.sandbox.is_on() {
+            refusals.push(RemoteRefusal::Sandbox);
         }
         if !refusals.is_empty() {
             return Err(refusals);
@@ -135,6 +139,7 @@ impl RequestFile {
             redaction: self.redaction.clone(),
             tracking_ignore: Vec::new(),
             test_reports: Vec::new(),
+            policies: PolicyCache::default(),
             notify,
             on_open: |_, _| {},
         };

@@ -38,6 +38,7 @@ pub enum ExecFlag {
     AllowRead,
     DenyRead,
     AllowSocket,
+    AllowNet,
     Quarantine,
     Track,
     Exact,
@@ -125,7 +126,7 @@ const fn in_sandbox(definition: FlagDefinition) -> FlagDefinition {
 }
 
 /// Every option of `exec`, in the order of its help.
-pub const EXEC_FLAGS: [FlagDefinition; 39] = [
+pub const EXEC_FLAGS: [FlagDefinition; 40] = [
     with_hyphens(flag(
         ExecFlag::Timeout,
         "timeout",
@@ -263,6 +264,13 @@ pub const EXEC_FLAGS: [FlagDefinition; 39] = [
         FlagValue::Many("PATH"),
         SANDBOX,
         "With --sandbox: let it connect to this Unix socket; repeatable",
+    )),
+    in_sandbox(flag(
+        ExecFlag::AllowNet,
+        "allow-net",
+        FlagValue::Many("HOST[:PORT]"),
+        SANDBOX,
+        "With --sandbox: let it reach this host through retake's proxy: a name, *.example.com, an address, localhost:PORT for a port of this machine, or all for every public host; repeatable",
     )),
     in_sandbox(flag(
         ExecFlag::Quarantine,

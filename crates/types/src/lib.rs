@@ -14,6 +14,7 @@ mod intent;
 mod left_for_host;
 pub mod loop_record;
 mod loop_state;
+mod network;
 mod os_text;
 mod outcome;
 mod redacted;
@@ -38,6 +39,10 @@ pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, RedactedParts};
 pub use left_for_host::{LeftFile, LeftFileKind, LeftForHost};
 pub use loop_state::{LoopState, StopReason};
+pub use network::{
+    HostPattern, HostProblem, HostTarget, NetworkRefusal, NetworkRequest, NetworkRule, NetworkUse,
+    ParentProxyProblem, is_public,
+};
 pub use os_text::OsText;
 pub use outcome::{LimitKind, Outcome, OutcomeKind, StartFailure, signal_name};
 pub use redacted::{Redact, Redacted, Redactions, TextRedactor};

@@ -17,8 +17,9 @@ use crate::request::{
     RedactionRequest, StdinSource,
 };
 use crate::{
-    CorrelationIds, Denial, Intent, LeftFile, LeftProcess, OsText, ProgramFile, RanOn,
-    RedactedParts, RunError, RunOutcome, RunRequest, SandboxReport, SandboxRequest,
+    CorrelationIds, Denial, HostPattern, Intent, LeftFile, LeftProcess, NetworkRequest,
+    NetworkRule, OsText, ProgramFile, RanOn, RedactedParts, RunError, RunOutcome, RunRequest,
+    SandboxReport, SandboxRequest,
 };
 
 /// Replaces secrets. `None` is the answer for what has none.
@@ -248,7 +249,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
         effects: EffectsRequest { track, exact: _, tests: _, metrics },
-        sandbox: SandboxRequest { mode: _, paths, sockets, quarantine: _ },
+        sandbox: SandboxRequest { mode: _, paths, sockets, network, quarantine: _ },
         labels,
         correlation_ids,
     } = request;
@@ -279,6 +280,15 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
     }
     for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets) {
         parts.sandbox |= redact_path(path, redactor);
+    }
+    let NetworkRequest { allow, deny } = network;
+    for NetworkRule { host, port: _ } in allow.iter_mut().chain(deny) {
+        if let HostPattern::Name(name) | HostPattern::Below(name) = host
+            && let Some(clean) = redactor.redact(name.as_bytes())
+        {
+            parts.sandbox = true;
+            *name = lossy(clean);
+        }
     }
     labels.redact(redactor);
     let CorrelationIds {
@@ -389,7 +399,12 @@ fn redact_sandbox(report: &mut SandboxReport, redactor: &mut dyn TextRedactor) {
         denied,
         denied_unlisted: _,
         left_for_host,
+        network,
+        network_unlisted: _,
     } = report;
+    for used in network {
+        used.host.redact(redactor);
+    }
     for Denial { operation: _, path, program, count: _ } in denied {
         redact_path(path, redactor);
         program.redact(redactor);

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::UnitError;
+use crate::{HostProblem, ParentProxyProblem, UnitError};
 
 /// One reason why a request is refused. Its text says what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,24 @@ pub enum RefusalReason {
     SandboxOwnPath(PathBuf),
     /// The sandbox would make all of the user's home writable.
     SandboxHome(PathBuf),
+    /// What was given for a host is none.
+    SandboxHost {
+        host: String,
+        problem: HostProblem,
+    },
+    /// The program's own way to the network is one that the sandbox cannot go.
+    SandboxParentProxy {
+        variable: String,
+        problem: ParentProxyProblem,
+    },
+    /// More ports of this machine than a sandbox can open.
+    SandboxPorts {
+        most: usize,
+    },
     /// Nothing outlives a sandbox.
     SandboxDetach,
+    /// Rules were given for a sandbox, and there is none.
+    SandboxOff,
     /// A front end's own reason, in its own words; only front ends make these.
     Other(String),
 }
@@ -137,7 +153,11 @@ impl RefusalReason {
             Self::SandboxPath { .. }
             | Self::SandboxOwnPath(_)
             | Self::SandboxHome(_)
-            | Self::SandboxDetach => Some(RequestField::Sandbox),
+            | Self::SandboxHost { .. }
+            | Self::SandboxParentProxy { .. }
+            | Self::SandboxPorts { .. }
+            | Self::SandboxDetach
+            | Self::SandboxOff => Some(RequestField::Sandbox),
             Self::StringsTooLong { .. }
             | Self::RedactionPattern { .. }
             | Self::Redaction(_)
@@ -223,6 +243,16 @@ impl fmt::Display for RefusalReason {
                 f,
                 "sandbox: in {} everything of yours would be writable; work in the directory of a project",
                 path.display()
+            ),
+            Self::SandboxHost { host, problem } => write!(f, "sandbox: {host:?}: {problem}"),
+            Self::SandboxParentProxy { variable, problem } => {
+                write!(f, "sandbox: {variable}: {problem}")
+            }
+            Self::SandboxPorts { most } => {
+                write!(f, "sandbox: more than {most} ports of this machine; leave some out")
+            }
+            Self::SandboxOff => f.write_str(
+                "rules for a sandbox were given, and none was asked for; ask for one or leave the rules out",
             ),
             Self::SandboxDetach => {
                 f.write_str("sandbox: no process can be left running, since nothing outlives a sandbox")

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Denial, LeftForHost, OsText};
+use crate::{Denial, LeftForHost, NetworkRequest, NetworkUse, OsText};
 
 /// How much confinement a run must have to take place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub struct SandboxRequest {
     /// Sockets outside that may be connected to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<OsText>,
+    #[serde(skip_serializing_if = "NetworkRequest::is_empty")]
+    pub network: NetworkRequest,
     /// Moves aside what the run left that the host may execute later.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub quarantine: bool,
@@ -51,6 +53,29 @@ pub struct SandboxRequest {
 impl SandboxRequest {
     pub fn is_on(&self) -> bool {
         self.mode != SandboxMode::Off
+    }
+
+    /// Whether it says anything besides its mode.
+    pub fn has_rules(&self) -> bool {
+        let mode = self.mode;
+        *self != Self { mode, ..Self::default() }
+    }
+
+    /// The same with further rules that give way to those it has about the same path.
+    #[must_use]
+    pub fn with_rules(mut self, further: &Self) -> Self {
+        let own = self.paths.len();
+        for rule in &further.paths {
+            if !self.paths[..own].iter().any(|known| known.path == rule.path) {
+                self.paths.push(rule.clone());
+            }
+        }
+        for socket in &further.sockets {
+            if !self.sockets.contains(socket) {
+                self.sockets.push(socket.clone());
+            }
+        }
+        self
     }
 }
 
@@ -157,10 +182,14 @@ pub enum DroppedPromise {
     LocalSockets,
     /// A file given as standard input can be opened again for writing.
     StdinFile,
+    /// Every machine can be reached at the ports that lead to the allowed hosts.
+    NetworkPorts,
+    /// The allowed hosts cannot be reached, and no other.
+    Network,
 }
 
 impl DroppedPromise {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::ProtectedFiles,
         Self::Record,
         Self::HiddenFiles,
@@ -171,6 +200,8 @@ impl DroppedPromise {
         Self::SignalsAndSockets,
         Self::LocalSockets,
         Self::StdinFile,
+        Self::NetworkPorts,
+        Self::Network,
     ];
 }
 
@@ -189,6 +220,10 @@ impl fmt::Display for DroppedPromise {
             }
             Self::LocalSockets => "there is no loopback network, and no Unix socket can be made",
             Self::StdinFile => "the file given as standard input can be opened for writing",
+            Self::NetworkPorts => {
+                "any machine can be reached at the port of the proxy and at the opened local ports"
+            }
+            Self::Network => "the allowed hosts cannot be reached, since that needs Landlock 4",
         })
     }
 }
@@ -211,6 +246,17 @@ pub struct SandboxReport {
     /// What it left that the host may execute later; `None` where nothing was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_for_host: Option<LeftForHost>,
+    /// The hosts that were asked for, at most [`SandboxReport::HOSTS_LISTED`].
+    #[serde(default)]
+    pub network: Vec<NetworkUse>,
+    /// Requests to further hosts, which are not listed.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub network_unlisted: u64,
+}
+
+impl SandboxReport {
+    /// How many hosts a report lists.
+    pub const HOSTS_LISTED: usize = 100;
 }
 
 /// Why a confinement could not be set up.
@@ -243,6 +289,8 @@ pub enum SandboxPart {
     Landlock,
     Seccomp,
     Descriptors,
+    /// A writable layer over a read-only cache.
+    CacheLayers,
 }
 
 impl SandboxPart {
@@ -258,6 +306,7 @@ impl SandboxPart {
             Self::Landlock => "Landlock",
             Self::Seccomp => "a system call filter",
             Self::Descriptors => "closing descriptors",
+            Self::CacheLayers => "overlay mounts in a namespace",
         }
     }
 }
@@ -285,7 +334,7 @@ impl fmt::Display for SandboxFailure {
 /// Whether a variable that is only inherited stays outside: it holds a secret, or leads to a socket
 /// of the session.
 pub fn is_withheld_variable(name: &str) -> bool {
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 12] = [
         "SSH_AUTH_SOCK",
         "SSH_AGENT_PID",
         "GPG_AGENT_INFO",
@@ -295,6 +344,10 @@ pub fn is_withheld_variable(name: &str) -> bool {
         "DOCKER_HOST",
         "XDG_RUNTIME_DIR",
         "TMUX",
+        // They may hold a password; inside, another proxy takes their place.
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
     ];
     let upper = name.to_ascii_uppercase();
     NAMES.contains(&upper.as_str())

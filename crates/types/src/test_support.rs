@@ -13,8 +13,9 @@ use crate::request::{
     WantedMetric,
 };
 use crate::{
-    Better, CorrelationIds, EnvMode, Kind, Limits, LoopId, OsText, PathGrant, PathRule, RunId,
-    SandboxMode, SandboxRequest, ShellMode, Stream,
+    Better, CorrelationIds, EnvMode, HostPattern, Kind, Limits, LoopId, NetworkRequest,
+    NetworkRule, OsText, PathGrant, PathRule, RunId, SandboxMode, SandboxRequest, ShellMode,
+    Stream,
 };
 
 /// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
@@ -66,9 +67,29 @@ fn sandbox() -> impl Strategy<Value = SandboxRequest> {
     let mode = select(vec![SandboxMode::Off, SandboxMode::BestEffort, SandboxMode::Strict]);
     let grant = select(vec![AllowRead, DenyRead, AllowWrite, DenyWrite]);
     let rule = (grant, os_text()).prop_map(|(grant, path)| PathRule::new(grant, path));
-    (mode, vec(rule, 0..3), vec(os_text(), 0..3), any::<bool>()).prop_map(
-        |(mode, paths, sockets, quarantine)| SandboxRequest { mode, paths, sockets, quarantine },
+    (mode, vec(rule, 0..3), vec(os_text(), 0..3), network(), any::<bool>()).prop_map(
+        |(mode, paths, sockets, network, quarantine)| SandboxRequest {
+            mode,
+            paths,
+            sockets,
+            network,
+            quarantine,
+        },
     )
+}
+
+fn network() -> impl Strategy<Value = NetworkRequest> {
+    let host = prop_oneof![
+        Just(HostPattern::All),
+        Just(HostPattern::Loopback),
+        any::<String>().prop_map(HostPattern::Name),
+        any::<String>().prop_map(HostPattern::Below),
+        (any::<std::net::IpAddr>(), any::<u8>())
+            .prop_map(|(base, prefix)| HostPattern::Addresses { base, prefix }),
+    ];
+    let rule = (host, option::of(any::<u16>())).prop_map(|(host, port)| NetworkRule { host, port });
+    let rules = vec(rule, 0..3);
+    (rules.clone(), rules).prop_map(|(allow, deny)| NetworkRequest { allow, deny })
 }
 
 fn any_u64() -> impl Strategy<Value = Option<u64>> {

@@ -11,6 +11,7 @@ mod first;
 mod matrix;
 mod mcp;
 mod record;
+mod sandbox;
 mod slurm;
 mod ui;
 
@@ -24,10 +25,11 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         "matrix" => matrix::run(),
         "mcp" => mcp::run(),
         "record" => record::run(),
+        "sandbox" => sandbox::run(),
         "slurm" => slurm::run(),
         "ui" => ui::run(),
         _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, crash, effects, exec, first, matrix, mcp, record, slurm, ui"
+            "there is no benchmark {name}; there are: agent, crash, effects, exec, first, matrix, mcp, record, sandbox, slurm, ui"
         )),
     }
 }
@@ -36,6 +38,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
+        ["sandbox", batch @ ..] => sandbox::spin(batch),
         _ => exec::spin(batch),
     }
 }

@@ -21,6 +21,8 @@ pub struct AgentLaunch<'a> {
     pub system_prompt: &'a str,
     pub prompt: &'a str,
     pub skip_permissions: bool,
+    /// It runs in a sandbox of ours, in which its own cannot work.
+    pub confined: bool,
     /// What this iteration may cost, for agents that can stop by themselves.
     pub max_cost_usd: Option<f64>,
 }
@@ -53,6 +55,9 @@ impl AgentLaunch<'_> {
                 if self.skip_permissions && !given(&["--dangerously-skip-permissions"]) {
                     add(&["--dangerously-skip-permissions"]);
                 }
+                if self.confined && !given(&["--settings"]) {
+                    add(&["--settings", r#"{"sandbox":{"enabled":false}}"#]);
+                }
                 add(&["--print", "--output-format", "stream-json", "--verbose"]);
                 if let Some(most) = self.max_cost_usd {
                     add(&["--max-budget-usd", &most.to_string()]);
@@ -70,6 +75,8 @@ impl AgentLaunch<'_> {
                 let sandbox = ["-s", "--sandbox", "--full-auto", BYPASS, "--approve-for-me"];
                 if self.skip_permissions && !given(&[BYPASS]) {
                     add(&[BYPASS]);
+                } else if !given(&sandbox) && self.confined {
+                    add(&["--sandbox", "danger-full-access"]);
                 } else if !given(&sandbox) {
                     // Its own default is read-only, in which no task can be done.
                     add(&["--sandbox", "workspace-write"]);
@@ -164,6 +171,7 @@ mod tests {
             system_prompt: "SYSTEM",
             prompt: "--do $it {{now}}",
             skip_permissions: false,
+            confined: false,
             max_cost_usd: None,
         }
     }
@@ -214,6 +222,19 @@ mod tests {
         assert!(skips(AgentKind::Codex, false, &[]).contains("--sandbox workspace-write"));
         let given = ["--sandbox=read-only".to_owned()];
         assert!(!skips(AgentKind::Codex, false, &given).contains("workspace-write"));
+    }
+
+    #[test]
+    fn an_agents_own_sandbox_is_off_inside_of_ours() {
+        let words = |kind, args: &[String]| {
+            let made = AgentLaunch { confined: true, ..launch(kind, args) };
+            made.invocation().unwrap().argv.join(" ")
+        };
+        let codex = words(AgentKind::Codex, &[]);
+        assert!(codex.contains("--sandbox danger-full-access"), "{codex}");
+        assert!(words(AgentKind::Claude, &[]).contains(r#"{"sandbox":{"enabled":false}}"#));
+        let given = ["--settings=x".to_owned()];
+        assert!(!words(AgentKind::Claude, &given).contains("enabled"));
     }
 
     #[test]

@@ -452,5 +452,5 @@ impl Notifier {
 fn start_sender(settings: &Settings) -> Option<std::io::Result<Sender>> {
     let notifications = &settings.notifications;
     let (url, events) = (notifications.url.as_deref()?, notifications.events.clone());
-    Some(Sender::start(url, events, notifications.timeout, NOTIFY_PAUSE))
+    Some(Sender::start(url, notifications.format, events, notifications.timeout, NOTIFY_PAUSE))
 }

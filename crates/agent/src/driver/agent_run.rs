@@ -14,6 +14,7 @@ use retake_runner::run::{Observer, Past};
 use retake_types::{Effects, Stream, TestResults};
 
 use crate::adapters::{AgentKind, Reader, Reading, StreamEvent};
+use crate::confinement;
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
 use crate::plan::{AgentPlan, AgentStopReason};
@@ -77,6 +78,7 @@ pub(super) struct AgentObserver<'a> {
     parser: Option<TestOutputParser>,
     calls: OpenCalls,
     tests: Option<TestResults>,
+    state_read_only: bool,
 }
 
 /// What was seen of an attempt.
@@ -84,6 +86,8 @@ pub(super) struct ObservedAgent {
     pub(super) reading: Reading,
     pub(super) ended_by_us: Option<EndedByUs>,
     pub(super) tests: Option<TestResults>,
+    /// Its commands failed because it could not write its own state.
+    pub(super) state_read_only: bool,
 }
 
 impl<'a> AgentObserver<'a> {
@@ -102,6 +106,7 @@ impl<'a> AgentObserver<'a> {
             parser: (effects.parse_tests && !events).then(TestOutputParser::new),
             calls: OpenCalls::default(),
             tests: None,
+            state_read_only: false,
             reporting,
             effects,
         }
@@ -141,11 +146,13 @@ impl<'a> AgentObserver<'a> {
 
     pub(super) fn finish(self) -> ObservedAgent {
         let ended_by_us = self.shared.lock().ok().and_then(|shared| shared.ended_by_us);
-        ObservedAgent { reading: self.reader.into_reading(), ended_by_us, tests: self.tests }
+        let Self { reader, tests, state_read_only, .. } = self;
+        ObservedAgent { reading: reader.into_reading(), ended_by_us, tests, state_read_only }
     }
 
     fn follow(&mut self, bytes: Option<&[u8]>) {
         let Self { reader, shown, reporting, effects, said, calls, tests, .. } = self;
+        let (kind, state_read_only) = (self.kind, &mut self.state_read_only);
         let mut each = |event: &StreamEvent<'_>| {
             let result = match event {
                 StreamEvent::ToolResult { content, .. } => content.text(),
@@ -156,6 +163,9 @@ impl<'a> AgentObserver<'a> {
                 reporting.display.detail(&text);
             }
             calls.see(event);
+            if let StreamEvent::ToolResult { is_error: true, .. } = event {
+                *state_read_only |= confinement::cannot_write_state(kind, &result);
+            }
             match event {
                 StreamEvent::Text { text, delta } => {
                     said.push(text.as_bytes());

@@ -39,6 +39,11 @@ pub enum AgentEvent<'a> {
         number: u32,
         waited: Duration,
     },
+    /// The agent reports that it needs a person.
+    Blocked {
+        blockers: &'a [String],
+        pauses: bool,
+    },
     /// What the status files say after an iteration.
     Status(&'a Completion),
     Waiting {

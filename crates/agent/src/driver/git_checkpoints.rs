@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{Launch, Stdin};
+use retake_runner::safe_git::{self, RedirectedRepository};
 use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::worker::{HELPER_OUTPUT, Worker};
 use retake_types::RefusalReason;
@@ -27,6 +28,8 @@ const NAMED_PATHS: usize = 5;
 pub enum CheckpointError {
     #[error("git: {0}")]
     Git(String),
+    #[error(transparent)]
+    Redirected(#[from] RedirectedRepository),
     /// The project is in no repository.
     #[error("{} is not in a git repository", .0.display())]
     NoRepository(PathBuf),
@@ -50,6 +53,8 @@ pub struct GitCheckpoints<'a> {
     /// The index is in it, and a lock that a killed git left.
     scratch: ScratchDir,
     empty_tree: &'static str,
+    /// What replaces the programs that the repository configures.
+    replaced: Vec<(String, String)>,
 }
 
 /// The files at one moment, and which index holds them.
@@ -68,14 +73,23 @@ impl<'a> GitCheckpoints<'a> {
     ) -> Result<Self, CheckpointError> {
         let scratch = ScratchDir::new(scratch, "checkpoint")
             .map_err(|error| CheckpointError::Io { path: scratch.to_owned(), error })?;
-        let mut checkpoints =
-            Self { worker, project, scratch, empty_tree: checkpoint::empty_tree("sha1") };
+        safe_git::check(project)?;
+        let mut checkpoints = Self {
+            worker,
+            project,
+            scratch,
+            empty_tree: checkpoint::empty_tree("sha1"),
+            replaced: Vec::new(),
+        };
         let format = checkpoints
             .git(|git| git.object_format())
             .map_err(|_| CheckpointError::NoRepository(project.to_owned()))?;
         checkpoints.empty_tree = checkpoint::empty_tree(text(&format).as_str());
         let top = checkpoints.git(|git| git.top());
         top.map_err(|_| CheckpointError::NoRepository(project.to_owned()))?;
+        let listed = checkpoints.git(|git| git.configuration())?;
+        let listed = String::from_utf8_lossy(&listed);
+        checkpoints.replaced = safe_git::without_own_programs(&listed);
         Ok(checkpoints)
     }
 
@@ -85,8 +99,12 @@ impl<'a> GitCheckpoints<'a> {
 
     fn git(&mut self, make: impl FnOnce(&Commands<'_>) -> Git) -> Result<Vec<u8>, CheckpointError> {
         let index = self.index();
-        let commands =
-            Commands { project: self.project, index: &index, empty_tree: self.empty_tree };
+        let commands = Commands {
+            project: self.project,
+            index: &index,
+            empty_tree: self.empty_tree,
+            replaced: &self.replaced,
+        };
         let git = make(&commands);
         let mut request = Launch::new(git.argv);
         request.timeout = Some(GIT_TIMEOUT);
@@ -97,7 +115,7 @@ impl<'a> GitCheckpoints<'a> {
         // A hook's variables would point at another repository.
         request.environment.retain(|(name, _)| !name.as_bytes().starts_with(b"GIT_"));
         for (name, value) in git.env {
-            request.environment.retain(|(known, _)| known != name);
+            request.environment.retain(|(known, _)| *known != *name);
             request.environment.push((name.into(), value));
         }
         let (outcome, [stdout, stderr]) = self

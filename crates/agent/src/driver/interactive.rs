@@ -22,6 +22,7 @@ use crate::settings::Settings;
 use crate::workspace::{Metadata, Workspace, WorkspaceError, WorkspaceLock, WorkspaceLockError};
 
 use super::event::Unrecorded;
+use super::task_sandbox::TaskSandbox;
 
 /// What the session is about.
 pub struct InteractiveTask<'a> {
@@ -30,6 +31,7 @@ pub struct InteractiveTask<'a> {
     pub metadata: &'a Metadata,
     pub settings: &'a Settings,
     pub purpose: Purpose,
+    pub sandbox: TaskSandbox,
     /// Give the agent a terminal of its own, so that the person's screen is not recorded as output.
     pub pty: bool,
 }
@@ -67,7 +69,7 @@ pub fn run(
     task: &InteractiveTask<'_>,
     context: &Arc<RunContext>,
 ) -> Result<FinishedInteractive, InteractiveError> {
-    let InteractiveTask { root, workspace, metadata, settings, purpose, pty } = *task;
+    let InteractiveTask { root, workspace, metadata, settings, purpose, ref sandbox, pty } = *task;
     let templates = Templates::new(Some(&root.join(&settings.directories.prompts)));
     let facts = Facts::new(root, workspace.dir(), metadata.mode);
     let prompt = templates.render(purpose, &facts)?;
@@ -92,6 +94,8 @@ pub fn run(
     for (name, value) in &settings.iteration.env_vars {
         request.environment.set(name.as_str(), value.as_str());
     }
+    sandbox.confine(&mut request);
+    sandbox.equip_agent(&mut request);
     let prepared = PreparedRun::new(request, context)
         .map_err(|refused| InteractiveError::Refused(refused.reasons))?;
     let mut worker =
@@ -112,7 +116,8 @@ pub fn notify_setup_complete(settings: &Settings, workspace: &Workspace) {
     let notifications = &settings.notifications;
     let Some(url) = &notifications.url else { return };
     let (events, timeout) = (notifications.events.clone(), notifications.timeout);
-    if let Ok(mut sender) = Sender::start(url, events, timeout, Duration::from_secs(1)) {
+    let pause = Duration::from_secs(1);
+    if let Ok(mut sender) = Sender::start(url, notifications.format, events, timeout, pause) {
         sender.notify(Notification::setup_complete(workspace.name().as_str()));
         sender.finish(timeout);
     }

@@ -24,7 +24,7 @@ use crate::hooks::Effect;
 use crate::notify::Notification;
 use crate::plan::{AgentStopReason, IterationOutcome, IterationReport};
 use crate::prompt::{Facts, Purpose};
-use crate::status::{Completion, Marks, StatusFiles};
+use crate::status::{Completion, Marks, Status, StatusFiles};
 
 use super::AgentLoop;
 use super::agent_run::{
@@ -37,6 +37,10 @@ use super::{dry_run, recorded_loop};
 
 /// How much of an iteration's output its history carries; the whole is in the record.
 pub(super) const CARRIED: u64 = 16 * 1024;
+
+/// Why an attempt counts as failed although the agent reports success.
+const STATE_READ_ONLY: &str =
+    "the agent cannot write its own state, so that each of its commands fails; let it write there";
 
 /// An attempt at an iteration, as the plan wants it.
 #[derive(Clone, Copy)]
@@ -194,6 +198,7 @@ impl AgentLoop {
         for (name, value) in offer.variables {
             request.environment.set(name, value);
         }
+        task.sandbox.equip_agent(&mut request);
         let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
         Ok((request, input))
     }
@@ -254,6 +259,10 @@ impl AgentLoop {
         let finished = run.map_err(Unrecorded)?;
         let verdict = match observed.ended_by_us {
             Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
+            // It reports success, and none of its commands ran.
+            _ if observed.state_read_only && finished.outcome.success() => {
+                AttemptVerdict::Failed { why: STATE_READ_ONLY.to_owned() }
+            }
             _ => observed.reading.verdict(kind, &finished.outcome),
         };
         let verdict = match verdict {
@@ -413,10 +422,26 @@ impl AgentLoop {
         let remaining = completion.remaining;
         let notification = Notification::iteration(name.as_str(), number, status, remaining);
         self.notifier.notify(notification);
+        let blockers = completion.status.as_ref().map(Status::real_blockers).unwrap_or_default();
+        if !blockers.is_empty() && !completion.complete {
+            self.blocked(number, &blockers);
+        }
         if let Some(milestone) = Notification::milestone(name.as_str(), number, remaining) {
             self.notifier.notify(milestone);
         }
         self.state.history.push(iteration);
+    }
+
+    /// The agent needs a person: the loop waits for one, unless it is to go on.
+    fn blocked(&mut self, number: u32, blockers: &[String]) {
+        let name = self.session.task.workspace.name().clone();
+        self.notifier.notify(Notification::blocked(name.as_str(), number, blockers));
+        let pauses = self.session.task.settings.pause_if_blocked;
+        self.session.display.event(AgentEvent::Blocked { blockers, pauses });
+        self.log.note(&format!("Blocked: {}", blockers.join("; ")));
+        if pauses && let Err(error) = self.session.mailbox.pause() {
+            self.session.display.event(AgentEvent::NotLogged(&error.to_string()));
+        }
     }
 
     fn checkpoint(&mut self, number: u32) {

@@ -19,6 +19,7 @@ pub mod rollback;
 mod session;
 mod steered_plan;
 mod task;
+mod task_sandbox;
 mod tool_tests;
 mod verification;
 
@@ -27,5 +28,6 @@ pub use event::{AgentDisplay, AgentEvent, AgentRunError, LiveLine, StoppedLoop, 
 pub use report_run::{ReportError, VerificationReport};
 pub use session::{AgentSession, StartError};
 pub use task::{AgentTask, OfferServer, RunOptions, ServerOffer, TaskError};
+pub use task_sandbox::TaskSandbox;
 
 use agent_loop::AgentLoop;

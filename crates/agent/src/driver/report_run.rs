@@ -198,6 +198,7 @@ impl AgentSession {
         let mut request = self.request(CommandRequest::arguments(text, invocation.argv));
         request.set_timeout(Some(within(settings.verification.timeout, deadline)));
         request.label(word, number.to_string());
+        self.task.sandbox.equip_agent(&mut request);
         let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
         Ok(PreparedReport { request, input, path: path.to_owned() })
     }

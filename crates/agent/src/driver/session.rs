@@ -17,7 +17,7 @@ use retake_runner::worker::{EndedWorker, Worker};
 use retake_store::redact::Redactor;
 use retake_types::loop_record::agent::{Checkpoint, CheckpointTime};
 use retake_types::request::{CommandRequest, StdinSource};
-use retake_types::{LoopId, RefusalReason, RunRequest};
+use retake_types::{LoopId, Outcome, RefusalReason, RunRequest, StartFailure};
 
 use crate::adapters::{self, AgentKind};
 use crate::control::{ControlError, Mailbox};
@@ -44,6 +44,11 @@ pub enum StartError {
     RootRefused,
     #[error("the agent's program {command} cannot be run")]
     AgentNotFound { kind: AgentKind, command: String },
+    /// What was asked for cannot be confined so.
+    #[error("{}", RefusalReason::listed(.0))]
+    Refused(Vec<RefusalReason>),
+    #[error("{0}")]
+    NotConfined(StartFailure),
     /// The secrets cannot be searched for.
     #[error(transparent)]
     Redaction(#[from] RefusalReason),
@@ -201,10 +206,14 @@ fn check_agent(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> 
         .map(std::ffi::OsString::from)
         .or_else(|| std::env::var_os("IS_SANDBOX"));
     let user = rustix::process::geteuid().as_raw();
-    if adapters::refuses_root(kind, skips, user, sandboxed.as_deref()) {
+    let confined = task.sandbox.is_on();
+    if !confined && adapters::refuses_root(kind, skips, user, sandboxed.as_deref()) {
         return Err(StartError::RootRefused);
     }
     let Some(words) = adapters::version(kind, settings.command.as_deref()) else { return Ok(()) };
+    if confined {
+        return check_confined(worker, task, words);
+    }
     let mut launch = Launch::new(words.iter().map(std::ffi::OsString::from));
     launch.timeout = Some(VERSION_TIMEOUT);
     for (name, value) in variables {
@@ -214,6 +223,29 @@ fn check_agent(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> 
     match worker.run_helper(launch) {
         Ok((outcome, _)) if outcome.success() => Ok(()),
         _ => Err(StartError::AgentNotFound { kind, command: words[0].clone() }),
+    }
+}
+
+/// The same inside its sandbox, where the program lies for it; what cannot be confined shows here,
+/// before the loop begins.
+fn check_confined(
+    worker: &mut Worker,
+    task: &AgentTask,
+    words: Vec<String>,
+) -> Result<(), StartError> {
+    let (kind, command) = (task.settings.kind, words[0].clone());
+    let mut request = task.request(LoopId::new(), CommandRequest::arguments("", words));
+    request.set_timeout(Some(VERSION_TIMEOUT));
+    task.sandbox.equip_agent(&mut request);
+    let context = worker.context().clone();
+    let prepared = PreparedRun::new(request, &context)
+        .map_err(|refused| StartError::Refused(refused.reasons))?;
+    match worker.run_unrecorded(prepared).outcome {
+        outcome if outcome.success() => Ok(()),
+        Outcome::NotStarted(failure @ StartFailure::Sandbox(_)) => {
+            Err(StartError::NotConfined(failure))
+        }
+        _ => Err(StartError::AgentNotFound { kind, command }),
     }
 }
 

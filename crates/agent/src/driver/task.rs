@@ -16,6 +16,7 @@ use crate::settings::Settings;
 use crate::workspace::{Metadata, Workspace, WorkspaceError};
 
 use super::event::AgentRunError;
+use super::task_sandbox::TaskSandbox;
 
 /// Time between SIGTERM and SIGKILL for an agent.
 const GRACE: Duration = Duration::from_secs(5);
@@ -50,6 +51,7 @@ pub struct AgentTask {
     pub options: RunOptions,
     /// Offers retake's MCP server, where the configuration says so.
     pub offer: Option<Box<OfferServer>>,
+    pub sandbox: TaskSandbox,
     prompts: Prompts,
 }
 
@@ -83,7 +85,8 @@ impl AgentTask {
             status_instructions: workspace.status_instructions()?,
             templates: Templates::new(Some(&root.join(&settings.directories.prompts))),
         };
-        Ok(Self { root, workspace, metadata, settings, options, offer: None, prompts })
+        let sandbox = TaskSandbox::default();
+        Ok(Self { root, workspace, metadata, settings, options, offer: None, sandbox, prompts })
     }
 
     pub fn instructions(&self) -> &str {
@@ -122,6 +125,7 @@ impl AgentTask {
             system_prompt: prompt.system,
             prompt: prompt.user,
             skip_permissions: self.options.skip_permissions,
+            confined: self.sandbox.is_on(),
             max_cost_usd: prompt.max_cost_usd,
         };
         launch.invocation().ok_or(AgentRunError::NoCommand)
@@ -139,6 +143,7 @@ impl AgentTask {
         }
         request.environment.set("RETAKE_WORKSPACE", self.workspace.name().as_str());
         request.environment.set("RETAKE_WORKSPACE_PATH", self.workspace.dir().to_owned());
+        self.sandbox.confine(&mut request);
         request
     }
 }

@@ -1,4 +1,5 @@
-//! Notifications in the form that ntfy takes: a POST with a plain body and a few headers.
+//! Notifications: as ntfy takes them, a POST with a plain body and a few headers, or as a JSON object
+//! for any other server.
 
 mod sender;
 
@@ -105,6 +106,14 @@ impl Priority {
     }
 }
 
+/// How a notification is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NotifyFormat {
+    #[default]
+    Ntfy,
+    Json,
+}
+
 /// One notification, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
@@ -119,6 +128,18 @@ impl Notification {
     fn new(event: NotifyEvent, title: impl Into<String>, second_tag: &str, body: String) -> Self {
         let tags = vec!["retake".to_owned(), second_tag.to_owned()];
         Self { event, title: title.into(), priority: None, tags, body }
+    }
+
+    /// `{"event": …, "title": …, "message": …, "priority": …, "tags": […]}`.
+    pub fn to_json(&self) -> String {
+        serde_json::json!({
+            "event": self.event.as_str(),
+            "title": self.title,
+            "message": self.body,
+            "priority": self.priority.unwrap_or(Priority::Default).as_str(),
+            "tags": self.tags,
+        })
+        .to_string()
     }
 
     fn priority(self, priority: Priority) -> Self {
@@ -137,7 +158,7 @@ impl Notification {
         Self::new(NotifyEvent::ExecutionStart, "Execution Started", "execution", body)
     }
 
-    /// Not for the iteration that completes the task.
+    /// After each iteration, the completing one included.
     pub fn iteration(workspace: &str, number: u32, status: &str, remaining: Option<u64>) -> Self {
         let left = remaining.map(|n| n.to_string());
         let mut details = vec![("Workspace", workspace), ("Status", status)];
@@ -207,6 +228,11 @@ impl Notification {
             false => ("Verification Failed", Priority::High),
         };
         Self::new(NotifyEvent::StatusUpdate, title, "verification", body).priority(priority)
+    }
+
+    /// The agent needs a person.
+    pub fn blocked(workspace: &str, iteration: u32, blockers: &[String]) -> Self {
+        Self::error(workspace, iteration, &format!("The agent is blocked: {}", blockers.join("; ")))
     }
 
     /// The gate refuses for the last time.

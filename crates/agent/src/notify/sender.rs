@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Events, Notification};
+use super::{Events, Notification, NotifyFormat};
 
 /// How many may wait; more are dropped, and counted.
 const WAITING: usize = 256;
@@ -37,6 +37,7 @@ impl Sender {
     /// `timeout` is for one attempt; `pause` between attempts, doubling.
     pub fn start(
         url: &str,
+        format: NotifyFormat,
         events: Events,
         timeout: Duration,
         pause: Duration,
@@ -50,11 +51,14 @@ impl Sender {
             let agent = ureq::Agent::new_with_config(
                 ureq::Agent::config_builder()
                     .timeout_global(Some(timeout))
+                    // A redirect could lead anywhere, with what is said about the task.
+                    .max_redirects(0)
+                    .max_redirects_will_error(false)
                     .user_agent(concat!("retake/", env!("CARGO_PKG_VERSION")))
                     .build(),
             );
             for notification in waiting {
-                let outcome = send(&agent, &url, &notification, pause);
+                let outcome = send(&agent, &url, format, &notification, pause);
                 if let Ok(mut summary) = shared.lock() {
                     match outcome {
                         Ok(()) => summary.sent += 1,
@@ -113,20 +117,33 @@ impl Sender {
 fn send(
     agent: &ureq::Agent,
     url: &str,
+    format: NotifyFormat,
     notification: &Notification,
     pause: Duration,
 ) -> Result<(), String> {
     let mut wait = pause;
     for attempt in 1.. {
-        let mut request = agent
-            .post(url)
-            .header("Content-Type", "text/plain; charset=utf-8")
-            .header("Title", header(&notification.title))
-            .header("Tags", header(&notification.tags.join(",")));
-        if let Some(priority) = notification.priority {
-            request = request.header("Priority", priority.as_str());
-        }
-        let error = match request.send(notification.body.as_str()) {
+        let answered = match format {
+            NotifyFormat::Ntfy => {
+                let mut request = agent
+                    .post(url)
+                    .header("Content-Type", "text/plain; charset=utf-8")
+                    .header("Title", header(&notification.title))
+                    .header("Tags", header(&notification.tags.join(",")));
+                if let Some(priority) = notification.priority {
+                    request = request.header("Priority", priority.as_str());
+                }
+                request.send(notification.body.as_str())
+            }
+            NotifyFormat::Json => agent
+                .post(url)
+                .header("Content-Type", "application/json")
+                .send(notification.to_json().as_str()),
+        };
+        let error = match answered {
+            Ok(answer) if answer.status().is_redirection() => {
+                return Err(format!("the server answered {}", answer.status().as_u16()));
+            }
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
@@ -219,7 +236,8 @@ mod tests {
     #[test]
     fn posts_what_ntfy_reads_and_tries_again() {
         let (url, told) = server(vec!["503 Busy", "200 OK"]);
-        let mut sender = Sender::start(&url, Events::default(), LONG, SHORT).unwrap();
+        let mut sender =
+            Sender::start(&url, NotifyFormat::Ntfy, Events::default(), LONG, SHORT).unwrap();
         sender.notify(Notification::error("wörk", 2, "it broke"));
         let summary = sender.finish(LONG);
         assert_eq!((summary.sent, summary.failed, summary.dropped), (1, 0, 0));
@@ -239,7 +257,8 @@ mod tests {
     #[test]
     fn refusals_and_silence_do_not_hold_the_loop() {
         let (url, _told) = server(vec!["403 Forbidden"]);
-        let mut sender = Sender::start(&url, Events::default(), LONG, SHORT).unwrap();
+        let mut sender =
+            Sender::start(&url, NotifyFormat::Ntfy, Events::default(), LONG, SHORT).unwrap();
         sender.notify(Notification::setup_complete("w"));
         let summary = sender.finish(LONG);
         assert_eq!(
@@ -248,7 +267,8 @@ mod tests {
         );
 
         let (url, told) = server(vec!["hang", "hang"]);
-        let mut sender = Sender::start(&url, Events::default(), LONG, SHORT).unwrap();
+        let mut sender =
+            Sender::start(&url, NotifyFormat::Ntfy, Events::default(), LONG, SHORT).unwrap();
         for _ in 0..WAITING + 10 {
             sender.notify(Notification::setup_complete("w"));
         }
@@ -256,8 +276,14 @@ mod tests {
         let summary = sender.finish(SHORT);
         assert_eq!((summary.sent, summary.dropped), (0, WAITING as u64 + 10));
 
-        let mut sender =
-            Sender::start("http://127.0.0.1:1/", Events::default(), LONG, SHORT).unwrap();
+        let mut sender = Sender::start(
+            "http://127.0.0.1:1/",
+            NotifyFormat::Ntfy,
+            Events::default(),
+            LONG,
+            SHORT,
+        )
+        .unwrap();
         sender.notify(Notification::setup_complete("w"));
         assert_eq!(sender.finish(LONG).failed, 1);
     }
@@ -266,7 +292,7 @@ mod tests {
     fn unwanted_events_are_not_sent() {
         let (url, told) = server(vec!["200 OK"]);
         let events = Events::parse(["error"]).unwrap();
-        let mut sender = Sender::start(&url, events, LONG, SHORT).unwrap();
+        let mut sender = Sender::start(&url, NotifyFormat::Ntfy, events, LONG, SHORT).unwrap();
         sender.notify(Notification::setup_complete("w"));
         sender.notify(Notification::error("w", 1, "x"));
         assert_eq!(sender.finish(LONG).sent, 1);

@@ -16,7 +16,7 @@ use retake_types::loop_record::agent::Mode;
 use crate::adapters::AgentKind;
 use crate::display::Level;
 use crate::hooks::Hook;
-use crate::notify::Events;
+use crate::notify::{Events, NotifyFormat};
 use crate::plan::{Backoff, Budgets, Gate, OnLimit, Rules};
 use crate::watch;
 use crate::workspace::Metadata;
@@ -46,6 +46,8 @@ pub struct Settings {
     pub max_failures: u32,
     pub max_no_progress: u32,
     pub on_limit: OnLimit,
+    /// Whether the loop pauses when the agent reports blockers.
+    pub pause_if_blocked: bool,
     pub backoff: Backoff,
     pub checkpoint: bool,
     pub fail_incomplete: bool,
@@ -66,6 +68,7 @@ pub struct DirectorySettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotificationSettings {
     pub url: Option<String>,
+    pub format: NotifyFormat,
     pub events: Events,
     pub timeout: Duration,
     /// `None` when status changes are not notified.
@@ -267,6 +270,7 @@ impl Reader<'_> {
             },
             max_failures: self.number("maxFailures") as u32,
             max_no_progress: self.number("maxNoProgress") as u32,
+            pause_if_blocked: self.word("on_blocked") == "pause",
             on_limit: match self.word("onLimit") {
                 "stop" => OnLimit::Stop,
                 _ => OnLimit::Wait,
@@ -289,6 +293,10 @@ impl Reader<'_> {
         };
         NotificationSettings {
             url: self.url("notifyUrl"),
+            format: match self.word("notifyFormat") {
+                "json" => NotifyFormat::Json,
+                _ => NotifyFormat::Ntfy,
+            },
             events: self.events("notifyEvents"),
             timeout: self.duration("notifyTimeout").unwrap_or_default(),
             status_watch: self.truth("notification.statusWatch.enabled").then_some(options),

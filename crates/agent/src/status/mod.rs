@@ -105,6 +105,15 @@ impl Status {
         })
     }
 
+    /// What keeps the agent from going on. Some agents write that there is nothing.
+    pub fn real_blockers(&self) -> Vec<String> {
+        let nothing = |text: &str| {
+            let text = text.trim().trim_end_matches('.').to_ascii_lowercase();
+            matches!(text.as_str(), "" | "none" | "no" | "n/a" | "-" | "null" | "nothing")
+        };
+        self.blockers.iter().filter(|text| !nothing(text)).cloned().collect()
+    }
+
     /// Items left to do, where the agent counts them.
     pub fn remaining(&self) -> Option<u64> {
         self.progress.and_then(Progress::remaining)

@@ -78,6 +78,11 @@ pub(super) fn start_error(error: &StartError) -> String {
         StartError::NoProcess(error) => words::no_process(error),
         StartError::RootRefused => root_refused().to_owned(),
         StartError::AgentNotFound { kind, command } => not_found(*kind, command),
+        StartError::Refused(reasons) => {
+            let lines: Vec<String> = reasons.iter().map(words::refusal).collect();
+            lines.join("\n")
+        }
+        StartError::NotConfined(failure) => words::not_confined(failure),
         StartError::Checkpoint(error) => checkpoint_error(error),
         StartError::CheckpointsUnrecorded => {
             "--checkpoint needs the record, which says what belongs to which iteration".to_owned()

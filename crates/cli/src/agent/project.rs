@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use retake_agent::driver::OfferServer;
+use retake_agent::driver::{OfferServer, TaskSandbox};
 use retake_agent::settings::{Settings, Value};
 use retake_agent::workspace::{Metadata, Name, Workspace, WorkspaceDirectories};
 #[cfg(feature = "mcp")]
@@ -17,9 +17,10 @@ use retake_runner::context::RunContext;
 use retake_runner::machine;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
-use retake_types::config::{AgentValue, agent_key};
+use retake_types::config::{AgentValue, SandboxedCommand, agent_key};
 
 use super::{messages, refused};
+use crate::exec::{self, SandboxArgs};
 use crate::term::Palette;
 use crate::{Failure, context, init, term, words};
 
@@ -120,6 +121,18 @@ impl AgentProject {
             }));
         }
         None
+    }
+
+    /// How everything of a task is confined.
+    pub(super) fn sandbox(
+        &self,
+        args: &SandboxArgs,
+        settings: &Settings,
+        workspace: &Workspace,
+    ) -> Result<TaskSandbox, Failure> {
+        let asked = exec::sandbox_of(SandboxedCommand::Agent, args, &self.config)?;
+        TaskSandbox::new(asked, settings, workspace)
+            .map_err(|error| refused(format!("the agent's state cannot be made ready: {error}")))
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {

@@ -18,10 +18,11 @@ use super::messages;
 use super::project::{self, AgentProject};
 use super::refused;
 use super::screen::AgentScreen;
+use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, context, term};
 
 /// Run the agent again and again until the task is complete, or something says stop
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
 pub(crate) struct Args {
     /// The workspace
     #[arg(value_name = "NAME")]
@@ -99,6 +100,8 @@ pub(crate) struct Args {
     /// no progress, 5 budget, 6 stopped, 7 limit
     #[arg(long)]
     fail_incomplete: bool,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
@@ -133,6 +136,7 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         return Ok(Exit::OK);
     }
     task.offer = project.server_offer();
+    task.sandbox = project.sandbox(&args.sandbox, &task.settings, &task.workspace)?;
     let screen = Arc::new(AgentScreen::new(level));
     let finished = AgentSession::start(task, "run", &project.run_context(), screen)
         .and_then(|session| driver::run(session, rules))

@@ -98,6 +98,10 @@ impl AgentDisplay for AgentScreen {
                 let tools = tools.map_or_else(String::new, |tools| format!(": {tools}"));
                 self.message(&format!("⚠️ {} denied{tools}", term::count(count, "permission")));
             }
+            AgentEvent::Blocked { blockers, pauses } => {
+                let then = if pauses { "; the loop pauses" } else { "" };
+                self.message(&format!("⚠️ The agent is blocked: {}{then}", blockers.join("; ")));
+            }
             AgentEvent::LingeringEnded { waited, .. } => {
                 self.message(&format!("⚠️ {}", display::lingering_ended(waited)));
             }

@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::project::{self, AgentProject};
 use super::screen::AgentScreen;
 use super::{messages, refused};
+use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, context, term, words};
 
 /// Describe the task together with the agent, which writes INSTRUCTIONS.md
@@ -26,6 +27,8 @@ pub(super) struct Setup {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 /// Change the instructions together with the agent
@@ -34,10 +37,12 @@ pub(super) struct Edit {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 pub(super) fn setup(args: &Setup, project: &AgentProject) -> Result<Exit, Failure> {
-    interactive(&args.name, Purpose::Setup, project)
+    interactive(&args.name, Purpose::Setup, &args.sandbox, project)
 }
 
 pub(super) fn edit(args: &Edit, project: &AgentProject) -> Result<Exit, Failure> {
@@ -45,11 +50,16 @@ pub(super) fn edit(args: &Edit, project: &AgentProject) -> Result<Exit, Failure>
     if workspace.instructions().map_err(refused)?.is_none() {
         return Err(refused(messages::instructions_not_found(workspace.name())));
     }
-    interactive(&args.name, Purpose::Edit, project)
+    interactive(&args.name, Purpose::Edit, &args.sandbox, project)
 }
 
 /// A session with a person at the terminal.
-fn interactive(name: &str, purpose: Purpose, project: &AgentProject) -> Result<Exit, Failure> {
+fn interactive(
+    name: &str,
+    purpose: Purpose,
+    sandbox: &SandboxArgs,
+    project: &AgentProject,
+) -> Result<Exit, Failure> {
     let workspace = project.workspace(name)?;
     let metadata = workspace.metadata().map_err(refused)?;
     let settings = project::settings(&project.config, Some(&metadata), Default::default())?;
@@ -59,6 +69,7 @@ fn interactive(name: &str, purpose: Purpose, project: &AgentProject) -> Result<E
         metadata: &metadata,
         settings: &settings,
         purpose,
+        sandbox: project.sandbox(sandbox, &settings, &workspace)?,
         pty: std::io::stdin().is_terminal(),
     };
     let session = interactive::run(&task, &project.run_context()).map_err(|error| match error {
@@ -100,6 +111,8 @@ pub(super) struct Validate {
     /// Skip permission prompts (runtime only, not saved to config)
     #[arg(long)]
     dangerously_skip_permissions: bool,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 #[derive(Serialize)]
@@ -122,8 +135,8 @@ pub(super) fn validate(args: &Validate, project: &AgentProject) -> Result<Exit, 
         return Err(refused(lines.join("\n")));
     }
     let path = workspace.dir().join("validation-report.md");
-    let skip_permissions = args.dangerously_skip_permissions;
-    let mut session = start(&args.name, "validate", skip_permissions, args.json, project)?;
+    let how = (args.dangerously_skip_permissions, &args.sandbox);
+    let mut session = start(&args.name, "validate", how, args.json, project)?;
     let asked = session.validate(&path);
     let text = asked.map_err(|error| refused(messages::report_error(&error)))?;
     context::finish(session.end(), &project.config);
@@ -157,14 +170,16 @@ pub(super) struct Verify {
     /// Skip permission prompts (runtime only, not saved to config)
     #[arg(long)]
     dangerously_skip_permissions: bool,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 pub(super) fn verify(args: &Verify, project: &AgentProject) -> Result<Exit, Failure> {
     let here = std::env::current_dir()?;
     let path = args.report_path.as_ref().map(|path| here.join(path));
-    let skip_permissions = args.dangerously_skip_permissions;
+    let how = (args.dangerously_skip_permissions, &args.sandbox);
     let quiet = args.json || args.quiet;
-    let mut session = start(&args.name, "verify", skip_permissions, quiet, project)?;
+    let mut session = start(&args.name, "verify", how, quiet, project)?;
     let asked = session.verify(args.depth.as_deref(), path);
     let verified = asked.map_err(|error| refused(messages::report_error(&error)))?;
     context::finish(session.end(), &project.config);
@@ -179,7 +194,7 @@ pub(super) fn verify(args: &Verify, project: &AgentProject) -> Result<Exit, Fail
 fn start(
     name: &str,
     command: &str,
-    skip_permissions: bool,
+    (skip_permissions, sandbox): (bool, &SandboxArgs),
     quiet: bool,
     project: &AgentProject,
 ) -> Result<AgentSession, Failure> {
@@ -189,8 +204,9 @@ fn start(
     let level = if quiet { Level::Quiet } else { settings.output_level };
     let options = RunOptions { skip_permissions, ..RunOptions::default() };
     let name = workspace.name().clone();
-    let task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
+    let mut task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
         .map_err(|error| refused(messages::task_error(&error, &name)))?;
+    task.sandbox = project.sandbox(sandbox, &task.settings, &task.workspace)?;
     AgentSession::start(task, command, &project.run_context(), Arc::new(AgentScreen::new(level)))
         .map_err(|error| refused(messages::start_error(&error)))
 }

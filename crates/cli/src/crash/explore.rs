@@ -7,7 +7,7 @@ use retake_crash_driver::error::CrashTestError;
 use retake_runner::signals;
 
 use super::CrashFailure;
-use super::options::{CrashProject, ExplorationArgs, read_log};
+use super::options::{CrashProject, ExplorationArgs, log_path, read_log};
 use super::progress::ScreenObserver;
 use super::session::{CrashSession, Source};
 use crate::Exit;
@@ -15,7 +15,7 @@ use crate::Exit;
 /// Check every crash state of a recorded program; it is not run again
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log
+    /// The log; last is the newest of this project
     #[arg(value_name = "LOG")]
     log: PathBuf,
     #[command(flatten)]
@@ -26,8 +26,9 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let begun = Instant::now();
     let project = CrashProject::find(store)?;
     signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
-    let recording = read_log(&args.log)?;
-    let log = std::path::absolute(&args.log).unwrap_or_else(|_| args.log.clone());
+    let log = log_path(&args.log, &project)?;
+    let recording = read_log(&log)?;
+    let log = std::path::absolute(&log).unwrap_or(log);
     let source = Source::Log { log, root: recording.root.clone() };
     let observer = ScreenObserver::new();
     let mut session = CrashSession::begin(&project, &args.exploration, source, begun, &observer)?;

@@ -58,7 +58,7 @@ pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(Command::Record(args)) => record::record(&args, store),
         Some(Command::Explore(args)) => explore::explore(&args, store),
         Some(Command::Repro(args)) => repro::repro(&args, store),
-        Some(Command::Show(args)) => show::show(&args),
+        Some(Command::Show(args)) => show::show(&args, store),
         #[cfg(feature = "slurm")]
         Some(Command::Share(args)) => share::share(&args),
         None => run::run(&args.run, store),

@@ -1,5 +1,6 @@
 //! What the commands of a crash test have in common.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,15 +9,20 @@ use std::time::Duration;
 use retake_crash::model::Model;
 use retake_crash::operation::Recording;
 use retake_crash_driver::check::Check;
+use retake_crash_driver::check_sandbox::CheckSandbox;
 use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::fresh_root::FreshRoot;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
 use retake_runner::{prepare, recovery, regular_file};
 use retake_store::Store;
 use retake_store::redact::Redactor;
-use retake_types::parse_duration;
+use retake_types::config::SandboxedCommand;
+use retake_types::{SandboxRequest, parse_duration};
 
+use super::CrashFailure;
+use crate::exec::{self, SandboxArgs};
 use crate::{Failure, context, term, words};
 
 /// How states are explored and reported.
@@ -56,6 +62,8 @@ pub(super) struct ExplorationArgs {
     /// Write the timeline with its findings as one HTML file, too
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArgs,
 }
 
 impl ExplorationArgs {
@@ -68,6 +76,48 @@ impl ExplorationArgs {
             || std::thread::available_parallelism().map_or(1, usize::from),
             usize::from,
         )
+    }
+}
+
+/// What `--fresh` or `--fresh=DIR` asks for.
+#[derive(clap::Args)]
+pub(super) struct FreshArgs {
+    /// Remove everything in --root first, or with =DIR make it a copy of DIR: what is left of an
+    /// earlier run would count as durable
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    fresh: Option<OsString>,
+}
+
+impl FreshArgs {
+    pub(super) fn prepare(&self, root: &Path) -> Result<(), CrashTestError> {
+        let Some(from) = &self.fresh else { return Ok(()) };
+        let fresh = match from.is_empty() {
+            true => FreshRoot::Empty,
+            false => FreshRoot::CopyOf(from.into()),
+        };
+        Ok(fresh.prepare(root)?)
+    }
+}
+
+/// The log that was named, or the newest one of this project for `last`.
+pub(super) fn log_path(log: &Path, project: &CrashProject) -> Result<PathBuf, CrashFailure> {
+    if log != Path::new("last") || log.exists() {
+        return Ok(log.to_owned());
+    }
+    let logs = project.logs();
+    // Their names begin with the id of the loop, which is in the order of time; the log of a
+    // recovery has the name of its log and more.
+    let names = std::fs::read_dir(&logs).into_iter().flatten().flatten();
+    let newest = names
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".log") && name.matches(".log").count() == 1)
+        .max();
+    match newest {
+        Some(name) => Ok(logs.join(name)),
+        None => Err(CrashFailure::Refused(format!(
+            "there is no log in {}: no crash test of this project had findings",
+            logs.display()
+        ))),
     }
 }
 
@@ -122,8 +172,28 @@ impl CrashProject {
         }
     }
 
-    pub(super) fn check(&self, command: &str, timeout: Duration) -> Result<Check, CrashTestError> {
-        let request = Check::request(command, self.here.as_path(), timeout);
+    /// What is asked of checks.
+    pub(super) fn sandbox(&self, args: &SandboxArgs) -> Result<SandboxRequest, Failure> {
+        exec::sandbox_of(SandboxedCommand::Crash, args, &self.config)
+    }
+
+    /// How checks are confined.
+    pub(super) fn check_sandbox<'a>(
+        &'a self,
+        request: &'a SandboxRequest,
+    ) -> Option<CheckSandbox<'a>> {
+        let (cwd, context) = (self.here.as_path(), &*self.context);
+        request.is_on().then_some(CheckSandbox { request, cwd, context })
+    }
+
+    pub(super) fn check(
+        &self,
+        command: &str,
+        timeout: Duration,
+        sandbox: &SandboxRequest,
+    ) -> Result<Check, CrashTestError> {
+        let mut request = Check::request(command, self.here.as_path(), timeout);
+        request.sandbox = sandbox.clone();
         Check::new(request, &self.context).map_err(CrashTestError::Refused)
     }
 

@@ -10,7 +10,7 @@ use retake_crash_driver::{html, junit, timeline};
 
 use super::CrashFailure;
 use super::options::ExplorationArgs;
-use super::report_text::report_text;
+use super::report_text::{note_text, report_text};
 use crate::term::{self, Palette};
 use crate::{Exit, Failure};
 
@@ -31,7 +31,7 @@ pub(super) fn write_report(
         if let Some(incomplete) = report.incomplete() {
             term::say(&incomplete);
         }
-        report.notes.iter().for_each(|note| term::say(&note.to_string()));
+        report.notes.iter().for_each(|note| term::say(&note_text(note)));
         term::document(&report.json())?;
     } else {
         // What is read by a program stays on one line each.

@@ -14,7 +14,7 @@ use retake_runner::signals;
 use retake_types::loop_record::crash::TimelineRowKind;
 use retake_types::{LoopId, Stream};
 
-use super::options::{CrashProject, some_time, write_log};
+use super::options::{CrashProject, FreshArgs, some_time, write_log};
 use super::progress::ScreenObserver;
 use super::{CrashFailure, error_text};
 use crate::{Exit, term};
@@ -25,6 +25,8 @@ pub(super) struct Args {
     /// The directory to watch; what is in it counts as durable
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
+    #[command(flatten)]
+    fresh: FreshArgs,
     /// Where the log goes
     #[arg(short, long, value_name = "LOG")]
     output: PathBuf,
@@ -39,6 +41,7 @@ pub(super) struct Args {
 pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let project = CrashProject::find(store)?;
     let cancel = signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
+    args.fresh.prepare(&args.root)?;
     let mut store = project.store()?;
     let workload = Workload {
         root: args.root.clone(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use retake_crash_driver::report::CrashReport;
+use retake_crash_driver::report::{CrashReport, ReportNote};
 use retake_types::loop_record::crash::CrashFinding;
 
 use crate::term::{self, Palette, Shade};
@@ -25,9 +25,17 @@ pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<
         _ = writeln!(text, "{incomplete}");
     }
     for note in &report.notes {
-        _ = writeln!(text, "note: {}", term::visible(&note.to_string()));
+        _ = writeln!(text, "note: {}", term::visible(&note_text(note)));
     }
     text
+}
+
+/// A note with the option that helps.
+pub(super) fn note_text(note: &ReportNote) -> String {
+    match note {
+        ReportNote::RootNotEmpty { .. } => format!("{note}; --fresh begins with an empty one"),
+        other => other.to_string(),
+    }
 }
 
 fn add_finding(

@@ -13,7 +13,8 @@ use retake_crash_driver::report::ReportNote;
 use retake_runner::signals;
 
 use super::CrashFailure;
-use super::options::{CrashProject, read_log, some_time};
+use super::options::{CrashProject, log_path, read_log, some_time};
+use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, term};
 
 /// Check the state of a finding again; exits with 1 if it still fails, 0 if it recovers
@@ -21,11 +22,11 @@ use crate::{Exit, Failure, term};
 /// The program is not run: the state comes from the log.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log
+    /// The log; last is the newest of this project
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// The finding, such as F1, or the name of a state, such as 120-17.0
-    #[arg(value_name = "FINDING")]
+    /// The finding, or the name of a state, such as 120-17.0
+    #[arg(value_name = "FINDING", default_value = "F1")]
     finding: String,
     /// Another check than the one that failed
     #[arg(long, value_name = "CMD")]
@@ -39,15 +40,18 @@ pub(super) struct Args {
     /// Put the state into this directory, which must not exist, instead of checking it
     #[arg(long, value_name = "DIR", conflicts_with = "verify")]
     into: Option<PathBuf>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let project = CrashProject::find(store)?;
-    let recording = read_log(&args.log)?;
-    let found = Findings::read(&args.log).map_err(CrashTestError::Findings)?;
+    let log = log_path(&args.log, &project)?;
+    let recording = read_log(&log)?;
+    let found = Findings::read(&log).map_err(CrashTestError::Findings)?;
     let finding = found.as_ref().and_then(|found| found.find(&args.finding));
     let name = finding.map_or(args.finding.as_str(), |finding| finding.key.as_str());
-    let key: StateKey = name.parse().map_err(|_| unknown(args, found.as_ref()))?;
+    let key: StateKey = name.parse().map_err(|_| unknown(&log, args, found.as_ref()))?;
     let model = match (&found, args.model) {
         (_, Some(model)) => model,
         (Some(found), None) => {
@@ -58,7 +62,7 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
     // A crash during recovery is one of another recording, with the acknowledgements of the first.
     let in_recovery = finding.filter(|finding| finding.recovery);
     let inner =
-        in_recovery.map(|finding| read_log(&recovery_log(&args.log, &finding.id))).transpose()?;
+        in_recovery.map(|finding| read_log(&recovery_log(&log, &finding.id))).transpose()?;
     let crashed = inner.as_ref().unwrap_or(&recording);
     let state = rebuild(crashed, model, &ExploreOptions::default(), &key);
     let Some(state) = state.map_err(CrashTestError::Glob)? else {
@@ -105,8 +109,11 @@ fn check(
     let timeout = args.verify_timeout.unwrap_or_else(|| {
         Duration::from_millis(found.map_or(30_000, |found| found.verify_timeout_ms))
     });
-    let check = project.check(&verify, timeout)?;
-    let mut workers = CheckWorkers::start(1, root, true).map_err(CrashTestError::NoWorkers)?;
+    let sandbox = project.sandbox(&args.sandbox)?;
+    let check = project.check(&verify, timeout, &sandbox)?;
+    let confined = project.check_sandbox(&sandbox);
+    let mut workers =
+        CheckWorkers::start_confined(1, root, true, confined).map_err(CrashTestError::NoWorkers)?;
     if let Some(reason) = workers.other_path.clone() {
         term::say(&ReportNote::OtherPath(reason).to_string());
     }
@@ -129,12 +136,12 @@ fn check(
     })
 }
 
-fn unknown(args: &Args, found: Option<&Findings>) -> CrashFailure {
+fn unknown(log: &Path, args: &Args, found: Option<&Findings>) -> CrashFailure {
     let known: Vec<&str> = found
         .map(|found| found.findings.iter().map(|finding| finding.id.as_str()).collect())
         .unwrap_or_default();
     CrashFailure::Refused(if known.is_empty() {
-        format!("{} has no findings, and `{}` names no state", args.log.display(), args.finding)
+        format!("{} has no findings, and `{}` names no state", log.display(), args.finding)
     } else {
         format!("there is no finding `{}`; there are: {}", args.finding, known.join(", "))
     })

@@ -10,7 +10,7 @@ use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
 
 use super::CrashFailure;
-use super::options::{CrashProject, ExplorationArgs};
+use super::options::{CrashProject, ExplorationArgs, FreshArgs};
 use super::progress::ScreenObserver;
 use super::session::{CrashSession, Source};
 use crate::Exit;
@@ -21,6 +21,8 @@ pub(super) struct TestArgs {
     // Required unless a subcommand is given, which only clap knows.
     #[arg(long, value_name = "DIR", required = true)]
     root: Option<PathBuf>,
+    #[command(flatten)]
+    fresh: FreshArgs,
     #[command(flatten)]
     exploration: ExplorationArgs,
     /// The program and its arguments
@@ -33,6 +35,7 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
     let root = args.root.clone().unwrap_or_default();
     let project = CrashProject::find(store)?;
     let cancel = signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
+    args.fresh.prepare(&root)?;
     let budget = args.exploration.budget;
     let workload = Workload {
         root: root.clone(),

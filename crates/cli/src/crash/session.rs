@@ -16,18 +16,16 @@ use retake_crash_driver::remote_exploration::RemoteExplorer;
 use retake_crash_driver::report::CrashReport;
 use retake_engine::quote;
 use retake_runner::signals;
-use retake_types::StopReason;
 use retake_types::loop_record::crash::{CrashPlan, CrashPurpose};
 use retake_types::request::millis;
+use retake_types::{SandboxRequest, StopReason};
 
 use super::CrashFailure;
 use super::options::{CrashProject, ExplorationArgs, write_log};
 use super::output::write_report;
 #[cfg(feature = "slurm")]
 use super::remote::RemoteTarget;
-#[cfg(not(feature = "slurm"))]
-use crate::Failure;
-use crate::{Exit, term};
+use crate::{Exit, Failure, term};
 
 /// Without Slurm there are no other machines.
 #[cfg(not(feature = "slurm"))]
@@ -76,6 +74,8 @@ pub(super) struct CrashSession<'a> {
     begun: Instant,
     /// Where states are checked, if not here.
     remote: Option<RemoteTarget>,
+    /// How checks are confined.
+    sandbox: SandboxRequest,
 }
 
 impl<'a> CrashSession<'a> {
@@ -86,6 +86,15 @@ impl<'a> CrashSession<'a> {
         begun: Instant,
         observer: &'a dyn CrashObserver,
     ) -> Result<Self, CrashFailure> {
+        let sandbox = project.sandbox(&args.sandbox)?;
+        if sandbox.is_on() && args.on.is_some() {
+            return Err(Failure::Usage(crate::words::SANDBOX_IS_LOCAL.to_owned()).into());
+        }
+        if sandbox.is_on() && args.recovery {
+            let why = "--recovery records checks, and what is recorded cannot be confined; \
+                       give --sandbox=off or leave --recovery out";
+            return Err(Failure::Usage(why.to_owned()).into());
+        }
         let remote = args.on.as_ref().map(|on| RemoteTarget::find(on, project)).transpose()?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let (purpose, root, command, log) = match &source {
@@ -109,7 +118,7 @@ impl<'a> CrashSession<'a> {
             on: args.on.clone(),
         };
         let recorder = CrashRecorder::begin(project.store()?, &plan, project.redactor(), observer);
-        Ok(Self { project, args, source, recorder, observer, begun, remote })
+        Ok(Self { project, args, source, recorder, observer, begun, remote, sandbox })
     }
 
     /// Ends the loop if this went wrong.
@@ -143,6 +152,12 @@ impl<'a> CrashSession<'a> {
         }
         let log = self.log();
         let report = self.test(recording, &log);
+        if let (Err(CrashTestError::Cancelled), Source::Program { .. }) = (&report, &self.source) {
+            // The program need not run again to go on.
+            let kept = self.keep_log(recording, &log);
+            self.end_if_failed(kept)?;
+            term::say(&interrupted_text(&log));
+        }
         let report = self.end_if_failed(report)?;
         let kept = self.keep(&report, recording, &log);
         self.end_if_failed(kept)?;
@@ -153,20 +168,26 @@ impl<'a> CrashSession<'a> {
             (None, CrashReport { lost: 1.., .. }) => StopReason::Incomplete,
             (None, _) => StopReason::Budget,
         });
-        write_report(args, &report, recording, self.begun.elapsed())
+        let exit = write_report(args, &report, recording, self.begun.elapsed());
+        if report.interrupted.is_some() {
+            term::say(&interrupted_text(&log));
+        }
+        exit
     }
 
     /// Starts the workers and checks every state.
     fn test(&mut self, recording: &Recording, log: &Path) -> Result<CrashReport, CrashTestError> {
         let (args, project) = (self.args, self.project);
-        let check = project.check(args.verify(), args.verify_timeout)?;
+        let check = project.check(args.verify(), args.verify_timeout, &self.sandbox)?;
         let remote = self.remote.take();
         let here = if remote.is_some() { 1 } else { args.jobs() };
         // Keepers are forks, and must not keep the record open.
         let started = self.recorder.while_closed(|| {
             // The scheduler's programs must not see what covers the recorded directory.
             let remote = remote.map(|remote| remote.explorer(project, args.jobs)).transpose()?;
-            Ok((CheckWorkers::start(here, &recording.root, !args.recovery)?, remote))
+            let (root, alone) = (&recording.root, !args.recovery);
+            let sandbox = project.check_sandbox(&self.sandbox);
+            Ok((CheckWorkers::start_confined(here, root, alone, sandbox)?, remote))
         });
         let (mut workers, mut remote) = started.map_err(CrashTestError::NoWorkers)?;
         let log = log.to_string_lossy();
@@ -185,7 +206,16 @@ impl<'a> CrashSession<'a> {
         test.run(&mut workers, &mut self.recorder, remote)
     }
 
-    /// The log and the findings, for `repro`. A test without findings leaves nothing.
+    fn keep_log(&self, recording: &Recording, log: &Path) -> Result<(), CrashTestError> {
+        let logs = self.project.logs();
+        let failed = |source| CrashTestError::File { action: "make", path: logs.clone(), source };
+        std::fs::create_dir_all(&logs).map_err(failed)?;
+        remove_old_logs(&logs);
+        write_log(log, recording)
+    }
+
+    /// The log and the findings, for `repro`. A test that came to its end without findings leaves
+    /// nothing.
     fn keep(
         &self,
         report: &CrashReport,
@@ -193,15 +223,10 @@ impl<'a> CrashSession<'a> {
         log: &Path,
     ) -> Result<(), CrashTestError> {
         if let Source::Program { .. } = self.source {
-            if report.findings.is_empty() {
+            if report.findings.is_empty() && report.interrupted.is_none() {
                 return Ok(());
             }
-            let logs = self.project.logs();
-            let failed =
-                |source| CrashTestError::File { action: "make", path: logs.clone(), source };
-            std::fs::create_dir_all(&logs).map_err(failed)?;
-            remove_old_logs(&logs);
-            write_log(log, recording)?;
+            self.keep_log(recording, log)?;
         }
         for (id, recovery) in &report.recoveries {
             write_log(&recovery_log(log, id), recovery)?;
@@ -218,6 +243,13 @@ impl<'a> CrashSession<'a> {
             source,
         })
     }
+}
+
+/// Where a test that was interrupted can be taken up.
+fn interrupted_text(log: &Path) -> String {
+    let log = log.to_string_lossy();
+    let command = quote(["retake", "crash", "explore", &log]);
+    format!("the recording is kept: `{command}` checks its states without running the program")
 }
 
 /// Removes all but the newest logs with what belongs to them. Their names begin with the id of the

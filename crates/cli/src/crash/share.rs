@@ -121,7 +121,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
         distinct: explored.coverage.distinct_states(),
         verified: explored.verified,
         complete: explored.complete,
-        failing: explored.numbers,
+        failing: explored.failing.iter().map(|found| found.number).collect(),
         failing_recovery: recovery.as_ref().map(RecoveryCrashes::failing).unwrap_or_default(),
         during_recovery: recovery.as_ref().map_or(0, RecoveryCrashes::checked),
         other_path: workers.other_path.clone(),

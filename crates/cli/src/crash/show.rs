@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use retake_crash_driver::finding::{Findings, recovery_log};
 use retake_crash_driver::timeline;
@@ -10,14 +10,14 @@ use retake_types::loop_record::crash::{CrashFinding, TimelineRow, TimelineRowKin
 use serde::Serialize;
 
 use super::CrashFailure;
-use super::options::read_log;
+use super::options::{CrashProject, log_path, read_log};
 use crate::term::{self, Palette, Shade};
 use crate::{Exit, Failure};
 
 /// Show a log: every operation, sync, label and acknowledgement, and the findings, if any
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log
+    /// The log; last is the newest of this project
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// Print it as JSON
@@ -40,14 +40,15 @@ struct LogJson<'a> {
     recoveries: BTreeMap<&'a str, Vec<TimelineRow>>,
 }
 
-pub(super) fn show(args: &Args) -> Result<Exit, CrashFailure> {
-    let recording = read_log(&args.log)?;
+pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
+    let log = log_path(&args.log, &CrashProject::find(store)?)?;
+    let recording = read_log(&log)?;
     let rows = timeline::rows(&recording);
-    let found = Findings::read(&args.log).map_err(|error| Failure::Refused(error.to_string()))?;
+    let found = Findings::read(&log).map_err(|error| Failure::Refused(error.to_string()))?;
     let findings = found.as_ref().map(|found| &found.findings[..]);
     let mut recoveries = BTreeMap::new();
     for finding in findings.unwrap_or_default().iter().filter(|finding| finding.recovery) {
-        let recovery = read_log(&recovery_log(&args.log, &finding.id))?;
+        let recovery = read_log(&recovery_log(&log, &finding.id))?;
         recoveries.insert(finding.id.as_str(), timeline::rows(&recovery));
     }
     if args.json {
@@ -79,7 +80,13 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
         crashes.entry(finding.operation).or_default().push(finding);
     }
     let width = rows.len().to_string().len().max(3);
+    // What was said after an operation was said before a crash that came after it.
+    let mut crashed = 0;
     for row in rows {
+        if row.number.is_some() {
+            add_crashes(text, crashes.remove(&crashed), width, palette);
+        }
+        crashed = row.number.unwrap_or(crashed);
         let number = row.number.map_or_else(String::new, |number| number.to_string());
         let words = term::visible(&row.text);
         let (call, words) = match row.kind {
@@ -90,10 +97,20 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
         };
         // Writing to a string cannot fail.
         _ = writeln!(text, "{number:>width$}  {:<16} {words}", term::visible(call));
-        for finding in row.number.and_then(|number| crashes.get(&number)).into_iter().flatten() {
-            let sentence = term::visible(&finding.sentence);
-            let crash = format!("crash: {} {sentence}", finding.id);
-            _ = writeln!(text, "{:>width$}  {}", "", palette.paint(Shade::Bad, &crash));
-        }
+    }
+    add_crashes(text, crashes.remove(&crashed), width, palette);
+}
+
+fn add_crashes(
+    text: &mut String,
+    findings: Option<Vec<&CrashFinding>>,
+    width: usize,
+    palette: Palette,
+) {
+    for finding in findings.into_iter().flatten() {
+        let sentence = term::visible(&finding.sentence);
+        let crash = format!("crash: {} {sentence}", finding.id);
+        // Writing to a string cannot fail.
+        _ = writeln!(text, "{:>width$}  {}", "", palette.paint(Shade::Bad, &crash));
     }
 }

@@ -103,6 +103,38 @@ impl FromArgMatches for Args {
     }
 }
 
+/// The options of a sandbox, for every command that has one.
+#[derive(Clone)]
+pub(crate) struct SandboxArgs(ArgMatches);
+
+impl SandboxArgs {
+    pub(super) fn args(&self) -> Args {
+        Args { line: Vec::new(), program: Vec::new(), matches: self.0.clone() }
+    }
+}
+
+impl clap::Args for SandboxArgs {
+    fn augment_args(command: Command) -> Command {
+        let sandbox = exec_flag(ExecFlag::Sandbox).heading;
+        command.args(EXEC_FLAGS.iter().filter(|flag| flag.heading == sandbox).map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SandboxArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(matches.clone()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 /// An option for clap.
 fn argument(definition: &FlagDefinition) -> Arg {
     let arg = Arg::new(definition.long)
@@ -132,7 +164,9 @@ fn argument(definition: &FlagDefinition) -> Arg {
         Some(variable) => arg.env(variable).hide_env_values(true),
         None => arg,
     };
-    let arg = match definition.requires {
+    // A sandbox may also be configured; that is known later.
+    let requires = definition.requires.filter(|other| *other != ExecFlag::Sandbox);
+    let arg = match requires {
         Some(other) => arg.requires(exec_flag(other).long),
         None => arg,
     };

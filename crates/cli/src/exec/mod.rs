@@ -30,8 +30,9 @@ use serde::Serialize;
 
 use crate::{Exit, context, term, words};
 
-pub(crate) use args::Args;
+pub(crate) use args::{Args, SandboxArgs};
 use request::Typed;
+pub(crate) use request::sandbox_of;
 
 /// The printed result: the run, and the part of its output that a result carries.
 #[derive(Serialize)]
@@ -118,14 +119,18 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
     let failure = StartFailure::Refused(vec![format!("--on {on}: built without Slurm")]);
     let json = prepared.display.json;
     let context = Some(prepared.context);
-    Refused { intent: Box::new(prepared.run.intent), failure, context }.show(json)
+    let PreparedRun { intent, redactor, .. } = prepared.run;
+    Refused { intent: Box::new(intent), failure, redactor, context }.show(json)
 }
 
 /// Opens the project and checks the request.
 fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
-    let Typed { mut request, reasons, display, configured, .. } = typed;
+    let Typed { mut request, mut reasons, display, configured, on } = typed;
     let (project, config) = open(&request, store)?;
     configured.apply(&mut request, &config);
+    if on.is_some() && request.sandbox.is_on() {
+        reasons.push(RefusalReason::Other(words::SANDBOX_IS_LOCAL.to_owned()));
+    }
     let context = context::run_context(&project, &config);
     let provided = Provided { reasons, input: None };
     let run = PreparedRun::with(request, &context, provided)

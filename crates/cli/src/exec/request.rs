@@ -7,19 +7,20 @@ use retake_engine::quote;
 use retake_runner::checkout::{self, Checkout};
 use retake_runner::config::Config;
 use retake_runner::prepare::absolute;
+use retake_types::config::SandboxedCommand;
 use retake_types::exec_flags::ExecFlag;
 use retake_types::request::{
     Capture, CommandForm, CommandRequest, EffectsRequest, LoopPosition, OutputRequest,
     RedactionRequest, RunRequest,
 };
 use retake_types::{
-    CorrelationIds, OsText, PathGrant, PathRule, RefusalReason, SandboxMode, SandboxRequest,
-    ShellMode, parse_duration,
+    CorrelationIds, NetworkRequest, NetworkRule, OsText, PathGrant, PathRule, RefusalReason,
+    SandboxMode, SandboxRequest, ShellMode, parse_duration,
 };
 
 use super::parse::{self, ENV_MODES, Problems, SHELL_MODES};
-use super::{Args, Display};
-use crate::context;
+use super::{Args, Display, SandboxArgs};
+use crate::{Failure, context, words};
 
 /// What was typed, as far as it can be read without the configuration.
 pub(crate) struct Typed {
@@ -38,6 +39,7 @@ pub(crate) struct Configured {
     timeout: bool,
     env_mode: bool,
     shell: bool,
+    sandbox: bool,
 }
 
 impl Configured {
@@ -51,6 +53,9 @@ impl Configured {
         if let (true, CommandForm::Line(mode)) = (self.shell, &mut request.command.form) {
             *mode = config.execution.use_shell;
         }
+        let asked = std::mem::take(&mut request.sandbox);
+        let mode = (!self.sandbox).then_some(asked.mode);
+        request.sandbox = config.sandbox.request(SandboxedCommand::Exec, mode, asked);
     }
 }
 
@@ -72,6 +77,7 @@ impl Typed {
         let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.clone());
         time_and_limits(args, &mut request, &mut configured, &mut problems);
         surroundings(args, &mut request, &here, &mut configured, &mut problems);
+        configured.sandbox = !args.given(ExecFlag::Sandbox);
         request.sandbox = sandbox(args, &here, &mut problems);
         request.effects = effects(args, &here, &cwd, &mut problems);
         request.output = output(args, &mut problems);
@@ -84,9 +90,6 @@ impl Typed {
         let on = args.text(ExecFlag::On);
         if on.is_some() && request.effects.watches() {
             problems.note("--track and --tests look at this machine; leave them out with --on");
-        }
-        if on.is_some() && request.sandbox.is_on() {
-            problems.note("--sandbox confines a command on this machine; leave it out with --on");
         }
         let display =
             Display { json: args.given(ExecFlag::Json), quiet: args.given(ExecFlag::Quiet) };
@@ -140,13 +143,36 @@ fn surroundings(
     request.detach = args.given(ExecFlag::DetachOk);
 }
 
+/// The confinement that was asked for on the command line of another command than `exec`, over what
+/// is configured for it.
+pub(crate) fn sandbox_of(
+    command: SandboxedCommand,
+    args: &SandboxArgs,
+    config: &Config,
+) -> Result<SandboxRequest, Failure> {
+    let args = args.args();
+    let mut problems = Problems::default();
+    let asked = sandbox(&args, &context::here(), &mut problems);
+    let mode = args.given(ExecFlag::Sandbox).then_some(asked.mode);
+    let request = config.sandbox.request(command, mode, asked);
+    if !request.is_on() && request.has_rules() {
+        problems.0.push(RefusalReason::SandboxOff);
+    }
+    match problems.0.is_empty() {
+        true => Ok(request),
+        false => {
+            let lines: Vec<String> = problems.0.iter().map(words::refusal).collect();
+            Err(Failure::Usage(lines.join("\n")))
+        }
+    }
+}
+
 fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest {
-    let Some(mode) = args.text(ExecFlag::Sandbox) else { return SandboxRequest::default() };
     let modes = SandboxMode::ALL.map(|mode| (mode.as_str(), mode));
-    let mode = match mode.as_str() {
+    let mode = args.text(ExecFlag::Sandbox).and_then(|mode| match mode.as_str() {
         "" => Some(SandboxMode::Strict),
         mode => parse::choice("--sandbox", mode, &modes, problems),
-    };
+    });
     let rules = [
         (ExecFlag::AllowWrite, PathGrant::AllowWrite),
         (ExecFlag::DenyWrite, PathGrant::DenyWrite),
@@ -157,17 +183,25 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
         args.values(flag).map(move |path| PathRule::new(grant, here.join(path)))
     });
     let sockets = args.values(ExecFlag::AllowSocket).map(|path| here.join(path).into());
-    let request = SandboxRequest {
+    SandboxRequest {
         mode: mode.unwrap_or_default(),
         paths: paths.collect(),
         sockets: sockets.collect(),
+        network: NetworkRequest {
+            allow: network_rules(&args.texts(ExecFlag::AllowNet), problems),
+            deny: Vec::new(),
+        },
         quarantine: args.given(ExecFlag::Quarantine),
-    };
-    let rules = !request.paths.is_empty() || !request.sockets.is_empty() || request.quarantine;
-    if mode == Some(SandboxMode::Off) && rules {
-        problems.note("--sandbox=off: there is no sandbox for its rules; leave them out");
     }
-    request
+}
+
+/// The hosts that were named; what is none is a reason to refuse.
+fn network_rules(hosts: &[String], problems: &mut Problems) -> Vec<NetworkRule> {
+    let rule = |host: &String| {
+        let wrong = |problem| RefusalReason::SandboxHost { host: host.clone(), problem };
+        NetworkRule::parse(host).map_err(|problem| problems.0.push(wrong(problem))).ok()
+    };
+    hosts.iter().filter_map(rule).collect()
 }
 
 fn effects(args: &Args, here: &Path, cwd: &Path, problems: &mut Problems) -> EffectsRequest {

@@ -4,11 +4,13 @@ use std::path::Path;
 
 use retake_matrix::driver::{BisectOptions, BisectRun, short_sha};
 use retake_runner::signals;
+use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::matrix::PointVerdict;
 
 use super::events::EventScreen;
 use super::open::{self, Common, Filters, IfMissing, percent};
 use super::words;
+use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
 /// Find where an axis turns from good to bad, over runs that may lie
@@ -42,11 +44,14 @@ pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
+    sandbox: SandboxArgs,
+    #[command(flatten)]
     filters: Filters,
 }
 
 pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let (project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
     let (searched, rest): (Vec<String>, Vec<String>) =
         args.filters.axis.iter().cloned().partition(|text| !text.contains('='));
     let [axis] = &searched[..] else {

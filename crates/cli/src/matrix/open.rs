@@ -17,6 +17,8 @@ use retake_runner::config::Config;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_store::{Error, Store, StoredLoop};
+use retake_types::SandboxRequest;
+use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::matrix::{CellKey, Disturbance, MatrixEntry, MatrixLoopPlan};
 
 use crate::{Failure, context, init, term, words};
@@ -137,6 +139,7 @@ pub(super) fn project_of(
         shared: None,
         unset: git_variables(),
         redact: true,
+        sandbox: config.sandbox.request(SandboxedCommand::Matrix, None, SandboxRequest::default()),
     };
     Ok((project, config))
 }
@@ -264,6 +267,13 @@ impl View {
         Ok(samples)
     }
 
+    /// Everything that was measured, each cell with its change against the first of its axis.
+    pub(super) fn results(&self, samples: &Samples<'_>, margin: f64) -> MetricResults {
+        let pairs = baselines(&self.matrix);
+        let comparisons = samples.compare(&pairs, margin, &self.resources);
+        samples.results(&samples.rows(&pairs, &comparisons))
+    }
+
     /// A metric over commits.
     pub(super) fn history(
         &self,
@@ -273,13 +283,6 @@ impl View {
     ) -> CommitHistory {
         let defaults = MetricDefaults::of(&self.project.config, metric);
         lines.history(recorded, metric, defaults, margin)
-    }
-
-    /// Everything that was measured, each cell with its change against the first of its axis.
-    pub(super) fn results(&self, samples: &Samples<'_>, margin: f64) -> MetricResults {
-        let pairs = baselines(&self.matrix);
-        let comparisons = samples.compare(&pairs, margin, &self.resources);
-        samples.results(&samples.rows(&pairs, &comparisons))
     }
 
     /// What the last run planned; a search plans neither order nor seed.

@@ -4,11 +4,13 @@ use std::path::Path;
 
 use retake_matrix::driver::{MatrixProject, MatrixRunOptions};
 use retake_matrix::plan::ScheduleMode;
+use retake_types::config::SandboxedCommand;
 
 use super::events::EventScreen;
 use super::measure::{Measurement, Measuring, Origin, UNDECIDED};
 use super::open::{self, Common, Filters, IfMissing};
 use super::remote;
+use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure};
 
 /// Run what has no successful run yet, every iteration of all cells in a new random order
@@ -19,6 +21,8 @@ use crate::{Exit, Failure};
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     #[command(flatten)]
     filters: Filters,
     /// Add so many iterations to every cell
@@ -57,6 +61,10 @@ enum Baseline {
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
     project.redact = !args.measuring.no_redact;
+    project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
+    if args.on.is_some() && project.sandbox.is_on() {
+        return Err(Failure::Usage(crate::words::SANDBOX_IS_LOCAL.to_owned()));
+    }
     let screen = EventScreen::new(args.measuring.quiet);
     let executor = match &args.on {
         Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),

@@ -21,7 +21,7 @@ use super::measure::{Measurement, Measuring, Origin};
 use super::open;
 use crate::{Exit, Failure, term};
 
-/// Compare commands in one line: 'sort-a {n}' 'sort-b {n}' --axis n=1000,100000
+/// Compare commands in one line: 'sort-a {size}' 'sort-b {size}' --axis size=1000,100000
 ///
 /// The first command is what the others are compared with. Every iteration of all commands comes
 /// before the next one of any, in random order. It needs no file, no project and no repository, and

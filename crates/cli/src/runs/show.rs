@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::effects;
 use crate::record::Record;
 use crate::term::{Palette, visible};
-use crate::{Exit, Failure, denied, record, term, words};
+use crate::{Exit, Failure, denied, network_words, record, term, words};
 
 /// Show one run and the tree of runs inside it
 #[derive(clap::Args)]
@@ -201,6 +201,9 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             facts.add("sandbox", &format!("{mode}: {}, {landlock}", report.level.as_str()));
             for promise in &report.dropped {
                 facts.add("not kept", &promise.to_string());
+            }
+            for line in network_words::lines(report) {
+                facts.add("network", &line);
             }
             for file in report.left_for_host.iter().flat_map(|left| &left.files) {
                 facts.add("left", &denied::left_line(file));

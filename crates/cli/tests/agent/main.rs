@@ -9,8 +9,10 @@ mod model;
 
 mod checkpoints;
 mod completion;
+mod confined;
 mod gate;
 mod notifications;
+mod planted;
 mod real;
 mod restarts;
 mod running;

@@ -153,3 +153,36 @@ fn a_secret_is_nowhere() {
     assert!(all.len() > 3 && !all.iter().any(|text| text.contains(secret)), "{all:?}");
     assert!(!sandbox.retake(&["agent", "show", "task", "--json"]).stdout.contains(secret));
 }
+
+#[test]
+fn any_server_can_be_told_and_a_blocked_agent_waits_for_a_person() {
+    let sandbox = Sandbox::new();
+    let (url, told) = server();
+    sandbox.agent(
+        &format!("notifyUrl: {url}\nnotifyFormat: json"),
+        &[
+            "start; status '{\"complete\":false,\"blockers\":[\"none\"]}'; result",
+            "start; status '{\"complete\":false,\"blockers\":[\"which database?\"]}'; result",
+            "start; complete; result",
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    let running = sandbox.start_agent(&["--no-delay"]);
+    let blocked = told
+        .iter()
+        .map(|request| {
+            let body = request.split("\r\n\r\n").nth(1).unwrap().to_owned();
+            assert_eq!(header(&request, "content-type"), Some("application/json"));
+            serde_json::from_str::<serde_json::Value>(&body).unwrap()
+        })
+        .find(|value| value["message"].to_string().contains("which database?"))
+        .unwrap();
+    assert_eq!((&blocked["event"], &blocked["priority"]), (&"error".into(), &"urgent".into()));
+    crate::common::eventually("the pause", || sandbox.logs().contains("Paused"));
+    assert_eq!(sandbox.calls(), 2);
+    assert_eq!(sandbox.retake(&["agent", "resume", "task"]).code, 0);
+    let called = running.end();
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert!(called.stdout.contains("blocked: which database?"), "{}", called.snapshot());
+    assert_eq!(sandbox.calls(), 3);
+}

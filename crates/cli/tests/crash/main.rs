@@ -5,7 +5,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod confined;
 mod env;
+mod leftovers;
 mod programs;
 mod recovery;
 mod refusals;

@@ -13,13 +13,23 @@ fn keys(value: &Value) -> Vec<&str> {
 fn json_has_its_documented_shape() {
     let env = Env::new();
     let answer = env.save(1, "file", &[]);
-    let mut expected =
-        ["model", "operations", "points", "states", "distinct", "verified", "complete", "findings"];
+    let mut expected = [
+        "model",
+        "operations",
+        "points",
+        "states",
+        "distinct",
+        "verified",
+        "failing",
+        "complete",
+        "findings",
+    ];
     expected.sort_unstable();
     let mut found = keys(&answer);
     found.sort_unstable();
     assert_eq!(found, expected);
-    let mut expected = ["id", "sentence", "files", "lostOperations", "states", "repro"];
+    let mut expected =
+        ["id", "sentence", "files", "lostOperations", "states", "explained", "repro"];
     expected.sort_unstable();
     let finding = &answer["findings"][0];
     let mut found = keys(finding);

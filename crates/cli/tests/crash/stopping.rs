@@ -92,6 +92,75 @@ fn ctrl_c_ends_the_check_tells_the_rest_and_ends_us() {
     assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
 }
 
+/// A program whose states fail, stopped by a signal in the check of this number, which hangs.
+fn stopped_after_failures(
+    signal: i32,
+    model: &str,
+    slow_from: usize,
+) -> (Env, std::process::Output) {
+    let env = Env::new();
+    let count = env.sandbox.project().join("count");
+    // The uncrashed state passes; from some check on it waits until it is ended.
+    let check = format!(
+        "echo x >> {count}; [ $(wc -l < {count}) -lt {slow_from} ] || sleep 1000; \
+         [ -d \"$FIRST_WORK_DIR/8\" ] || {{ echo lost; exit 3; }}",
+        count = count.display()
+    );
+    let program = "for i in 1 2 3 4 5 6 7 8; do mkdir root/$i; done";
+    let arguments =
+        ["--root", "root", "--jobs", "1", "--model", model, "--verify", &check, "--", "sh"];
+    let mut command = env.command(&[&arguments[..], &["-c", program]].concat());
+    let test = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the check is slow", || {
+        std::fs::read_to_string(&count).is_ok_and(|text| text.lines().count() >= slow_from)
+    });
+    // SAFETY: our own child, not waited for yet.
+    assert_eq!(unsafe { libc::kill(i32::try_from(test.id()).unwrap(), signal) }, 0);
+    let output = test.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(signal));
+    (env, output)
+}
+
+#[test]
+fn failures_before_a_signal_are_findings() {
+    // Seven checks: the uncrashed state, and six that fail. The next one hangs.
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let (env, output) = stopped_after_failures(signal, "kill", 8);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!told.contains("recover"), "{told}");
+        assert!(told.contains("1 finding in 6 states of kill: 6 fail"), "{told}");
+        assert!(
+            told.contains("6 states, smallest at operation 0; the check exited with 3"),
+            "{told}"
+        );
+        assert!(
+            told.contains(
+                "not complete: 3 of 9 states not checked, 6 failing states not explained"
+            ),
+            "{told}"
+        );
+        let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
+        assert!(told.contains(&format!("interrupted by {name}")), "{told}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let log = said.split("retake crash explore ").nth(1).unwrap().split('`').next().unwrap();
+        assert!(std::path::Path::new(log).exists(), "{said}");
+        // What was recorded can be explored, and the failing state is there to be looked at.
+        env.expect(1, &["repro", log, "F1", "--verify", "false"]);
+        assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
+    }
+}
+
+#[test]
+fn failures_that_were_not_explained_yet_are_findings() {
+    // All ten checks of the exploration are done; the second of those that explain hangs.
+    let (_, output) = stopped_after_failures(libc::SIGINT, "ext4", 12);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("in 9 states of ext4: 8 fail"), "{told}");
+    assert!(told.contains("failing states not explained"), "{told}");
+    assert!(told.contains("interrupted by SIGINT, not complete: "), "{told}");
+    assert!(!told.contains("not checked"), "{told}");
+}
+
 #[test]
 fn a_killed_test_takes_its_check_along_and_the_next_one_tidies_up() {
     let env = Env::new();

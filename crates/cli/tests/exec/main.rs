@@ -6,9 +6,13 @@
 mod common;
 
 mod confined;
+mod confined_by_configuration;
+mod confined_caches;
+mod degraded;
 mod denied;
 mod effects;
 mod escapes;
 mod faults;
+mod network;
 mod running;
 mod terminal;

@@ -7,6 +7,7 @@ mod common;
 
 mod answers;
 mod browsers;
+mod confined;
 mod env;
 mod exports;
 mod history;

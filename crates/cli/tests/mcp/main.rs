@@ -12,6 +12,7 @@ mod answers;
 mod background;
 mod caps;
 mod client;
+mod confined;
 mod conformance;
 mod faults;
 mod install;

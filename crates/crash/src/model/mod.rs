@@ -19,7 +19,7 @@ mod test_script;
 mod tree;
 
 pub use allowed_state::allows;
-pub use explain::{Explainer, Finding};
+pub use explain::{Explainer, FailureKind, Finding};
 pub use explore::state_class::{SECTOR, StateClass};
 pub use explore::{BadGlob, Coverage, CrashState, CrashStates, ExploreOptions, rebuild};
 pub use micro_op::{Part, Torn};

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 
 use crate::model::micro_op::{MicroOpId, Part, apply_all};
 use crate::model::pending_ops::PendingOps;
-use crate::model::profile::Model;
-use crate::model::profile::ext4::Ext4;
+use crate::model::profile::ext4::{Ext4, Ext4Mount};
 use crate::model::profile::posix::Posix;
+use crate::model::profile::{Model, Tears};
 use crate::model::state_key::{Kept, StateKey};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Operation, Recording, WriteSync};
@@ -73,9 +73,13 @@ enum Phase {
 impl Replay {
     pub(crate) fn new(recording: &Recording, model: Model) -> Self {
         let pending = PendingOps::new(Tree::new(&recording.initial));
+        let ext4 = |mount| Rules::Ext4(Ext4::new(&pending, mount));
         let rules = match model {
             Model::Kill => Rules::Kill,
-            Model::Ext4 => Rules::Ext4(Ext4::new(&pending)),
+            Model::Ext4 => ext4(Ext4Mount::Default),
+            Model::Ext4DioreadLock => ext4(Ext4Mount::DioreadLock),
+            Model::Ext4NoDelayedAllocation => ext4(Ext4Mount::NoDelayedAllocation),
+            Model::Ext4DataJournal => ext4(Ext4Mount::DataJournal),
             Model::Posix => Rules::Posix(Posix::default()),
         };
         Self { pending, rules }
@@ -140,18 +144,10 @@ impl Replay {
     /// tail may survive alone.
     pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
         match &self.rules {
-            Rules::Ext4(_) if fresh => Tears { pages: true, tail: !grows },
+            Rules::Ext4(rules) => rules.tears(fresh, grows),
             _ => Tears { pages: false, tail: true },
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tears {
-    /// Only whole pages come and go.
-    pub(crate) pages: bool,
-    /// The end may survive without the beginning.
-    pub(crate) tail: bool,
 }
 
 fn without_wait(action: &Action) -> Action {
@@ -169,6 +165,25 @@ pub(crate) fn operations(recording: &Recording) -> impl Iterator<Item = (u32, &O
         _ => None,
     });
     (1..).zip(operations)
+}
+
+/// The operations after which no crash is looked for with everything there: between two stores
+/// through mappings that were found in one look. Their order is not known, so that neither a kill nor
+/// anything else can be said to have come there.
+pub(crate) fn inside_looks(recording: &Recording) -> HashSet<u32> {
+    let is_store = |entry: &Entry| {
+        matches!(entry, Entry::Operation(operation)
+            if matches!(operation.action, Action::Write { mapped: true, .. }))
+    };
+    let mut number = 0;
+    let mut inside = HashSet::new();
+    for (at, entry) in recording.entries.iter().enumerate() {
+        number += u32::from(matches!(entry, Entry::Operation(_)));
+        if is_store(entry) && recording.entries.get(at + 1).is_some_and(is_store) {
+            inside.insert(number);
+        }
+    }
+    inside
 }
 
 /// Every step; `volatile` files never reach the disk by themselves.

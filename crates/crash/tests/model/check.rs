@@ -45,8 +45,8 @@ impl History {
         self.files(model, state, synced, last)?;
         match model {
             Model::Kill => Ok(()),
-            Model::Ext4 => self.journal(&state.tree, synced, last),
             Model::Posix => self.names(&state.tree, synced, last),
+            _ => self.journal(&state.tree, synced, last),
         }
     }
 
@@ -79,8 +79,17 @@ impl History {
             let mut bytes = vec![0; file.size() as usize];
             file.read(0, &mut bytes);
             let since = self.file_synced(found.node, synced);
-            let versions: BTreeSet<Vec<u8>> =
+            let mut versions: BTreeSet<Vec<u8>> =
                 (since..=last).map(|at| self.bytes(at, found.node)).collect();
+            // A cut shows in whatever of the file is on disk.
+            for at in since..last {
+                if let Action::Truncate { node, size } = &self.actions[at]
+                    && *node == found.node
+                {
+                    let cut = |at| self.bytes(at, found.node).into_iter().take(*size as usize);
+                    versions.extend((since..=at).map(|at| cut(at).collect()));
+                }
+            }
             let name = found.path.display();
             let longest = versions.iter().map(Vec::len).max().unwrap_or(0);
             if bytes.len() > longest {
@@ -90,7 +99,7 @@ impl History {
             if bytes.len() < shortest {
                 return Err(format!("{name} was never so short"));
             }
-            let whole_pages = model == Model::Ext4 && state.class != StateClass::Torn;
+            let whole_pages = model != Model::Posix && state.class != StateClass::Torn;
             let unit = if whole_pages { PAGE as usize } else { 1 };
             for (at, page) in bytes.chunks(unit).enumerate() {
                 let from = at * unit;

@@ -53,6 +53,16 @@ proptest! {
             prop_assert!(allows(&recording, Model::Ext4, point, &state.tree), "{}", state.key);
             prop_assert!(allows(&recording, Model::Posix, point, &state.tree), "{}", state.key);
         }
+        // Whatever a mount option adds, the defaults promise less; but for its `requires` the
+        // journal of data is a chain like any other.
+        for model in [Model::Ext4DioreadLock, Model::Ext4NoDelayedAllocation, Model::Ext4DataJournal] {
+            for state in CrashStates::new(&recording, model, ExploreOptions::default()).unwrap() {
+                if state.class != StateClass::Torn {
+                    let point = state.key.point;
+                    prop_assert!(allows(&recording, Model::Ext4, point, &state.tree), "{model} {}", state.key);
+                }
+            }
+        }
         for state in CrashStates::new(&recording, Model::Kill, ExploreOptions::default()).unwrap() {
             prop_assert!(allows(&recording, Model::Ext4, state.key.point, &state.tree));
         }

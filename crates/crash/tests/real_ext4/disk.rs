@@ -9,15 +9,17 @@ use std::process::{Command, Stdio};
 
 pub(crate) struct Disk {
     directory: tempfile::TempDir,
+    /// The mount options besides `loop`.
+    options: &'static str,
     mounted: bool,
 }
 
 impl Disk {
     /// None, with words, where loop devices cannot be mounted.
-    pub(crate) fn new() -> Result<Self, String> {
+    pub(crate) fn new(options: &'static str) -> Result<Self, String> {
         alone().map_err(|error| format!("a mount namespace: {error}"))?;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let disk = Self { directory, mounted: false };
+        let disk = Self { directory, options, mounted: false };
         let image = File::create(disk.image()).map_err(|error| error.to_string())?;
         image.set_len(48 << 20).map_err(|error| error.to_string())?;
         fs::create_dir(disk.mount_point()).map_err(|error| error.to_string())?;
@@ -36,10 +38,14 @@ impl Disk {
     }
 
     pub(crate) fn mount(&mut self) -> Result<(), String> {
-        // With `dioread_nolock`, the default since Linux 5.6, a commit does not wait for the bytes
-        // of new blocks: for a moment they read as zeros. The profile is data=ordered as documented.
-        let options = "loop,dioread_lock";
-        run(Command::new("mount").args(["-o", options]).arg(self.image()).arg(self.mount_point()))?;
+        let options = match self.options {
+            "" => "loop".to_owned(),
+            options => format!("loop,{options}"),
+        };
+        run(Command::new("mount")
+            .args(["-o", &options])
+            .arg(self.image())
+            .arg(self.mount_point()))?;
         self.mounted = true;
         Ok(())
     }

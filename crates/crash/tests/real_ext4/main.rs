@@ -3,12 +3,20 @@
 //!
 //! It needs root and loop devices; where they cannot be had it says so and passes.
 //! `FIRST_REAL_EXT4=200` is how many crashes to try, `FIRST_REAL_EXT4_SECONDS=60` for how long;
-//! `FIRST_REAL_EXT4_SEED` repeats one, `FIRST_REAL_EXT4_START` the whole sequence that begins there.
+//! `FIRST_REAL_EXT4_SEED` repeats one, `FIRST_REAL_EXT4_START` the whole sequence that begins there,
+//! and `FIRST_REAL_EXT4_MODEL=ext4:nodelalloc` chooses one of the mounts.
+//!
+//! The other direction is in [`classes`]: what the model allows for the usual small programs is
+//! seen on the real file system.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
+mod classes;
 mod disk;
 mod workload;
 
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use retake_crash::model::{Model, Point, Tree, allows};
@@ -26,31 +34,81 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// A process that another test starts holds the mount for a moment.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A profile and the mount options it is about.
+struct Mount {
+    model: Model,
+    options: &'static str,
+}
+
+const MOUNTS: [Mount; 4] = [
+    Mount { model: Model::Ext4, options: "" },
+    Mount { model: Model::Ext4DioreadLock, options: "dioread_lock" },
+    Mount { model: Model::Ext4NoDelayedAllocation, options: "nodelalloc" },
+    Mount { model: Model::Ext4DataJournal, options: "data=journal" },
+];
+
+/// How long to try, in crashes and in seconds.
+struct Limits {
+    most: u64,
+    seconds: u64,
+    only: Option<u64>,
+    start: u64,
+}
+
+impl Limits {
+    fn new() -> Self {
+        let only = number("FIRST_REAL_EXT4_SEED");
+        let most = number("FIRST_REAL_EXT4").or(only.map(|_| 1)).unwrap_or(u64::MAX);
+        let seconds = match number("FIRST_REAL_EXT4_SECONDS") {
+            None if most == u64::MAX => 8,
+            None => u64::MAX,
+            Some(seconds) => seconds,
+        };
+        let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let start = number("FIRST_REAL_EXT4_START").unwrap_or_else(now);
+        Self { most, seconds, only, start }
+    }
+}
+
 #[test]
 fn what_a_real_crash_leaves_is_allowed() {
-    let only = number("FIRST_REAL_EXT4_SEED");
-    let most = number("FIRST_REAL_EXT4").or(only.map(|_| 1)).unwrap_or(u64::MAX);
-    let seconds = match number("FIRST_REAL_EXT4_SECONDS") {
-        None if most == u64::MAX => 5,
-        None => u64::MAX,
-        Some(seconds) => seconds,
-    };
-    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    let start = number("FIRST_REAL_EXT4_START").unwrap_or_else(now);
-    let mut disk = match Disk::new() {
-        Ok(disk) => disk,
-        Err(why) => return say(&format!("no ext4 can be mounted here, none is crashed: {why}")),
-    };
+    let _alone = one_at_a_time();
+    let limits = Limits::new();
+    let only = std::env::var("FIRST_REAL_EXT4_MODEL").ok();
+    let chosen = |mount: &&Mount| only.as_deref().is_none_or(|only| only == mount.model.name());
+    let mounts: Vec<&Mount> = MOUNTS.iter().filter(chosen).collect();
+    // The defaults are what people have: they get half of the time.
+    let shares = 1 + mounts.len() as u64;
+    for (at, mount) in mounts.iter().enumerate() {
+        let seconds = limits.seconds / shares * if at == 0 { 2 } else { 1 };
+        let mut disk = match Disk::new(mount.options) {
+            Ok(disk) => disk,
+            Err(why) => {
+                return say(&format!("no ext4 can be mounted here, none is crashed: {why}"));
+            }
+        };
+        crash_at_random(mount, &mut disk, &Limits { seconds: seconds.max(1), ..limits });
+    }
+}
+
+fn crash_at_random(mount: &Mount, disk: &mut Disk, limits: &Limits) {
     assert!(is_ext4(&disk.mount_point()));
+    let Limits { most, seconds, only, start } = limits;
     let mut wrong = Vec::new();
     let (mut as_written, mut lost_something) = (0, 0);
     let begun = Instant::now();
     let mut crashes = 0;
-    while crashes < most && begun.elapsed().as_secs() < seconds {
-        let at = crashes;
+    while crashes < *most && begun.elapsed().as_secs() < *seconds {
+        let seed = only.unwrap_or(start.wrapping_add(crashes.wrapping_mul(0x9e37_79b9)));
         crashes += 1;
-        let seed = only.unwrap_or(start.wrapping_add(at.wrapping_mul(0x9e37_79b9)));
-        let mut workload = Workload::new(&disk.mount_point(), seed).unwrap();
+        let settle = mount.model != Model::Ext4;
+        let mut workload = Workload::new(&disk.mount_point(), seed, settle).unwrap();
         let steps = 3 + Random(seed | 1).below(12);
         for _ in 0..steps {
             workload.step().unwrap();
@@ -65,7 +123,7 @@ fn what_a_real_crash_leaves_is_allowed() {
         lost_something += u64::from(!kill);
         // `posix` allows so many states after many operations that looking takes too long.
         let models: &[Model] =
-            if steps < 8 { &[Model::Ext4, Model::Posix] } else { &[Model::Ext4] };
+            if steps < 8 { &[mount.model, Model::Posix] } else { &[mount.model] };
         for model in models {
             if !allows(&recording, *model, point, &found) {
                 wrong.push(format!(
@@ -76,7 +134,10 @@ fn what_a_real_crash_leaves_is_allowed() {
             }
         }
     }
-    say(&format!("{crashes} crashes: {as_written} lost nothing, {lost_something} something"));
+    say(&format!(
+        "{}: {crashes} crashes: {as_written} lost nothing, {lost_something} something",
+        mount.model
+    ));
     assert!(only.is_some() || crashes < 20 || lost_something > 0, "no crash lost anything");
     assert!(wrong.is_empty(), "{} of {crashes}:\n{}", wrong.len(), wrong.join("\n\n"));
 }

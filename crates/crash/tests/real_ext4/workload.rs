@@ -36,12 +36,18 @@ pub(crate) struct Workload {
     /// How often the kernel was pushed, and how often when each file was synced last.
     pushes: u64,
     pushes_at_sync: BTreeMap<Node, u64>,
+    /// Whether a replacement is synced first: see [`Workload::rename`].
+    settle_replacements: bool,
     pub(crate) told: Vec<String>,
 }
 
 impl Workload {
     /// An empty directory with one file and one directory in it, all on disk.
-    pub(crate) fn new(mount_point: &Path, seed: u64) -> io::Result<Self> {
+    pub(crate) fn new(
+        mount_point: &Path,
+        seed: u64,
+        settle_replacements: bool,
+    ) -> io::Result<Self> {
         let root = mount_point.join("root");
         if root.exists() {
             fs::remove_dir_all(&root)?;
@@ -61,6 +67,7 @@ impl Workload {
             names: BTreeMap::new(),
             pushes: 0,
             pushes_at_sync: BTreeMap::new(),
+            settle_replacements,
             told: Vec::new(),
         };
         let mode = fs::metadata(&workload.root)?.mode() & 0o7777;
@@ -161,12 +168,16 @@ impl Workload {
             && let Some((name, _)) = self.pick_file()
         {
             let page = self.random.below(3) * 4096;
-            let flags = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+            let wait = self.random.below(2) == 0;
+            let flags = match wait {
+                true => libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER,
+                false => libc::SYNC_FILE_RANGE_WRITE,
+            };
             let file = self.file(&name).as_raw_fd();
             // SAFETY: the descriptor is open.
             unsafe { libc::sync_file_range(file, page as i64, 4096, flags) };
             self.pushes += 1;
-            self.told.push(format!("(write back {name} {page})"));
+            self.told.push(format!("(write back {name} {page}, wait {wait})"));
         }
         if self.random.below(6) == 0 {
             self.noise.write_all_at(b"n", 0).or_else(|_| self.noise.set_len(0))?;
@@ -263,9 +274,11 @@ impl Workload {
         if from == to || replaced == Some(node) {
             return Ok(());
         }
-        if replaced.is_some() && self.pushes_at_sync.get(&node) != Some(&self.pushes) {
-            // Bytes in a block that the push wrote back are not flushed by the rename. The profile
-            // takes it that they are: it does not count on a push in the middle of a replacement.
+        let settle = self.settle_replacements && replaced.is_some();
+        if settle && self.pushes_at_sync.get(&node) != Some(&self.pushes) {
+            // Bytes in a block that the push wrote back are not flushed by the rename. Where a
+            // commit waits for bytes the profile takes it that they are: it does not count on a
+            // push in the middle of a replacement.
             self.sync_file(&from, node, false)?;
         }
         fs::rename(self.root.join(&from), self.root.join(&to))?;

@@ -239,7 +239,7 @@ impl Keeper {
             let socket = self.socket();
             match syscalls::receive::<protocol::RawReport>(socket) {
                 Received::Message(protocol::RawReport::Confined { notified }, fds) => {
-                    return if notified { self.watch_denials(fds) } else { Ok(()) };
+                    return self.entered(notified, fds);
                 }
                 Received::Message(protocol::RawReport::NotConfined(failure), _) => {
                     let explain = |confinement: &Confinement| confinement.explain(failure);
@@ -269,17 +269,22 @@ impl Keeper {
     }
 
     /// Begins to answer the notifications of a confined keeper: unanswered, its calls would fail.
-    fn watch_denials(&mut self, fds: [RawFd; MAX_FDS]) -> Result<(), ConfineError> {
+    fn entered(&mut self, notified: bool, fds: [RawFd; MAX_FDS]) -> Result<(), ConfineError> {
         // SAFETY: came with the message; ours alone.
-        let owned = |fd: RawFd| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
+        let owned = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut sockets: Vec<OwnedFd> = fds.into_iter().filter(|fd| *fd >= 0).map(owned).collect();
+        let Some(confinement) = &mut self.confinement else { return Ok(()) };
+        let mut watch = sockets.split_off(confinement.sockets().min(sockets.len())).into_iter();
+        confinement.open_network(sockets).map_err(ConfineError::Process)?;
+        if !notified {
+            return Ok(());
+        }
         // None arrives when this program has no descriptor to spare.
-        let (Some(listener), Some(root)) = (owned(fds[0]), owned(fds[1])) else {
+        let (Some(listener), Some(root)) = (watch.next(), watch.next()) else {
             return Err(ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE)));
         };
-        if let Some(confinement) = &self.confinement {
-            let watch = confinement.watch(Entered { listener, root });
-            self.denials = Some(watch.map_err(ConfineError::Process)?);
-        }
+        let watch = confinement.watch(Entered { listener, root });
+        self.denials = Some(watch.map_err(ConfineError::Process)?);
         Ok(())
     }
 

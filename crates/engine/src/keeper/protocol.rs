@@ -26,8 +26,9 @@ pub(super) enum KeeperOrder {
 /// Keeper to runner.
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
-    /// The keeper is confined, as was asked. The first report of such a keeper. If its calls are
-    /// notified, the listener and the root directory come along.
+    /// The keeper is confined, as was asked. The first report of such a keeper. The sockets that
+    /// the confinement hands out come along; if its calls are notified, then the listener and the
+    /// root directory.
     Confined { notified: bool },
     /// It could not be, and has ended.
     NotConfined(retake_sandbox::SetupFailure),

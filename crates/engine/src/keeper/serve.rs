@@ -155,15 +155,22 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
 fn confine(confinement: &mut Confinement, socket: RawFd) {
     // A runner that is gone shows as a closed socket on the next look.
     match confinement.enter(socket) {
-        Ok(entered) => {
-            let report = RawReport::Confined { notified: entered.is_some() };
-            // Both are closed here: the runner's death must end the listener.
-            _ = match &entered {
-                Some(Entered { listener, root }) => {
-                    syscalls::send(socket, &report, &[listener.as_raw_fd(), root.as_raw_fd()])
-                }
-                None => syscalls::send(socket, &report, &[]),
-            };
+        Ok(handed) => {
+            let report = RawReport::Confined { notified: handed.entered.is_some() };
+            let mut fds = [-1; MAX_FDS];
+            let mut count = 0;
+            let watch = handed.entered.as_ref();
+            let watch = watch
+                .into_iter()
+                .flat_map(|Entered { listener, root }| [listener.as_raw_fd(), root.as_raw_fd()]);
+            for (place, fd) in
+                fds.iter_mut().zip(handed.sockets.as_slice().iter().copied().chain(watch))
+            {
+                *place = fd;
+                count += 1;
+            }
+            // All are closed here: the runner's death must end the listener.
+            _ = syscalls::send(socket, &report, &fds[..count]);
         }
         Err(failure) => {
             _ = syscalls::send(socket, &RawReport::NotConfined(failure), &[]);

@@ -19,7 +19,9 @@ use super::session::Session;
 use super::verdict::{self, Check, Execution};
 use crate::variables;
 use retake_crash::log;
-use retake_crash::model::{self, CrashState, CrashStates, Explainer, Finding, Model, StateKey};
+use retake_crash::model::{
+    self, CrashState, CrashStates, Explainer, FailureKind, Finding, Model, StateKey,
+};
 use retake_crash::text::count;
 use retake_crash::verify::in_parallel;
 
@@ -136,10 +138,12 @@ impl<'a> ModelTest<'a> {
                 match checked {
                     Ok(Check::Passed { .. }) => ControlFlow::Continue(()),
                     Ok(Check::Failed { reason }) => {
-                        let fails = |state: &CrashState| {
-                            matches!(self.check_state(state), Ok(Check::Failed { .. }))
+                        let kind = |reason: &str| FailureKind::new("", reason);
+                        let fails = |state: &CrashState| match self.check_state(state) {
+                            Ok(Check::Failed { reason }) => Some(kind(&reason)),
+                            _ => None,
                         };
-                        let id = explainer.add(&state, fails);
+                        let id = explainer.add(&state, Some(kind(&reason)), fails);
                         if !reasons.iter().any(|(known, _)| *known == id) {
                             reasons.push((id, reason));
                         }

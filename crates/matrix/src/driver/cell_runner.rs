@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use retake_engine::Counters;
 use retake_runner::loop_driver::{LoopObserver, StepError, StepRunner};
 use retake_runner::metrics::MetricsObserver;
 use retake_runner::prepare::PreparedRun;
@@ -54,6 +55,17 @@ pub(super) struct CellWorker<'a> {
     /// Its own, by which its trees are found.
     pub(super) number: usize,
     shell: ShellStart,
+    /// The processor's counters were asked for and cannot be read: nobody asks again.
+    uncounted: bool,
+}
+
+impl CellWorker<'_> {
+    /// The counters, where they may be read; where not there is a word at the start of the loop.
+    fn counters(&mut self) -> Option<Arc<Counters>> {
+        let counters = (!self.uncounted).then(|| self.worker.counters().ok()).flatten();
+        self.uncounted = counters.is_none();
+        counters
+    }
 }
 
 impl<'a> CellWorker<'a> {
@@ -65,7 +77,7 @@ impl<'a> CellWorker<'a> {
         let parent = project.scratch();
         let scratch = ScratchDir::new(&parent, &format!("w{number}"))
             .map_err(|error| MatrixError::Scratch { path: parent, error })?;
-        Ok(Self { worker, scratch, number, shell: ShellStart::default() })
+        Ok(Self { worker, scratch, number, shell: ShellStart::default(), uncounted: false })
     }
 }
 
@@ -89,8 +101,7 @@ impl CellRunner<'_> {
             return Ok(not_run(hook));
         }
         let prepared = self.prepare(cell_worker.number, &tmp, &metrics, step).map_err(failed)?;
-        // Where they may not be read there is a word at the start of the loop.
-        let counters = cell_worker.worker.counters().ok();
+        let counters = cell_worker.counters();
         let directory = self.directory(cell_worker.number, step);
         let needs_shell = prepared.request.command.is_shell();
         if needs_shell {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use retake_runner::context::RunContext;
 use retake_runner::file_lock::{FileLock, LockError};
-use retake_runner::{prepare, signals};
+use retake_runner::{prepare, safe_git, signals};
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition};
-use retake_types::{Kind, LoopId, OsText, RunRequest};
+use retake_types::{Kind, LoopId, OsText, PathGrant, PathRule, RunRequest, SandboxRequest};
 
 use crate::browsers::{Addresses, Browsers};
 use crate::config::Config;
-use crate::git::{Worktrees, clean_environment};
+use crate::git::Worktrees;
 use crate::plan::{FilterError, Matrix};
 
 /// Directories that other machines see too, for cells that run there.
@@ -39,6 +39,8 @@ pub struct MatrixProject {
     pub unset: Vec<OsString>,
     /// Whether secrets are replaced in what is recorded.
     pub redact: bool,
+    /// How its commands are confined.
+    pub sandbox: SandboxRequest,
 }
 
 impl MatrixProject {
@@ -103,9 +105,25 @@ impl MatrixProject {
     ) -> RunRequest {
         let mut request = RunRequest::new(position, command, directory);
         request.redaction.enabled = self.redact;
+        request.sandbox = self.sandbox_in(directory);
         request.environment.unset =
             self.unset.iter().map(|name| OsText::from(name.as_os_str())).collect();
         request
+    }
+
+    /// The confinement of a command that runs in this directory: the worktree it lies in can be
+    /// written, although it belongs to what is protected of a project, and so can its scratch.
+    fn sandbox_in(&self, directory: &Path) -> SandboxRequest {
+        if !self.sandbox.is_on() {
+            return self.sandbox.clone();
+        }
+        let tree = directory.ancestors().find(|dir| dir.join(".git").exists());
+        let inside = |dir: &&Path| dir.starts_with(&self.agent_directory) || self.shared.is_some();
+        let tree = tree.filter(inside).map(Path::to_owned);
+        let scratch = Some(self.scratch()).filter(|scratch| scratch.exists());
+        let writable = tree.into_iter().chain(scratch);
+        let paths = writable.map(|path| PathRule::new(PathGrant::AllowWrite, path)).collect();
+        self.sandbox.clone().with_rules(&SandboxRequest { paths, ..SandboxRequest::default() })
     }
 
     /// Knows the secrets that must not be written down with the plan.
@@ -124,7 +142,7 @@ impl MatrixProject {
 
 /// Variables of git's hooks: they would point a command at another repository than its worktree.
 pub fn git_variables() -> Vec<OsString> {
-    let kept = clean_environment(std::env::vars_os());
+    let kept = safe_git::clean_environment(std::env::vars_os());
     std::env::vars_os().map(|(name, _)| name).filter(|n| kept.iter().all(|(k, _)| k != n)).collect()
 }
 

@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
+use retake_runner::safe_git::{self, RedirectedRepository};
 use retake_types::{Outcome, StartFailure, Stream};
 
 pub use refs::{Commit, Commits, Resolved};
@@ -26,6 +27,8 @@ pub enum GitError {
     NoDirectory(PathBuf),
     #[error("{} is not in a git repository; correct code.repo", .0.display())]
     NotARepository(PathBuf),
+    #[error(transparent)]
+    Redirected(#[from] RedirectedRepository),
     #[error("{reference}: {why}")]
     BadRef { reference: String, why: String },
     #[error("git {what} failed: {message}")]
@@ -56,27 +59,6 @@ struct Said {
     stderr: String,
 }
 
-/// Set by git for its hooks; they would point us at another repository than the one asked for.
-const CONFUSING: [&str; 9] = [
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_NAMESPACE",
-    "GIT_PREFIX",
-    "GIT_CEILING_DIRECTORIES",
-];
-
-/// The environment without what git sets for its hooks.
-pub fn clean_environment(
-    inherited: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Vec<(OsString, OsString)> {
-    let confusing = |name: &OsStr| CONFUSING.iter().any(|known| name == *known);
-    inherited.into_iter().filter(|(name, _)| !confusing(name)).collect()
-}
-
 impl<'k> Git<'k> {
     /// Checks that there is a repository.
     pub fn open(
@@ -89,11 +71,9 @@ impl<'k> Git<'k> {
             return Err(GitError::NoDirectory(repo.to_owned()));
         }
         let repo = repo.canonicalize().map_err(|error| GitError::io(repo, error))?;
-        let mut environment = clean_environment(inherited);
-        for (name, value) in
-            // A question would wait for ever, and messages are read by us.
-            [("GIT_TERMINAL_PROMPT", "0"), ("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")]
-        {
+        safe_git::check(&repo)?;
+        let mut environment = safe_git::clean_environment(inherited);
+        for (name, value) in safe_git::VARIABLES {
             environment.retain(|(known, _)| known != name);
             environment.push((name.into(), value.into()));
         }
@@ -121,6 +101,7 @@ impl<'k> Git<'k> {
         let what = what.unwrap_or_default();
         let failed = |message: String| GitError::Failed { what: what.clone(), message };
         let mut all = vec![OsString::from("git")];
+        all.extend(safe_git::OPTIONS.map(OsString::from));
         all.extend(arguments.iter().map(|a| a.as_ref().to_owned()));
         let mut request = Launch::new(all);
         request.cwd = directory.to_owned();

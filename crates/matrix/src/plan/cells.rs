@@ -164,10 +164,9 @@ impl Matrix {
             if !known.insert(at(0)) {
                 continue;
             }
-            let part =
-                |&other: &usize| format!("{}={}", self.axes[other].name, self.value(cell, other));
-            let name: Vec<String> = others.iter().map(part).collect();
-            let mut line = Self { cells: Vec::new(), ..self.clone() };
+            let name = self.parts(cell, &others);
+            let (axes, commands) = (self.axes.clone(), self.commands.clone());
+            let mut line = Self { axes, cells: Vec::new(), commands };
             line.axes[axis].values = values.to_vec();
             line.cells = (0..values.len()).map(at).collect();
             lines.push(((!name.is_empty()).then(|| name.join(" ")), line));

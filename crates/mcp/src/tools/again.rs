@@ -48,7 +48,7 @@ pub(super) async fn again(
         .await?;
     let from_environment = request.from_environment.clone();
     let secrets_not_set = request.secrets_not_set.clone();
-    let request = CallRequest::from_record(request, call.ids.clone(), &session.policy);
+    let request = CallRequest::from_record(request, call.ids.clone(), session);
     let launched = exec::wait_for_turn(session, request, &call).await?;
     let (run, mut notes) = exec::wait_for_end(launched, call).await?;
     let taken = |name: &String| format!("{name} comes from the current environment.");

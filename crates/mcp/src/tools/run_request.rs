@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{check_variable, quote};
-use retake_policy::{Policy, RunMode};
+use retake_policy::RunMode;
 use retake_runner::again::AgainRequest;
 use retake_runner::checkout;
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource, millis};
@@ -93,6 +93,7 @@ impl CallRequest {
         let command = command(arguments, &mut reasons);
         let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.as_os_str());
         request.environment.mode = session.policy.environment_mode();
+        request.sandbox = session.sandbox.clone();
         for (name, value) in &arguments.env {
             match value {
                 Some(value) => request.environment.set(name, value),
@@ -123,10 +124,18 @@ impl CallRequest {
     /// A recorded run once more, as it was recorded, except for what a client may not have: the
     /// environment starts from no more than the policy passes on, secrets are always redacted, and
     /// stdin, which is the client's, is not read.
-    pub(super) fn from_record(again: AgainRequest, ids: CorrelationIds, policy: &Policy) -> Self {
+    pub(super) fn from_record(
+        again: AgainRequest,
+        ids: CorrelationIds,
+        session: &ClientSession,
+    ) -> Self {
         let mut request = again.request;
         let environment = &mut request.environment;
-        environment.mode = policy.stricter_environment_mode(environment.mode);
+        environment.mode = session.policy.stricter_environment_mode(environment.mode);
+        // One that was confined stays so.
+        if session.sandbox.is_on() {
+            request.sandbox = session.sandbox.clone();
+        }
         request.redaction.enabled = true;
         if request.stdin == StdinSource::Inherit {
             request.stdin = StdinSource::Null;

@@ -1,8 +1,17 @@
 //! What `$` and backticks begin: the commands in it are read, what comes out is a gap.
 
 use super::lex::Draft;
-use super::{Item, Read, Reader};
+use super::{Item, Read, Reader, is_name};
 use crate::refusal::{AmbiguousSyntax, UnreadableLine};
+
+/// What a `${…}` stands for.
+enum Parameter {
+    /// The value of a variable, as it is.
+    Value(String),
+    /// Any number of words, even in quotes.
+    Several,
+    Other,
+}
 
 impl Reader {
     /// What follows a `$`; `quoted` inside of double quotes.
@@ -24,17 +33,27 @@ impl Reader {
             }
             Some('{') => {
                 self.at += 1;
-                let many = self.parameter(quoted)?;
-                draft.several |= many;
+                match self.parameter(quoted)? {
+                    Parameter::Value(name) => {
+                        draft.variable(name, !quoted);
+                        return Ok(());
+                    }
+                    Parameter::Several => draft.several = true,
+                    Parameter::Other => {}
+                }
             }
-            Some(quote @ ('\'' | '"')) if !quoted => {
+            Some('\'') if !quoted => {
+                self.at += 1;
+                return self.escaped(draft);
+            }
+            Some(quote @ '"') if !quoted => {
                 return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::DollarQuote(quote)));
             }
             Some('[') => return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::DollarBracket)),
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
-                while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
-                    self.at += 1;
-                }
+                let name = self.variable_name();
+                draft.variable(name, !quoted);
+                return Ok(());
             }
             Some(c) if c.is_ascii_digit() || "@*#?-$!".contains(c) => {
                 self.at += 1;
@@ -45,14 +64,56 @@ impl Reader {
                 return Ok(());
             }
         }
-        draft.gap();
-        draft.split |= !quoted;
+        draft.gap(!quoted);
+        Ok(())
+    }
+
+    fn variable_name(&mut self) -> String {
+        let mut name = String::new();
+        while let Some(c) = self.peek().filter(|c| c.is_ascii_alphanumeric() || *c == '_') {
+            name.push(c);
+            self.at += 1;
+        }
+        name
+    }
+
+    /// The rest of `$'…'`. Some shells read escapes in it and others do not, so nothing is known of
+    /// it; they must agree where it ends.
+    fn escaped(&mut self, draft: &mut Draft) -> Read<()> {
+        let mut backslashes = 0;
+        let mut evaluated = false;
+        loop {
+            let c = self.chars.get(self.at).copied();
+            self.at += 1;
+            match c {
+                None => return Err(UnreadableLine::OpenQuote('\'')),
+                Some('\'') if backslashes % 2 == 0 => break,
+                Some('\'') => {
+                    return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::DollarQuote('\'')));
+                }
+                Some(c) => {
+                    backslashes = if c == '\\' { backslashes + 1 } else { 0 };
+                    evaluated |= c == '`' || c == '$';
+                }
+            }
+        }
+        draft.gap(false);
+        if evaluated {
+            // What would run if it were evaluated must be seen.
+            draft.evaluated();
+        }
         Ok(())
     }
 
     /// Sums of numbers and variables, up to `))`.
     fn arithmetic(&mut self) -> Read<()> {
+        self.arithmetic_text(&[])
+    }
+
+    /// The same, where these characters may stand, too.
+    pub(super) fn arithmetic_text(&mut self, others: &[char]) -> Read<()> {
         let mut open = 0;
+        let start = self.at;
         loop {
             let c = self.peek();
             self.at += 1;
@@ -61,41 +122,45 @@ impl Reader {
                 Some(')') if open > 0 => open -= 1,
                 Some(')') if self.peek() == Some(')') => {
                     self.at += 1;
+                    let text: String = self.chars[start..self.at - 2].iter().collect();
+                    if text.contains(['=', '+', '-']) {
+                        // It may set any variable that it names.
+                        let names = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+                        let names = names.filter(|name| is_name(name)).map(str::to_owned);
+                        self.script.sets.extend(names);
+                    }
                     return Ok(());
                 }
                 Some('$') if self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') => {
                 }
                 Some(c) if c.is_ascii_alphanumeric() || "_ \t\n+-*/%<>=!&|^~?:,".contains(c) => {}
+                Some(c) if others.contains(&c) => {}
                 _ => return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Arithmetic)),
             }
         }
     }
 
-    /// `${…}` after its `{`; whether it may become several words even in quotes.
-    fn parameter(&mut self, quoted: bool) -> Read<bool> {
+    /// `${…}` after its `{`.
+    fn parameter(&mut self, quoted: bool) -> Read<Parameter> {
         let strange = || UnreadableLine::Ambiguous(AmbiguousSyntax::Parameter);
         let is_length = self.peek() == Some('#')
             && self.chars.get(self.at + 1).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_');
         self.at += usize::from(is_length);
-        let mut name = String::new();
-        while let Some(c) = self.peek().filter(|c| c.is_ascii_alphanumeric() || *c == '_') {
-            name.push(c);
-            self.at += 1;
-        }
-        let mut many = false;
+        let name = self.variable_name();
+        let mut several = false;
         if name.is_empty() {
             // `${!name}` uses the value of a variable as a name.
             match self.peek() {
-                Some(c) if "@*#?-$".contains(c) => many = c == '@',
+                Some(c) if "@*#?-$".contains(c) => several = c == '@',
                 _ => return Err(strange()),
             }
             self.at += 1;
         }
-        if self.eat("[@]") || self.eat("[*]") {
-            many = true;
-        }
+        several |= self.subscript()?;
+        let found = if several { Parameter::Several } else { Parameter::Other };
         if self.eat("}") {
-            return Ok(many);
+            let is_variable = is_name(&name) && self.chars[self.at - 2] != ']' && !is_length;
+            return Ok(if is_variable { Parameter::Value(name) } else { found });
         }
         if is_length {
             return Err(strange());
@@ -107,14 +172,31 @@ impl Reader {
             while self.peek().is_some_and(|c| c.is_ascii_digit() || ": -".contains(c)) {
                 self.at += 1;
             }
-            return if self.eat("}") { Ok(many) } else { Err(strange()) };
+            return if self.eat("}") { Ok(found) } else { Err(strange()) };
         } else if self.peek().is_some_and(|c| "-?+#%/^,".contains(c)) {
             self.at += 1;
         } else {
             return Err(strange());
         }
         self.parameter_word(quoted)?;
-        Ok(many)
+        Ok(found)
+    }
+
+    /// `[@]`, or an element of an array; whether it stands for all of them.
+    fn subscript(&mut self) -> Read<bool> {
+        if self.peek() != Some('[') {
+            return Ok(false);
+        }
+        if self.eat("[@]") || self.eat("[*]") {
+            return Ok(true);
+        }
+        self.at += 1;
+        self.at += usize::from(self.peek() == Some('$') || self.peek() == Some('-'));
+        self.variable_name();
+        if self.eat("]") {
+            return Ok(false);
+        }
+        Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Parameter))
     }
 
     /// The word of a `${name:-word}`, up to the `}`.
@@ -164,24 +246,28 @@ impl Reader {
                 Some(c) => line.push(c),
             }
         }
-        let mut inner = Self::new(&line, self.depth + 1)?;
-        inner.repeats = self.repeats;
+        let mut inner = self.nested(&line)?;
         inner.list(&[])?;
+        self.pipelines = inner.pipelines;
         let script = inner.finish()?;
         self.script.items.push(Item::Enter);
         self.script.items.extend(script.items);
         self.script.items.push(Item::Leave);
         self.script.sets.extend(script.sets);
-        self.script.writes.extend(script.writes);
-        draft.gap();
-        draft.split |= !quoted;
+        draft.gap(!quoted);
         Ok(())
+    }
+
+    /// A reader for text inside this one.
+    pub(super) fn nested(&self, text: &str) -> Read<Self> {
+        let inner = Self::new(text, self.depth + 1)?;
+        let (pipes, pipelines) = (self.pipes.clone(), self.pipelines);
+        Ok(Self { repeats: self.repeats, pipes, pipelines, ..inner })
     }
 
     /// The text of a here-document, in which `$` and backticks count.
     pub(super) fn text(&mut self, text: &str) -> Read<()> {
-        let mut inner = Self::new(text, self.depth + 1)?;
-        inner.repeats = self.repeats;
+        let mut inner = self.nested(text)?;
         let mut draft = Draft::default();
         while let Some(c) = inner.peek() {
             inner.at += 1;
@@ -193,9 +279,9 @@ impl Reader {
             }
         }
         self.joined |= inner.joined;
+        self.pipelines = inner.pipelines;
         self.script.items.extend(inner.script.items);
         self.script.sets.extend(inner.script.sets);
-        self.script.writes.extend(inner.script.writes);
         Ok(())
     }
 }

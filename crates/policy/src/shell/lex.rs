@@ -1,8 +1,8 @@
 //! Words, quotes, redirections and here-documents.
 
-use super::{Document, Read, Reader, is_name, unexpected};
+use super::{Document, Item, Read, Reader, is_name, unexpected};
 use crate::refusal::{AmbiguousSyntax, UnreadableLine};
-use crate::word::Word;
+use crate::word::{Piece, Pieces, Word};
 
 /// A word, and whether any of it was quoted.
 pub(super) struct Token {
@@ -13,10 +13,8 @@ pub(super) struct Token {
 /// A word while it is read.
 #[derive(Default)]
 pub(super) struct Draft {
-    pub(super) shape: Vec<Option<char>>,
+    pieces: Vec<Piece>,
     pub(super) several: bool,
-    /// An expansion that is split into words: nothing is known of what comes out.
-    pub(super) split: bool,
     quoted: bool,
     /// What it is made of, to see what would run if it were evaluated.
     literal: String,
@@ -34,29 +32,34 @@ impl Draft {
 
     pub(super) fn plain(&mut self, c: char) {
         self.literal.push(c);
-        self.shape.push(Some(c));
+        self.pieces.push(Piece::Char(c));
     }
 
-    pub(super) fn gap(&mut self) {
+    /// Something that is only known later; `split` if it is split into words then.
+    pub(super) fn gap(&mut self, split: bool) {
         self.literal.push(' ');
-        self.shape.push(None);
+        self.pieces.push(Piece::Gap { split });
     }
 
-    fn token(mut self, written: &str) -> Token {
-        let text: Option<String> = self.shape.iter().copied().collect();
-        let is_test = matches!(text.as_deref(), Some("[" | "[["));
-        let lead = self.shape.iter().map_while(|piece| piece.filter(|c| !"[{".contains(*c)));
-        let lead: String = lead.collect();
-        if self.split || (self.bracket && !is_test) || (self.brace && self.comma) {
-            self.shape = vec![None];
-            self.several = true;
-        }
+    pub(super) fn variable(&mut self, name: String, split: bool) {
+        self.literal.push(' ');
+        self.pieces.push(Piece::Variable { name, split });
+    }
+
+    /// Something in it would run if it were evaluated.
+    pub(super) fn evaluated(&mut self) {
+        self.literal.push('`');
+    }
+
+    fn token(self, written: &str) -> Token {
+        let is_test = matches!(self.literal.as_str(), "[" | "[[");
         let runs = ["`", "$(", "${"].iter().any(|start| self.literal.contains(start));
-        let word = match self.shape.iter().copied().collect::<Option<String>>() {
-            Some(text) => Word::known(text),
-            None => Word::unknown(written, self.shape, self.several).led_by(lead),
+        let pieces = Pieces {
+            pieces: self.pieces,
+            several: self.several,
+            rewritten: (self.bracket && !is_test) || (self.brace && self.comma),
         };
-        Token { word: word.run_when_evaluated(runs), quoted: self.quoted }
+        Token { word: pieces.word(written).run_when_evaluated(runs), quoted: self.quoted }
     }
 }
 
@@ -182,10 +185,10 @@ impl Reader {
                 '`' => self.backticks(&mut draft, false)?,
                 '$' => self.dollar(&mut draft, false)?,
                 '*' | '?' => {
-                    draft.gap();
+                    draft.gap(false);
                     draft.several = true;
                 }
-                '~' => draft.gap(),
+                '~' => draft.gap(false),
                 _ => {
                     draft.bracket |= c == '[';
                     draft.brace |= c == '{';
@@ -316,7 +319,7 @@ impl Reader {
 
     fn writes(&mut self, target: &Word) {
         if !["/dev/null", "/dev/stdout", "/dev/stderr"].iter().any(|file| target.is(file)) {
-            self.script.writes.push(target.written());
+            self.script.items.push(Item::Writes(target.clone()));
         }
     }
 

@@ -4,6 +4,7 @@
 //! read; anything else is an error that says what it was. A parser that is lenient, or that knows
 //! one shell only, would see other commands than the shell that runs the line. Nothing is expanded.
 
+mod compound;
 mod expand;
 mod lex;
 
@@ -18,8 +19,6 @@ pub(super) struct Script {
     pub(super) items: Vec<Item>,
     /// Variables that are set other than by an assignment.
     pub(super) sets: Vec<String>,
-    /// Files that redirections write.
-    pub(super) writes: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -27,23 +26,55 @@ pub(super) enum Item {
     /// A subshell begins; what it does to itself ends with it.
     Enter,
     Leave,
+    /// The body of a function begins; it runs when the function is called.
+    Function(String),
+    EndFunction,
+    /// A variable takes each of these words in the commands that follow.
+    For {
+        name: String,
+        words: Vec<Word>,
+    },
+    EndFor(String),
     Command(Simple),
+    /// A redirection writes this file.
+    Writes(Word),
 }
 
 /// Assignments, and the words of a command.
 #[derive(Debug, Default)]
 pub(super) struct Simple {
-    pub(super) assigns: Vec<(String, Word)>,
+    pub(super) assigns: Vec<Assignment>,
     pub(super) words: Vec<Word>,
     /// In a loop or a function: it may run many times, and before what stands before it.
     pub(super) repeats: bool,
+    /// It may not run, or in a shell of its own.
+    pub(super) conditional: bool,
+    /// Only some shells read a command here.
+    pub(super) is_arithmetic: bool,
+    /// Pipelines it is in, each with its place there. What a command substitution prints goes
+    /// to the command whose words it is in, as through a pipe.
+    pub(super) pipes: Vec<Pipe>,
+}
+
+/// `name=value` in front of a command.
+#[derive(Debug)]
+pub(super) struct Assignment {
+    pub(super) name: String,
+    pub(super) value: Word,
+}
+
+/// A place in a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pipe {
+    pub(super) pipeline: usize,
+    pub(super) place: usize,
 }
 
 /// How deep a line may be nested.
 const DEPTH: usize = 40;
 
 /// Words that begin what is not read.
-const FOREIGN: [&str; 3] = ["function", "select", "coproc"];
+const FOREIGN: [&str; 2] = ["select", "coproc"];
 
 const MISPLACED: [&str; 9] = ["then", "else", "elif", "fi", "do", "done", "esac", "}", "in"];
 
@@ -53,11 +84,25 @@ pub(super) fn read(line: &str) -> Read<Script> {
     reader.finish()
 }
 
+/// The words of the commands in a line, as far as it can be read.
+pub(super) fn commands(line: &str) -> Vec<Vec<Word>> {
+    let items = read(line).map(|script| script.items).unwrap_or_default();
+    let words = |item| match item {
+        Item::Command(command) => Some(command.words),
+        _ => None,
+    };
+    items.into_iter().filter_map(words).collect()
+}
+
 struct Reader {
     chars: Vec<char>,
     at: usize,
     depth: usize,
     repeats: usize,
+    /// The pipelines that the next command is in.
+    pipes: Vec<Pipe>,
+    /// How many pipelines there are so far.
+    pipelines: usize,
     script: Script,
     /// Here-documents whose text begins after this line.
     documents: Vec<Document>,
@@ -87,6 +132,8 @@ impl Reader {
             at: 0,
             depth,
             repeats: 0,
+            pipes: Vec::new(),
+            pipelines: 0,
             script: Script::default(),
             documents: Vec::new(),
             joined: false,
@@ -118,11 +165,15 @@ impl Reader {
             if self.is_at_end() || self.ahead().is_some_and(|word| ends.contains(&word.as_str())) {
                 return Ok(());
             }
+            let first = self.script.items.len();
             self.and_or()?;
             self.blanks();
             match self.peek() {
                 Some(';') if !self.is_at_end() => self.at += 1,
-                Some('&') => self.at += 1,
+                Some('&') => {
+                    self.at += 1;
+                    self.mark_conditional(first);
+                }
                 Some('\n') => {}
                 _ if self.is_at_end() => return Ok(()),
                 // After a subshell or a group a closing word needs no separator.
@@ -143,14 +194,26 @@ impl Reader {
         }
     }
 
+    /// The commands since then may not run, or in a shell of their own.
+    fn mark_conditional(&mut self, first: usize) {
+        for item in &mut self.script.items[first..] {
+            if let Item::Command(command) = item {
+                command.conditional = true;
+            }
+        }
+    }
+
     fn and_or(&mut self) -> Read<()> {
+        self.pipeline()?;
+        let second = self.script.items.len();
         loop {
-            self.pipeline()?;
             self.blanks();
             if !(self.eat("&&") || self.eat("||")) {
+                self.mark_conditional(second);
                 return Ok(());
             }
             self.newlines()?;
+            self.pipeline()?;
         }
     }
 
@@ -159,17 +222,35 @@ impl Reader {
         while self.eat_word("!") || self.time() {
             self.blanks();
         }
+        let first = self.script.items.len();
+        self.enter_pipeline();
         loop {
             self.command()?;
             self.blanks();
             if self.peek() != Some('|') || self.chars.get(self.at + 1) == Some(&'|') {
+                if self.pipes.pop().is_some_and(|pipe| pipe.place > 0) {
+                    self.mark_conditional(first);
+                }
                 return Ok(());
             }
+            self.next_place();
             self.at += 1;
             if self.peek() == Some('&') {
                 self.at += 1;
             }
             self.newlines()?;
+        }
+    }
+
+    fn enter_pipeline(&mut self) {
+        self.pipes.push(Pipe { pipeline: self.pipelines, place: 0 });
+        self.pipelines += 1;
+    }
+
+    /// What follows reads what the commands before it print.
+    fn next_place(&mut self) {
+        if let Some(pipe) = self.pipes.last_mut() {
+            pipe.place += 1;
         }
     }
 
@@ -206,141 +287,11 @@ impl Reader {
         Ok(())
     }
 
-    fn compound(&mut self) -> Read<bool> {
-        if self.peek() == Some('(') {
-            if self.chars.get(self.at + 1) == Some(&'(') {
-                return Err(UnreadableLine::DoubleParenthesis);
-            }
-            self.at += 1;
-            self.subshell()?;
-            return Ok(true);
-        }
-        let Some(word) = self.ahead() else { return Ok(false) };
-        if FOREIGN.contains(&word.as_str()) {
-            return Err(UnreadableLine::UnknownKeyword(word));
-        }
-        if MISPLACED.contains(&word.as_str()) || word == "!" {
-            return Err(unexpected(word));
-        }
-        match word.as_str() {
-            "{" => self.group("{", "}")?,
-            "if" => self.condition()?,
-            "while" | "until" => {
-                self.repeats += 1;
-                self.group(&word, "do")?;
-                self.list(&["done"])?;
-                self.expect("done")?;
-                self.repeats -= 1;
-            }
-            "for" => self.for_loop()?,
-            "case" => self.case()?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    fn group(&mut self, open: &str, close: &str) -> Read<()> {
-        self.expect(open)?;
-        self.list(&[close])?;
-        self.expect(close)
-    }
-
-    /// Commands up to the `)`, whose `(` was read.
-    fn subshell(&mut self) -> Read<()> {
-        let waiting = std::mem::take(&mut self.documents);
-        self.script.items.push(Item::Enter);
-        self.list(&[])?;
-        if self.peek() != Some(')') {
-            return Err(UnreadableLine::OpenParenthesis);
-        }
-        self.at += 1;
-        self.script.items.push(Item::Leave);
-        self.no_documents()?;
-        self.documents = waiting;
-        Ok(())
-    }
-
-    fn condition(&mut self) -> Read<()> {
-        self.group("if", "then")?;
-        loop {
-            self.list(&["elif", "else", "fi"])?;
-            if self.eat_word("elif") {
-                self.list(&["then"])?;
-                self.expect("then")?;
-            } else if self.eat_word("else") {
-                self.list(&["fi"])?;
-                return self.expect("fi");
-            } else {
-                return self.expect("fi");
-            }
-        }
-    }
-
-    fn for_loop(&mut self) -> Read<()> {
-        self.expect("for")?;
-        self.blanks();
-        let name = self.ahead().filter(|name| is_name(name));
-        let name = name.ok_or(UnreadableLine::Ambiguous(AmbiguousSyntax::ForLoop))?;
-        self.expect(&name)?;
-        self.script.sets.push(name);
-        self.newlines()?;
-        if self.eat_word("in") {
-            loop {
-                self.blanks();
-                if matches!(self.peek(), None | Some(';' | '\n')) {
-                    break;
-                }
-                if self.word()?.word.runs_when_evaluated() {
-                    return Err(UnreadableLine::EvaluatedVariable);
-                }
-            }
-        }
-        if self.peek() == Some(';') {
-            self.at += 1;
-        }
-        self.newlines()?;
-        self.repeats += 1;
-        self.group("do", "done")?;
-        self.repeats -= 1;
-        Ok(())
-    }
-
-    fn case(&mut self) -> Read<()> {
-        self.expect("case")?;
-        self.blanks();
-        self.word()?;
-        self.newlines()?;
-        self.expect("in")?;
-        loop {
-            self.newlines()?;
-            if self.eat_word("esac") {
-                return Ok(());
-            }
-            if self.peek() == Some('(') {
-                self.at += 1;
-            }
-            loop {
-                self.blanks();
-                self.word()?;
-                self.blanks();
-                match self.peek() {
-                    Some('|') => self.at += 1,
-                    Some(')') => break self.at += 1,
-                    _ => return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Case)),
-                }
-            }
-            self.list(&["esac"])?;
-            if self.eat(";;&") || self.eat(";;") || self.eat(";&") {
-                continue;
-            }
-            self.newlines()?;
-            return self.expect("esac");
-        }
-    }
-
     fn simple(&mut self) -> Read<()> {
         let mut command = Simple { repeats: self.repeats > 0, ..Simple::default() };
         let mut redirected = false;
+        // Substitutions in its words come before it.
+        self.enter_pipeline();
         loop {
             let before = self.at;
             self.blanks();
@@ -374,7 +325,8 @@ impl Reader {
                     redirected = true;
                 }
                 Some('(') if command.words.len() == 1 && command.assigns.is_empty() => {
-                    return self.function(redirected);
+                    self.pipes.pop();
+                    return self.function(&command.words[0].written(), redirected);
                 }
                 Some('(') => return Err(unexpected('(')),
                 Some(_) if self.is_descriptor()? => {
@@ -385,20 +337,8 @@ impl Reader {
                     if command.words.is_empty()
                         && let Some(name) = self.assignment()
                     {
-                        if self.peek() == Some('(') {
-                            return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Array));
-                        }
-                        let appended = self.chars[self.at - 2] == '+';
-                        let value = if self.is_between_words() {
-                            Word::known("")
-                        } else {
-                            self.word()?.word
-                        };
-                        if value.runs_when_evaluated() {
-                            return Err(UnreadableLine::EvaluatedVariable);
-                        }
-                        let value = if appended { Word::anything("+=") } else { value };
-                        command.assigns.push((name, value));
+                        let value = self.assigned_value()?;
+                        command.assigns.push(Assignment { name, value });
                         continue;
                     }
                     let read = self.word()?;
@@ -418,23 +358,25 @@ impl Reader {
                 None => UnreadableLine::CommandMissing,
             });
         }
+        self.next_place();
+        command.pipes.clone_from(&self.pipes);
+        self.pipes.pop();
         self.script.items.push(Item::Command(command));
         Ok(())
     }
 
-    /// The rest of `name() command`; calls of the name are commands like others.
-    fn function(&mut self, redirected: bool) -> Read<()> {
-        self.at += 1;
-        self.blanks();
-        if redirected || self.peek() != Some(')') {
-            return Err(unexpected('('));
+    /// What follows the `=` of an assignment.
+    fn assigned_value(&mut self) -> Read<Word> {
+        let appended = self.chars[self.at - 2] == '+';
+        if self.peek() == Some('(') {
+            self.array()?;
+            return Ok(Word::anything("(...)"));
         }
-        self.at += 1;
-        self.newlines()?;
-        self.repeats += 1;
-        self.command()?;
-        self.repeats -= 1;
-        Ok(())
+        let value = if self.is_between_words() { Word::known("") } else { self.word()?.word };
+        if value.runs_when_evaluated() {
+            return Err(UnreadableLine::EvaluatedVariable);
+        }
+        Ok(if appended { Word::anything("+=") } else { value })
     }
 }
 

@@ -1,41 +1,108 @@
 //! Commands that a shell carries out itself.
 
-use super::{ProgramCall, RunLocation, StartedCommands};
+use super::{ProgramCall, RunLocation, SetVariable, StartedCommands};
 use crate::refusal::{HiddenBecause, Unpredictable};
 use crate::shell::is_name;
 use crate::word::{Word, command_line};
 
 /// They change what other words mean, or evaluate their arguments in ways of their own.
-const UNPREDICTABLE: [&str; 24] = [
-    "alias",
-    "autoload",
-    "bind",
-    "compgen",
-    "complete",
-    "compopt",
+const UNPREDICTABLE: [&str; 18] = [
+    "alias", "autoload", "bind", "compgen", "complete", "compopt", "enable", "fc", "float", "hist",
+    "history", "integer", "nameref", "newgrp", "print", "repeat", "sched", "zmodload",
+];
+
+/// They do nothing to the world, so that no allow list needs to name them. What some of them
+/// evaluate or run is looked at by itself.
+const HARMLESS: [&str; 45] = [
+    ":",
+    "[",
+    "[[",
+    "break",
+    "builtin",
+    "cd",
+    "chdir",
+    "command",
+    "continue",
     "declare",
-    "enable",
-    "fc",
-    "float",
+    "dirs",
+    "disown",
+    "echo",
+    "eval",
+    "exit",
+    "export",
+    "false",
+    "getopts",
     "hash",
-    "hist",
-    "history",
-    "integer",
+    "jobs",
     "let",
+    "local",
+    "logout",
     "mapfile",
-    "nameref",
-    "newgrp",
-    "print",
+    "popd",
+    "printf",
+    "pushd",
+    "pwd",
+    "read",
     "readarray",
-    "repeat",
-    "sched",
+    "readonly",
+    "return",
+    "set",
+    "shift",
+    "shopt",
+    "test",
+    "times",
+    "trap",
+    "true",
+    "type",
     "typeset",
-    "zmodload",
+    "ulimit",
+    "umask",
+    "unset",
+    "wait",
+];
+
+/// Programs of the same name that do the same.
+const HARMLESS_PROGRAMS: [&str; 7] = ["[", "echo", "false", "printf", "pwd", "test", "true"];
+
+/// Options that make a builtin evaluate what it is given, or run it.
+const EVALUATING: [(&str, &[char]); 5] = [
+    ("declare", &['i', 'n', 'f', 'F']),
+    ("typeset", &['i', 'n', 'f', 'F']),
+    ("mapfile", &['C']),
+    ("readarray", &['C']),
+    ("hash", &['p', 'd', 'l', 't']),
 ];
 
 /// They take names of variables; bash evaluates what stands in brackets after one.
-const NAMING: [&str; 11] =
-    ["[", "[[", "export", "getopts", "local", "printf", "read", "readonly", "set", "test", "unset"];
+const NAMING: [&str; 17] = [
+    "[",
+    "[[",
+    "declare",
+    "export",
+    "getopts",
+    "hash",
+    "let",
+    "local",
+    "mapfile",
+    "printf",
+    "read",
+    "readarray",
+    "readonly",
+    "set",
+    "test",
+    "typeset",
+    "unset",
+];
+
+/// Whether a command of a shell needs no rule to be allowed.
+pub(super) fn is_harmless(name: &str) -> bool {
+    HARMLESS.contains(&name)
+}
+
+/// Whether a program needs no rule to be allowed.
+pub(super) fn is_harmless_program(name: &str) -> bool {
+    HARMLESS_PROGRAMS.contains(&name)
+}
 
 pub(super) fn is_builtin(name: &str) -> bool {
     ["eval", "trap", ".", "source", "cd", "pushd", "popd", "chdir"].contains(&name)
@@ -66,7 +133,8 @@ pub(super) fn directory_operand(words: &[Word]) -> Option<String> {
 
 /// What `export` and its like assign.
 pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
-    let is_meant = |name: &Word| ["export", "readonly", "local"].iter().any(|one| name.is(one));
+    let setting = ["export", "readonly", "local", "declare", "typeset"];
+    let is_meant = |name: &Word| setting.iter().any(|one| name.is(one));
     if !words.first().is_some_and(is_meant) {
         return Vec::new();
     }
@@ -74,7 +142,7 @@ pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
         let (name, _) = word.lead().split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()))?;
         let value = match word.text() {
             Some(text) => Word::known(&text[name.len() + 1..]),
-            None => Word::anything(&word.written()),
+            None => word.after(name.chars().count() + 1),
         };
         Some((name, value))
     };
@@ -146,8 +214,25 @@ impl StartedCommands {
         if call.arguments().iter().any(Word::runs_when_evaluated) {
             self.hide(call.words, HiddenBecause::EvaluatedText);
         }
+        let evaluating = EVALUATING.iter().find(|(name, _)| *name == call.program);
+        let options = call.arguments().iter().map(Word::lead);
+        let mut options = options.filter(|word| word.starts_with('-'));
+        if let Some((_, letters)) = evaluating
+            && let Some(option) = options.find(|option| option.contains(*letters))
+        {
+            return self.hide(call.words, HiddenBecause::Word(option));
+        }
         match call.program {
-            "[" | "[[" | "test" | "set" => return,
+            "[" | "[[" | "test" | "set" | "hash" => return,
+            "let" => {
+                let is_sum = |word: &Word| {
+                    word.text().is_some_and(|text| !text.contains(['[', '$', '`', '"', '\'']))
+                };
+                if !call.arguments().iter().all(is_sum) {
+                    self.hide(call.words, HiddenBecause::EvaluatedText);
+                }
+                return;
+            }
             "printf" => {
                 if call.arguments().first().is_some_and(|word| word.lead().starts_with("-v")) {
                     self.hide(call.words, HiddenBecause::Word("-v".to_owned()));
@@ -161,8 +246,8 @@ impl StartedCommands {
             let variable = lead.split('=').next().unwrap_or_default();
             if word.get().is_none() && !lead.contains('=') {
                 self.hide(call.words, HiddenBecause::NameKnownLater);
-            } else if is_name(variable) {
-                self.variables.push(variable.to_owned());
+            } else if is_name(variable) && !lead.contains('=') {
+                self.variables.push(SetVariable { name: variable.to_owned(), value: None });
             }
             // To export it changes nothing, and what it is assigned was seen before.
             if word.is("PATH") && !["export", "readonly"].contains(&call.program) {

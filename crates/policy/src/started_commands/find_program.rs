@@ -25,8 +25,12 @@ impl StartedCommands {
                 rest[at].is(";") || (rest[at].is("+") && at > 0 && rest[at - 1].is("{}"))
             };
             let end = (0..rest.len()).find(is_end).unwrap_or(rest.len());
-            let inner: Vec<Word> =
-                rest[..end].iter().map(|word| word.with_gaps("{}", word.is("{}"))).collect();
+            // What is found begins with the point that the search began at.
+            let fill = |word: &Word| match word.is("{}") {
+                true => word.with_gaps("{}", true).into_operand(),
+                false => word.with_gaps("{}", false),
+            };
+            let inner: Vec<Word> = rest[..end].iter().map(fill).collect();
             let mut location = call.location.inside_program();
             if in_its_directory {
                 self.directories_of_find(call);

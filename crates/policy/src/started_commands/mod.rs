@@ -5,11 +5,18 @@
 
 mod builtins;
 mod find_program;
+mod git_program;
+mod made_files;
+mod named_programs;
 mod programs;
 mod retake_program;
+mod runners;
+mod shell_line;
+mod variables;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use retake_engine::{ShellNeeded, interpret};
 use retake_types::ShellMode;
@@ -17,9 +24,13 @@ use retake_types::ShellMode;
 use super::ProposedCommand;
 use super::refusal::{HiddenBecause, LineSource, ShellUse, Unpredictable};
 use super::rule::Program;
-use super::shell::{self, Item, Simple};
+use super::shell::Pipe;
 use super::word::{Word, command_line};
 use super::wrappers::{Call, Wrapper};
+
+pub(super) use git_program::subcommand_position;
+pub(super) use named_programs::loads_code;
+pub(super) use programs::treats_arguments_as_data;
 
 /// A command and the commands inside it.
 #[derive(Debug, Default)]
@@ -30,14 +41,39 @@ pub(super) struct StartedCommands {
     /// The quote that makes the line one that nothing can run.
     pub(super) open_quote: Option<char>,
     pub(super) unpredictable: Vec<Unpredictable>,
+    /// Commands whose program is only known when they run.
+    pub(super) unnamed: Vec<Vec<Word>>,
     /// Variables that are set on the way.
-    pub(super) variables: Vec<String>,
+    pub(super) variables: Vec<SetVariable>,
     /// Directories that are changed to on the way.
     pub(super) directories: Vec<PathBuf>,
     /// Files that redirections write.
-    pub(super) written_files: Vec<String>,
+    pub(super) written_files: Vec<WrittenFile>,
+    /// Files that commands make.
+    made: Vec<made_files::MadeFile>,
+    /// Functions that lines define.
+    pub(super) functions: BTreeSet<String>,
+    /// How many pipelines there are so far.
+    pipelines: usize,
+    /// A line sets PATH.
+    is_path_set: bool,
     /// It is not known in which directory the commands run.
     directory_unknown: bool,
+}
+
+/// A variable that is set on the way, and its value if that is known.
+#[derive(Debug)]
+pub(super) struct SetVariable {
+    pub(super) name: String,
+    pub(super) value: Option<String>,
+}
+
+/// A file that a redirection writes.
+#[derive(Debug)]
+pub(super) struct WrittenFile {
+    pub(super) file: Word,
+    pub(super) directories: Vec<PathBuf>,
+    pub(super) directory_unknown: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +86,18 @@ pub(super) struct StartedCommand {
     directory_unknown: bool,
     /// It only starts another one, which comes next.
     pub(super) is_wrapper: bool,
+    /// A runner of programs, and where the command that it runs begins.
+    pub(super) runs_from: Option<usize>,
+    /// How many of the commands that come next are inside it.
+    pub(super) inner: usize,
+    /// A shell runs it, which has commands of its own.
+    pub(super) in_shell: bool,
+    /// Most shells do not read it as a command.
+    pub(super) is_unlikely: bool,
+    /// What it starts was looked for.
+    pub(super) is_seen_through: bool,
+    /// Pipelines that it is in.
+    pub(super) pipes: Vec<Pipe>,
 }
 
 /// Where a command runs, and where its program is looked for.
@@ -64,6 +112,8 @@ struct RunLocation {
     search_paths: Vec<Option<OsString>>,
     /// A shell runs it, which has commands of its own.
     in_shell: bool,
+    /// Pipelines that it is in.
+    pipes: Vec<Pipe>,
     /// How many commands it is inside of.
     depth: usize,
 }
@@ -97,8 +147,13 @@ impl StartedCommands {
             directory_unknown: false,
             search_paths: vec![proposed.path.map(OsStr::to_owned)],
             in_shell: false,
+            pipes: Vec::new(),
             depth: 0,
         };
+        for (name, value) in proposed.set {
+            let value = value.to_str().map(str::to_owned);
+            started.set_variable(&name.to_string_lossy(), value, &location);
+        }
         match proposed.line {
             Some(line) => started.add_shell_line(LineSource::Command, line, &location),
             None => {
@@ -106,12 +161,8 @@ impl StartedCommands {
                 started.add(&words, &location);
             }
         }
+        started.check_made_files();
         started
-    }
-
-    /// The commands that do the work.
-    pub(super) fn innermost(&self) -> impl Iterator<Item = &StartedCommand> {
-        self.commands.iter().filter(|command| !command.is_wrapper)
     }
 
     /// Whether the directory that this runs in is unknown.
@@ -143,8 +194,8 @@ impl StartedCommands {
     fn add(&mut self, words: &[Word], location: &RunLocation) {
         let Some(first) = words.first() else { return };
         let Some(given) = first.get() else {
-            let command = command_line(words);
-            return self.unpredictable.push(Unpredictable::ProgramName { command });
+            self.unnamed.push(words.to_vec());
+            return;
         };
         if location.depth > DEPTH {
             return self.hide(words, HiddenBecause::TooDeep);
@@ -155,9 +206,14 @@ impl StartedCommands {
         let is_the_usual =
             self.commands[at].programs.iter().all(|found| found.is_usually(&program));
         let before = self.commands.len();
-        let looks_through = self.look_through(ProgramCall { program: &program, words, location });
-        let started_others = self.commands.len() > before;
-        self.commands[at].is_wrapper = looks_through && is_the_usual && started_others;
+        let call = ProgramCall { program: &program, words, location };
+        self.note_made_files(call);
+        let looks_through = self.look_through(call);
+        let inner = self.commands.len() - before;
+        let command = &mut self.commands[at];
+        command.is_wrapper = looks_through && is_the_usual && inner > 0;
+        command.is_seen_through = !program.is_empty();
+        command.inner = inner;
     }
 
     /// Adds a command without looking for others inside it.
@@ -170,13 +226,20 @@ impl StartedCommands {
             directories: location.possible_directories.clone(),
             directory_unknown: location.directory_unknown,
             is_wrapper: false,
+            runs_from: None,
+            inner: 0,
+            in_shell: location.in_shell,
+            is_unlikely: false,
+            is_seen_through: false,
+            pipes: location.pipes.clone(),
         });
         self.commands.len() - 1
     }
 
     /// Adds what a wrapper starts; whether a rule on that is enough to allow the wrapper.
-    fn wrapper(&mut self, wrapper: Wrapper, called: ProgramCall<'_>) -> bool {
-        let call = match wrapper.read(called.arguments()) {
+    fn wrapper(&mut self, wrapper: Wrapper, skipped: usize, called: ProgramCall<'_>) -> bool {
+        let arguments = &called.arguments()[skipped..];
+        let call = match wrapper.read(arguments) {
             Ok(call) => call,
             Err(hidden) => {
                 self.hide(called.words, HiddenBecause::Word(hidden.0));
@@ -189,6 +252,9 @@ impl StartedCommands {
             self.change_directory(&mut location, directory);
         }
         self.apply_assignments(&wrapper, &call, &mut location);
+        for line in &call.lines {
+            self.add_line(line, &location.inside(), false);
+        }
         let Some(start) = call.start else {
             if wrapper.falls_back_to_a_shell() && !call.ended {
                 self.note_shell(ShellUse::WithoutCommand { wrapper: wrapper.name });
@@ -196,7 +262,12 @@ impl StartedCommands {
             }
             return false;
         };
-        let inner = &called.arguments()[start..];
+        let inner = &arguments[start..];
+        if wrapper.is_runner()
+            && let Some(outer) = self.commands.last_mut()
+        {
+            outer.runs_from = Some(1 + skipped + start);
+        }
         match wrapper.name {
             "xargs" => self.add(&with_input(&call, inner), &location.inside()),
             "flock" if inner[0].is("-c") || inner[0].is("--command") => {
@@ -222,7 +293,7 @@ impl StartedCommands {
             location.search_paths = vec![Some(BARE_PATH.into())];
         }
         for (name, value) in &call.assigns {
-            self.variables.push(name.clone());
+            self.set_variable(name, value.clone(), location);
             if name == "PATH" {
                 match value {
                     Some(path) => location.search_paths = vec![Some(path.into())],
@@ -249,87 +320,39 @@ impl StartedCommands {
             None => {}
         }
     }
+}
 
-    /// The commands in a line for a shell. `same_shell` is whether the shell that runs it also runs
-    /// the commands around it.
-    fn add_line(&mut self, line: &str, location: &RunLocation, same_shell: bool) {
-        let script = match shell::read(line) {
-            Ok(script) => script,
-            Err(why) => {
-                let line = line.to_owned();
-                return self.unpredictable.push(Unpredictable::Line { line, why });
-            }
-        };
-        let mut location = RunLocation { in_shell: true, ..location.clone() };
-        self.written_files.extend(script.writes);
-        if script.sets.iter().any(|name| name == "PATH") {
-            self.unpredictable.push(Unpredictable::SearchPath);
-        }
-        self.variables.extend(script.sets);
-        for item in &script.items {
-            if let Item::Command(command) = item {
-                self.apply_line_assignments(command, &mut location, same_shell);
-            }
-        }
-        let mut around = Vec::new();
-        for item in script.items {
-            match item {
-                Item::Enter => around.push(location.clone()),
-                Item::Leave => location = around.pop().unwrap_or(location),
-                Item::Command(command) if builtins::changes_directory(&command.words) => {
-                    self.add_as_given(&command.words, &location);
-                    self.change_line_directory(&command, &mut location, same_shell);
-                }
-                Item::Command(command) => self.add(&command.words, &location.inside()),
-            }
-        }
+impl StartedCommand {
+    /// Whether it reads, through pipes, what another one writes.
+    pub(super) fn reads_from(&self, writer: &Self) -> bool {
+        self.pipes.iter().any(|own| {
+            let is_before =
+                |other: &Pipe| other.pipeline == own.pipeline && other.place < own.place;
+            writer.pipes.iter().any(is_before)
+        })
     }
 
-    /// What a command of a line sets. Where a PATH holds is not followed: it counts everywhere.
-    fn apply_line_assignments(
-        &mut self,
-        command: &Simple,
-        location: &mut RunLocation,
-        same_shell: bool,
-    ) {
-        let exported = builtins::assigned(&command.words);
-        for (name, value) in command.assigns.iter().cloned().chain(exported) {
-            if name == "PATH" {
-                match value.get().filter(|_| !same_shell) {
-                    Some(path) => location.search_paths.push(Some(path.to_owned())),
-                    None => self.unpredictable.push(Unpredictable::SearchPath),
-                }
-            }
-            self.variables.push(name);
-        }
+    /// The name of a command that is found without a directory.
+    fn bare_name(&self) -> Option<String> {
+        self.words.first().and_then(Word::text).filter(|name| !name.contains('/'))
     }
 
-    /// `cd` in a line. It may fail, or not be reached, so the directory before it counts, too.
-    fn change_line_directory(
-        &mut self,
-        command: &Simple,
-        location: &mut RunLocation,
-        same_shell: bool,
-    ) {
-        self.directory_unknown |= command.repeats || same_shell;
-        let Some(target) = builtins::directory_operand(&command.words) else {
-            location.directory_unknown = true;
-            return;
-        };
-        if !(location.directory_unknown && Path::new(&target).is_relative()) {
-            location.directory = location.directory.join(&target);
-            self.directories.push(location.directory.clone());
-        }
-        for possible in location.possible_directories.clone() {
-            let moved = possible.join(&target);
-            if !location.possible_directories.contains(&moved) {
-                location.possible_directories.push(moved);
-            }
-        }
-        if location.possible_directories.len() > DIRECTORIES {
-            location.possible_directories.truncate(DIRECTORIES);
-            location.directory_unknown = true;
-        }
+    /// Whether no allow list needs to name it.
+    pub(super) fn is_harmless(&self) -> bool {
+        let Some(name) = self.bare_name() else { return false };
+        (self.in_shell && builtins::is_harmless(&name))
+            || (builtins::is_harmless_program(&name)
+                && self.programs.iter().all(|program| program.is_usually(&name)))
+    }
+
+    /// Whether it is a call of one of these functions.
+    pub(super) fn calls(&self, functions: &BTreeSet<String>) -> bool {
+        self.in_shell && self.bare_name().is_some_and(|name| functions.contains(&name))
+    }
+
+    /// Whether there is a file that it could run.
+    pub(super) fn is_found(&self) -> bool {
+        self.programs.iter().any(|program| program.real().is_some())
     }
 }
 
@@ -357,6 +380,12 @@ impl RunLocation {
 impl<'a> ProgramCall<'a> {
     fn arguments(&self) -> &'a [Word] {
         &self.words[1..]
+    }
+
+    /// The name that it is called by, without a directory.
+    fn name(&self) -> String {
+        let given = self.words.first().map(Word::written).unwrap_or_default();
+        given.rsplit('/').next().unwrap_or_default().to_owned()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::runners::runner;
 use super::{ProgramCall, RunLocation, StartedCommands, builtins};
 use crate::path::without_dots;
 use crate::refusal::{HiddenBecause, ShellUse};
@@ -68,6 +69,32 @@ const OPAQUE: [&str; 42] = [
     "setlock",
 ];
 
+/// Their arguments are data, whatever they look like, or code of a language of their own.
+const DATA: &str = " echo printf cat tac ls dir grep egrep fgrep zgrep rg ag ack sed gsed awk gawk mawk nawk \
+    head tail wc sort uniq cut tr diff cmp comm cp mv ln rm mkdir rmdir touch chmod chown chgrp stat \
+    file which whereis whatis apropos man info type git gh glab hub svn hg jq yq tee basename dirname \
+    realpath readlink date seq test [ [[ true false pwd cd pushd popd export read set unset local \
+    declare typeset readonly dpkg dpkg-query apt apt-get apt-cache apt-file aptitude yum dnf rpm apk \
+    pacman brew snap flatpak pip pip3 pipx npm cargo rustup rustc go gofmt python python2 python3 node \
+    deno bun ruby perl php lua kill pkill pgrep killall ps top df du free tar zip unzip zipinfo gzip \
+    curl wget http sqlite3 psql mysql redis-cli vim vi nvim nano emacs less more tree bat xxd od \
+    hexdump strings nm objdump ldd readelf md5sum sha1sum sha256sum b2sum cksum sleep expr bc dc \
+    column paste join fold fmt nl rev shuf split csplit logger mail notify-send systemctl service \
+    journalctl getent id groups users who whoami hostname uname env printenv hash wait let trap \
+    return exit eval alias unalias mapfile getopts shift xargs find fd locate updatedb adduser \
+    useradd codespell aspell typos make cmake ninja meson clang gcc cc g++ c++ clang++ ld ar ";
+
+/// Whether what follows the program cannot be a command that it runs.
+pub(crate) fn treats_arguments_as_data(name: &str) -> bool {
+    DATA.contains(&format!(" {name} "))
+}
+
+/// Whether a path names a shell.
+pub(super) fn is_shell(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    SHELLS.contains(&name) || FOREIGN_SHELLS.contains(&name)
+}
+
 /// One file that is many programs.
 const MULTIPLE: [&str; 3] = ["busybox", "toybox", "coreutils"];
 
@@ -88,6 +115,9 @@ pub(super) fn kind(given: &OsStr, programs: &[Program], in_shell: bool) -> Strin
     };
     if is_special(&name) {
         return name;
+    }
+    if name.starts_with("git-") && !programs.iter().any(Program::is_any_script) {
+        return "git".to_owned();
     }
     let files = programs.iter().filter_map(Program::real).map(|file| base(file.as_os_str()));
     let file = files.into_iter().find(|file| is_special(file)).unwrap_or_default();
@@ -111,7 +141,8 @@ fn is_special(name: &str) -> bool {
         || FOREIGN_SHELLS.contains(&name)
         || OPAQUE.contains(&name)
         || MULTIPLE.contains(&name)
-        || ["find", "retake", "gdb", "perf", "valgrind"].contains(&name)
+        || ["find", "git", "hyperfine", "retake", "gdb", "perf", "valgrind"].contains(&name)
+        || Wrapper::has_subcommands(name)
         || is_loader(name)
         || (Wrapper::named(name).is_some() && !is_of_shells(name))
 }
@@ -161,12 +192,18 @@ impl StartedCommands {
         } else {
             match name {
                 "find" => self.find(call),
+                "git" => return self.git(call),
+                "hyperfine" => return self.hyperfine(call),
                 "retake" => self.retake(call),
                 "gdb" => self.gdb(call),
                 "perf" => self.perf(call),
                 "valgrind" => self.valgrind(call),
                 _ => {
-                    return Wrapper::named(name).is_some_and(|wrapper| self.wrapper(wrapper, call));
+                    if let Some((runner, skipped)) = runner(name, call.arguments()) {
+                        return self.wrapper(runner, skipped, call);
+                    }
+                    return Wrapper::named(name)
+                        .is_some_and(|wrapper| self.wrapper(wrapper, 0, call));
                 }
             }
         }

@@ -109,7 +109,7 @@ impl StartedCommands {
                 Some(ExecFlag::Cwd) => self.change_directory(&mut location, &value),
                 Some(ExecFlag::Env) => {
                     let (name, value) = value.split_once('=').unwrap_or((&value, ""));
-                    self.variables.push(name.to_owned());
+                    self.set_variable(name, Some(value.to_owned()), &location);
                     if name == "PATH" {
                         location.search_paths = vec![Some(value.into())];
                     }

@@ -4,6 +4,7 @@
 //! A value that cannot be read is an error, never a default; all errors are reported at once.
 
 pub mod edit;
+mod sandbox;
 mod value;
 
 use std::collections::BTreeMap;
@@ -12,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_types::config::{
-    AgentConfig, AgentValue, AuditConfig, ExecutionConfig, GivenValue, PolicyConfig,
-    RedactionConfig, SlurmConfig, UnknownKey, find, is_group, keys, misspelled_section,
+    AgentConfig, AgentValue, AuditConfig, ExecutionConfig, GivenValue, PolicyConfig, PolicyPreset,
+    RedactionConfig, SandboxConfig, SlurmConfig, UnknownKey, find, is_group, keys,
+    misspelled_section,
 };
 use retake_types::{EnvMode, ShellMode, text};
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
@@ -53,6 +55,7 @@ pub struct Config {
     /// `record.push`: a PostgreSQL database that gets every run.
     pub push: Option<String>,
     pub slurm: SlurmConfig,
+    pub sandbox: SandboxConfig,
     pub policy: PolicyConfig,
     pub agent: AgentConfig,
     layers: Layers,
@@ -99,7 +102,8 @@ impl Config {
             }
         }
         errors.extend(unknown_variables());
-        if errors.is_empty() { Ok(layers.typed()) } else { Err(ConfigErrors(errors)) }
+        let sandbox = layers.sandbox(project, &mut errors);
+        if errors.is_empty() { Ok(layers.typed(sandbox)) } else { Err(ConfigErrors(errors)) }
     }
 
     /// Every key with its value and where that comes from.
@@ -187,10 +191,15 @@ impl Layers {
             };
             let path =
                 if prefix.is_empty() { text.to_string() } else { format!("{prefix}.{text}") };
-            if is_group(&path) {
+            // A section that is given as one word is one of its presets.
+            let preset = format!("{path}.preset");
+            let is_preset =
+                matches!(value.data, YamlData::Value(Scalar::String(_))) && find(&preset).is_ok();
+            if is_group(&path) && !is_preset {
                 self.visit(file, &path, value, errors);
                 continue;
             }
+            let path = if is_preset { preset } else { path };
             // Other tools share the file: what is not retake's is theirs.
             if prefix.is_empty()
                 && let Some(theirs) = self.not_ours(text, value)
@@ -240,7 +249,7 @@ impl Layers {
         Some(Theirs { misspelled: misspelled_section(name, inside) })
     }
 
-    fn typed(self) -> Config {
+    fn typed(self, sandbox: SandboxConfig) -> Config {
         let execution = ExecutionConfig {
             default_timeout: self.seconds("execution.default_timeout_seconds"),
             grace: self.seconds("execution.grace_seconds"),
@@ -260,11 +269,21 @@ impl Layers {
                 retention_days: self.number("execution.audit.retention_days"),
             },
         };
+        let preset = match self.word("mcp.policy.preset") {
+            "careful" => PolicyPreset::Careful,
+            _ => PolicyPreset::None,
+        };
+        let is_shell_set = !matches!(self.values["mcp.policy.shell"].1, ValueSource::Default);
         let policy = PolicyConfig {
+            preset,
             allow: self.words("mcp.policy.allow"),
             deny: self.words("mcp.policy.deny"),
             directories: self.words("mcp.policy.directories"),
-            shell: self.truth("mcp.policy.shell"),
+            // Its rules see through lines, so that these need not be off.
+            shell: match preset {
+                PolicyPreset::Careful if !is_shell_set => true,
+                _ => self.truth("mcp.policy.shell"),
+            },
             environment: self.env_mode("mcp.policy.environment"),
             max_timeout: self.seconds("mcp.policy.max_timeout_seconds"),
             max_running_time: self.seconds("mcp.policy.max_running_seconds"),
@@ -292,6 +311,7 @@ impl Layers {
                 max_in_flight: self.number("slurm.max_in_flight"),
                 pack: self.number("slurm.pack"),
             },
+            sandbox,
             policy,
             agent: self.agent(),
             layers: self,
@@ -417,7 +437,8 @@ mod tests {
         let mut layers = Layers::defaults();
         let mut errors = Vec::new();
         layers.read(Path::new("c.yml"), text, &mut errors);
-        (layers.typed(), errors)
+        let sandbox = layers.sandbox(Some(Path::new("/project")), &mut errors);
+        (layers.typed(sandbox), errors)
     }
 
     #[test]

@@ -120,7 +120,11 @@ pub(super) fn from_node(
         // A key without a value leaves what has no default unset.
         (
             YamlData::Value(Scalar::Null),
-            KeyKind::Text | KeyKind::Money | KeyKind::Duration | KeyKind::Number { .. },
+            KeyKind::Text
+            | KeyKind::Money
+            | KeyKind::Duration
+            | KeyKind::Number { .. }
+            | KeyKind::Word(_),
         ) if optional => Ok(Value::Unset),
         (YamlData::Value(Scalar::Null), _) => Err(expected(kind, "nothing")),
         (YamlData::Value(_), _) => {

@@ -8,7 +8,6 @@
 //! number of entries that are looked at is bounded.
 
 mod git_config;
-mod git_index;
 mod quarantine;
 mod scan;
 

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use retake_types::LeftFileKind;
 
+use crate::git_index;
+
 use super::quarantine::MARK;
-use super::{Findings, HostFiles, Moment, git_config, git_index, new_scripts, read};
+use super::{Findings, HostFiles, Moment, git_config, new_scripts, read};
 
 /// How many entries of directories are looked at.
 const MOST_ENTRIES: usize = 50_000;

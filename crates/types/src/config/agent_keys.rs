@@ -18,7 +18,7 @@ const FROM_ZERO: KeyKind = KeyKind::Number { min: 0, max: 1_000_000 };
 const W: bool = true;
 const P: bool = false;
 
-pub(super) const KEYS: [Key; 55] = [
+pub(super) const KEYS: [Key; 57] = [
     agent("agent.workspacesDir", KeyKind::Text, ".agent/workspaces", P, "Where workspaces are"),
     agent(
         "agent.templatesDir",
@@ -60,6 +60,20 @@ pub(super) const KEYS: [Key; 55] = [
         "How much is shown",
     ),
     agent("agent.notifyUrl", KeyKind::Text, "", W, "Where notifications are posted (ntfy)"),
+    agent(
+        "agent.notifyFormat",
+        KeyKind::Word(&["ntfy", "json"]),
+        "ntfy",
+        W,
+        "How notifications are posted: as ntfy takes them, or as a JSON object",
+    ),
+    agent(
+        "agent.on_blocked",
+        KeyKind::Word(&["pause", "continue"]),
+        "pause",
+        W,
+        "Whether the loop pauses when the agent reports blockers",
+    ),
     agent("agent.notifyEvents", KeyKind::Words, "all", W, "Which events are notified"),
     agent("agent.notifyTimeout", KeyKind::Duration, "10s", P, "How long one notification may take"),
     agent(

@@ -2,7 +2,7 @@
 //!
 //! One table feeds reading, checking, `config --explain` and the file that `init` writes.
 
-use super::agent_keys;
+use super::{agent_keys, sandbox_keys};
 
 /// What a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,12 @@ impl Key {
     }
 }
 
-const fn key(path: &'static str, kind: KeyKind, default: &'static str, about: &'static str) -> Key {
+pub(super) const fn key(
+    path: &'static str,
+    kind: KeyKind,
+    default: &'static str,
+    about: &'static str,
+) -> Key {
     Key { path, kind, default, about, workspace: false }
 }
 
@@ -178,7 +183,13 @@ const OWN: [Key; 24] = [
     ),
 ];
 
-const MCP: [Key; 11] = [
+const MCP: [Key; 12] = [
+    key(
+        "mcp.policy.preset",
+        KeyKind::Word(&["none", "careful"]),
+        "none",
+        "Rules to start from: careful denies what is hard to undo, and allows shell lines; `mcp.policy: careful` is the same",
+    ),
     key(
         "mcp.policy.allow",
         KeyKind::Words,
@@ -237,9 +248,9 @@ const MCP: [Key; 11] = [
     ),
 ];
 
-/// Every key: retake's own, those of the MCP server, those of agents.
+/// Every key: retake's own, those of the sandbox, of the MCP server, of agents.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    OWN.iter().chain(&MCP).chain(&agent_keys::KEYS)
+    OWN.iter().chain(&sandbox_keys::KEYS).chain(&MCP).chain(&agent_keys::KEYS)
 }
 
 /// Why there is no such key, as far as that can be told.

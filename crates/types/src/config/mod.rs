@@ -6,6 +6,7 @@
 
 mod agent_keys;
 mod keys;
+mod sandbox_keys;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use agent_keys::{agent_key, agent_keys};
 pub use keys::{
     Key, KeyKind, UnknownKey, commented_defaults, find, is_group, keys, misspelled_section,
 };
+pub use sandbox_keys::{SandboxConfig, SandboxedCommand};
 
 /// `execution`: how commands run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +73,19 @@ pub struct SlurmConfig {
     pub pack: u64,
 }
 
+/// `mcp.policy.preset`: rules that hold besides those of the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyPreset {
+    None,
+    /// Nothing that is hard to undo: history that others have, whole trees, downloaded scripts.
+    Careful,
+}
+
 /// `mcp.policy`: what clients of the MCP server may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
+    /// Rules that are ready to start from.
+    pub preset: PolicyPreset,
     pub allow: Vec<String>,
     pub deny: Vec<String>,
     pub directories: Vec<String>,

@@ -165,6 +165,9 @@ pub struct CrashFinding {
     /// The crash comes during recovery, whose operations are not those of the program.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recovery: bool,
+    /// The test was stopped before the cause was found.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unexplained: bool,
 }
 
 #[cfg(test)]

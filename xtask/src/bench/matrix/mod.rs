@@ -25,7 +25,11 @@ use crate::bench::median;
 use crate::bench::record::outcome;
 use crate::page::Page;
 
-const ROUNDS: usize = 9;
+/// Fewer to try it out, with `RETAKE_BENCH_ROUNDS`.
+fn rounds() -> usize {
+    std::env::var("RETAKE_BENCH_ROUNDS").ok().and_then(|count| count.parse().ok()).unwrap_or(9)
+}
+
 const CELLS: usize = 1000;
 
 pub(crate) fn run() -> Result<(), String> {
@@ -115,8 +119,9 @@ fn cells(page: &mut Page) -> Result<(), String> {
         ("hyperfine -N", hyperfine.map(str::to_owned).to_vec()),
     ];
     let mut costs: Vec<Vec<Option<(f64, f64)>>> = vec![Vec::new(); variants.len()];
-    for round in 0..ROUNDS {
-        eprint!("\rcells: round {} of {ROUNDS}", round + 1);
+    let rounds = rounds();
+    for round in 0..rounds {
+        eprint!("\rcells: round {} of {rounds}", round + 1);
         // What comes first is another one each time.
         for place in (0..variants.len()).map(|at| (at + round) % variants.len()) {
             renew_project(&project)?;
@@ -131,7 +136,8 @@ fn cells(page: &mut Page) -> Result<(), String> {
         .map(|((name, _), ours)| {
             let known: Vec<(f64, f64)> = ours.iter().flatten().copied().collect();
             if known.is_empty() {
-                return vec![(*name).into(), "did not run".into()];
+                let none = String::new;
+                return vec![(*name).into(), "did not run".into(), none(), none(), none()];
             }
             let both = ours.iter().zip(&costs[0]).filter_map(|(ours, base)| ours.zip(*base));
             let of = |pick: fn(&(f64, f64)) -> f64| {
@@ -184,7 +190,7 @@ fn planning(page: &mut Page) -> Result<(), String> {
     );
     let config = Config::read(Path::new("matrix.yml"), &config).map_err(text)?;
     let mut walls = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let start = Instant::now();
         let matrix = Matrix::of(&config);
         let keys = Identity::new(&config.command.text(), &config.env).keys(&matrix);
@@ -222,7 +228,7 @@ fn statistics(page: &mut Page) -> Result<(), String> {
         .collect();
     let pairs = baselines(&matrix);
     let (mut compared, mut explained) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let start = Instant::now();
         let criteria = Criteria { comparisons: pairs.len(), ..Criteria::default() };
         for &(a, b) in &pairs {

@@ -20,7 +20,7 @@ const ROW: Duration = Duration::from_secs(75);
 const MOST_TRIALS: usize = 60;
 /// What retake is asked to decide, and how long it may take.
 const MARGIN: &str = "1%";
-const BUDGET: &str = "6s";
+const BUDGET: &str = "3s";
 
 /// What came of the trials of one tool.
 #[derive(Default)]
@@ -51,12 +51,19 @@ impl Tally {
         self.runs.push(runs);
     }
 
-    fn row(&self, condition: &str, ratio: f64, tool: &str) -> Vec<String> {
+    fn add_all(&mut self, other: &Self) {
+        self.right += other.right;
+        self.none += other.none;
+        self.wrong += other.wrong;
+        self.runs.extend(&other.runs);
+    }
+
+    fn row(&self, condition: &str, ratio: &str, tool: &str) -> Vec<String> {
         let trials = self.right + self.none + self.wrong;
         let bound = 100.0 * upper_bound(self.wrong, trials);
         vec![
             condition.to_owned(),
-            format!("{ratio:.2}"),
+            ratio.to_owned(),
             tool.to_owned(),
             trials.to_string(),
             self.right.to_string(),
@@ -204,6 +211,8 @@ pub(super) fn run(page: &mut Page) -> Result<(), String> {
     let retake = own.with_file_name("retake");
     let directory = TemporaryDirectory::new("verdicts")?;
     let has_hyperfine = Command::new("hyperfine").arg("--version").output().is_ok();
+    let mut all = vec![("retake", Tally::default())];
+    all.extend(has_hyperfine.then(|| ("hyperfine", Tally::default())));
     let mut rows = Vec::new();
     for condition in ["quiet", "noisy neighbour"] {
         for ratio in RATIOS {
@@ -233,12 +242,13 @@ pub(super) fn run(page: &mut Page) -> Result<(), String> {
                     theirs.add(ratio, verdict, runs as f64);
                 }
             }
-            rows.push(ours.row(condition, ratio, "retake"));
-            if has_hyperfine {
-                rows.push(theirs.row(condition, ratio, "hyperfine"));
+            for ((tool, all), tally) in all.iter_mut().zip([ours, theirs]) {
+                rows.push(tally.row(condition, &format!("{ratio:.2}"), tool));
+                all.add_all(&tally);
             }
         }
     }
+    rows.extend(all.iter().map(|(tool, tally)| tally.row("all", "", tool)));
     let head = ["machine", "ratio", "", "trials", "right", "no verdict", "wrong", "runs of each"];
     page.table(&head, &rows);
     Ok(())

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::description::{OperationKind, OperationShape};
+use super::failure_kind::FailureKind;
 use super::minimise::{Loss, Minimiser};
 use super::sentence::SmallestLoss;
 use super::{Explainer, Finding};
@@ -25,6 +26,8 @@ pub(super) struct Cause {
     pub(super) torn: bool,
     /// For a state that lost nothing: the operation before the crash and the one after.
     pub(super) between: Option<(OperationShape, OperationShape)>,
+    /// How the check fails, where that is known.
+    pub(super) kind: Option<FailureKind>,
 }
 
 impl Cause {
@@ -36,6 +39,17 @@ impl Cause {
             && self.half == other.half
             && self.torn == other.torn
             && self.between == other.between
+            && self.fails_like(other)
+    }
+}
+
+impl Cause {
+    /// The words of a check differ with what it misses; how it ends does not.
+    fn fails_like(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (Some(one), Some(other)) => one.outcome == other.outcome,
+            _ => true,
+        }
     }
 }
 
@@ -43,7 +57,7 @@ impl Explainer<'_> {
     /// The cause at work in a loss, with the smallest loss that still fails.
     pub(super) fn explain(
         &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
         loss: &Loss,
     ) -> Cause {
         let (smallest, torn) = minimiser.smallest(loss);
@@ -63,9 +77,10 @@ impl Explainer<'_> {
         if survivor.is_none() && torn.is_none() && !promised && main > 0 {
             let before = Point { operation: main - 1, during: false };
             let there = replay_until(self.recording, self.model, &self.volatile, before);
+            let there = there.filter(|_| !self.inside_looks.contains(&before.operation));
             if there.is_some_and(|there| minimiser.moment_fails(&there, before)) {
                 minimiser.acks = acks;
-                return self.nothing_lost(before);
+                return self.nothing_lost(before, minimiser.wanted.clone());
             }
         }
         let state = self.promises.state(
@@ -115,13 +130,14 @@ impl Explainer<'_> {
             half: survivor.is_some() && later.is_none(),
             torn: torn.is_some(),
             between: None,
+            kind: minimiser.wanted.clone(),
         }
     }
 
     /// What fails without the promises made since is not about promises, even where there are some.
     fn without_promises(
         &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
         key: &StateKey,
         smallest: &[MicroOpId],
         torn: Option<(Part, Torn)>,
@@ -138,7 +154,7 @@ impl Explainer<'_> {
     /// half of it survived.
     fn survivor(
         &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> bool>,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
         smallest: &[MicroOpId],
     ) -> Option<u32> {
         let replay = minimiser.replay;
@@ -176,7 +192,10 @@ impl Explainer<'_> {
                     let description = self.descriptions.description(*number);
                     durable
                         && description.is_some_and(|description| {
-                            !matches!(description.kind, OperationKind::Other | OperationKind::Sync)
+                            !matches!(
+                                description.kind,
+                                OperationKind::Other | OperationKind::Close | OperationKind::Sync
+                            )
                         })
                 })
             };
@@ -199,7 +218,7 @@ impl Explainer<'_> {
     }
 
     /// The cause of a state that fails although nothing is lost.
-    pub(super) fn nothing_lost(&self, point: Point) -> Cause {
+    pub(super) fn nothing_lost(&self, point: Point, kind: Option<FailureKind>) -> Cause {
         let number = point.operation;
         let mut sentence = self.descriptions.of_moment(number);
         if let Some(label) = self.promises.label(point) {
@@ -226,6 +245,7 @@ impl Explainer<'_> {
             promised: false,
             torn: false,
             between: Some((self.descriptions.shape(number), self.descriptions.shape(number + 1))),
+            kind,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use crate::model::explain::name_roles::NameRoles;
 use crate::model::path_text::quoted_path;
 use crate::model::replay::operations;
 use crate::model::tree::Tree;
@@ -34,6 +35,15 @@ pub(crate) enum OperationKind {
     Remove,
     Exchange,
     Truncate,
+    /// A truncation that makes a file longer.
+    Grow,
+    /// `fallocate`.
+    Allocate,
+    /// A hole, or zeros.
+    Zero,
+    Mode,
+    Attribute,
+    Close,
     /// Without a node it is of everything.
     Sync,
     Other,
@@ -56,11 +66,23 @@ impl OperationDescription {
                 format!("the exchange of {path} and {}", quoted_path(to))
             }
             (OperationKind::Truncate, _, _) => format!("the truncation of {path}"),
+            (OperationKind::Grow, _, Some((_, to))) => {
+                format!("the growth of {path} to {to} bytes")
+            }
+            (OperationKind::Allocate, _, Some((from, to))) => {
+                format!("the space for bytes {from}–{to} of {path}")
+            }
+            (OperationKind::Zero, _, Some((from, to))) => {
+                format!("the zeros in bytes {from}–{to} of {path}")
+            }
+            (OperationKind::Mode, _, _) => format!("the mode of {path}"),
+            (OperationKind::Attribute, _, _) => format!("an attribute of {path}"),
+            (OperationKind::Close, _, _) => format!("the close of {path}"),
             (OperationKind::Sync, _, _) if self.node.is_none() => {
                 "the sync of everything".to_owned()
             }
             (OperationKind::Sync, _, _) => format!("the sync of {path}"),
-            _ => format!("a change of {path}"),
+            _ => format!("the writeback of {path}"),
         }
     }
 
@@ -148,13 +170,13 @@ fn describe_all(recording: &Recording) -> Vec<(OperationDescription, String)> {
             description.path = name.unwrap_or_else(|| "(removed file)".into());
         }
     }
+    let roles = NameRoles::new(&descriptions);
     let shapes = descriptions.into_iter().map(|description| {
-        let kind = if description.kind == OperationKind::Sync {
-            OperationKind::Other
-        } else {
-            description.kind
+        let kind = match description.kind {
+            OperationKind::Sync | OperationKind::Close => OperationKind::Other,
+            kind => kind,
         };
-        let shape = format!("{kind:?} {}", shape(&description));
+        let shape = format!("{kind:?} {}", roles.shape(&description));
         (description, shape)
     });
     shapes.collect()
@@ -223,22 +245,40 @@ fn describe(tree: &Tree, action: &Action) -> OperationDescription {
             description.directory = tree.path(second_entry.directory);
             description.holder = Some(second_entry.directory);
         }
-        Action::Truncate { node, .. } => {
+        Action::Truncate { node, size } => {
+            let old = tree.file(*node).map_or(0, |file| file.size());
             description.kind = OperationKind::Truncate;
+            if *size > old {
+                description.kind = OperationKind::Grow;
+                description.range = Some((old, *size));
+            }
             description.node = Some(*node);
             description.path = path_of(node);
         }
-        Action::Allocate { node, .. }
-        | Action::Zero { node, .. }
-        | Action::Mode { node, .. }
-        | Action::Attribute { node, .. }
-        | Action::SyncPart { node, .. }
-        | Action::SyncRange { node, .. }
-        | Action::Close { node } => {
+        Action::Allocate { node, offset, length, .. }
+        | Action::Zero { node, offset, length, .. } => {
+            description.kind = match action {
+                Action::Allocate { .. } => OperationKind::Allocate,
+                _ => OperationKind::Zero,
+            };
+            description.range = Some((*offset, offset.saturating_add(*length)));
             description.node = Some(*node);
             description.path = path_of(node);
         }
-        Action::Sync { node, .. } => {
+        Action::Mode { node, .. } | Action::Attribute { node, .. } | Action::Close { node } => {
+            description.kind = match action {
+                Action::Mode { .. } => OperationKind::Mode,
+                Action::Attribute { .. } => OperationKind::Attribute,
+                _ => OperationKind::Close,
+            };
+            description.node = Some(*node);
+            description.path = path_of(node);
+        }
+        Action::SyncRange { node, .. } => {
+            description.node = Some(*node);
+            description.path = path_of(node);
+        }
+        Action::Sync { node, .. } | Action::SyncPart { node, .. } => {
             description.kind = OperationKind::Sync;
             description.node = Some(*node);
             description.path = path_of(node);
@@ -246,23 +286,4 @@ fn describe(tree: &Tree, action: &Action) -> OperationDescription {
         Action::SyncAll => description.kind = OperationKind::Sync,
     }
     description
-}
-
-/// The names without their numbers: `segment-17.log` is written by the code that writes
-/// `segment-18.log`.
-fn shape(description: &OperationDescription) -> String {
-    let mut text = description.path.to_string_lossy().into_owned();
-    if let Some(to) = &description.to {
-        text.push('>');
-        text.push_str(&to.to_string_lossy());
-    }
-    let mut shape = String::with_capacity(text.len());
-    for c in text.chars() {
-        if !c.is_ascii_digit() {
-            shape.push(c);
-        } else if !shape.ends_with('#') {
-            shape.push('#');
-        }
-    }
-    shape
 }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::model::explain::failure_kind::FailureKind;
 use crate::model::explore::state_class::StateClass;
 use crate::model::explore::{CrashState, Promises};
 use crate::model::micro_op::{MicroOpId, Part, Torn};
@@ -68,16 +69,19 @@ pub(super) struct Minimiser<'a, F> {
     /// Only what passes with so few is of interest.
     passes_with: Option<usize>,
     /// By state and promises.
-    known: HashMap<(u128, usize), bool>,
+    known: HashMap<(u128, usize), Option<FailureKind>>,
+    /// Only what fails in this way counts; without it, what fails in any.
+    pub(super) wanted: Option<FailureKind>,
     left: usize,
     fails: &'a mut F,
 }
 
-impl<'a, F: FnMut(&CrashState) -> bool> Minimiser<'a, F> {
+impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
     pub(super) fn new(
         promises: &'a Promises,
         replay: &'a Replay,
         (point, acks): (Point, usize),
+        wanted: Option<FailureKind>,
         fails: &'a mut F,
     ) -> Self {
         Self {
@@ -87,6 +91,7 @@ impl<'a, F: FnMut(&CrashState) -> bool> Minimiser<'a, F> {
             acks,
             passes_with: None,
             known: HashMap::new(),
+            wanted,
             left: CHECKS,
             fails,
         }
@@ -100,7 +105,7 @@ impl<'a, F: FnMut(&CrashState) -> bool> Minimiser<'a, F> {
         }
         let parts: Vec<MicroOpId> = loss.parts.iter().copied().collect();
         let key = self.key(&parts, loss.torn);
-        self.passes_with = (!self.asked(self.replay, &key, fewer)).then_some(fewer);
+        self.passes_with = (!self.is_wanted(self.replay, &key, fewer)).then_some(fewer);
     }
 
     pub(super) fn promises_also(&mut self) {
@@ -110,29 +115,40 @@ impl<'a, F: FnMut(&CrashState) -> bool> Minimiser<'a, F> {
     pub(super) fn fails(&mut self, key: &StateKey) -> bool {
         let (replay, acks) = (self.replay, self.acks);
         let fewer = self.passes_with.filter(|fewer| *fewer < acks);
-        self.asked(replay, key, acks) && fewer.is_none_or(|fewer| !self.asked(replay, key, fewer))
+        self.is_wanted(replay, key, acks)
+            && fewer.is_none_or(|fewer| !self.is_wanted(replay, key, fewer))
     }
 
     /// Whether it fails at another point with nothing lost.
     pub(super) fn moment_fails(&mut self, replay: &Replay, point: Point) -> bool {
         let key = StateKey { point, kept: Kept::Everything, torn: None };
-        self.asked(replay, &key, self.acks)
+        self.is_wanted(replay, &key, self.acks)
     }
 
-    fn asked(&mut self, replay: &Replay, key: &StateKey, acks: usize) -> bool {
+    /// How a state fails, in whatever way.
+    pub(super) fn kind(&mut self, key: &StateKey) -> Option<FailureKind> {
+        self.asked(self.replay, key, self.acks)
+    }
+
+    fn is_wanted(&mut self, replay: &Replay, key: &StateKey, acks: usize) -> bool {
+        let kind = self.asked(replay, key, acks);
+        kind.is_some() && (self.wanted.is_none() || kind == self.wanted)
+    }
+
+    fn asked(&mut self, replay: &Replay, key: &StateKey, acks: usize) -> Option<FailureKind> {
         let tree = replay.build(key);
         let asked = (tree.digest(), acks);
         if let Some(known) = self.known.get(&asked) {
-            return *known;
+            return known.clone();
         }
         // Without checks left nothing is taken to fail, so that what is known to fail stays.
         if self.left == 0 {
-            return false;
+            return None;
         }
         self.left -= 1;
         let state = self.promises.state(replay, key.clone(), StateClass::DropOne, tree);
         let fails = (self.fails)(&CrashState { acks, ..state });
-        self.known.insert(asked, fails);
+        self.known.insert(asked, fails.clone());
         fails
     }
 

@@ -22,14 +22,18 @@ use crate::model::explore::{
 };
 use crate::model::micro_op::{Effect, MicroOpId, Part, Torn};
 use crate::model::profile::Model;
-use crate::model::replay::{Point, Replay, operations};
+use crate::model::replay::{Point, Replay, inside_looks, operations};
 use crate::model::state_key::{Kept, StateKey};
 use crate::operation::{Action, Node, Recording};
 
 mod cause;
 mod description;
+mod failure_kind;
 mod minimise;
+mod name_roles;
 mod sentence;
+
+pub use failure_kind::FailureKind;
 
 /// One cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +54,8 @@ pub struct Explainer<'a> {
     recording: &'a Recording,
     model: Model,
     volatile: HashSet<Node>,
+    /// Where no crash comes with everything there.
+    inside_looks: HashSet<u32>,
     promises: Arc<Promises>,
     descriptions: OperationDescriptions,
     /// By operation from 0: whether it changes anything by itself.
@@ -66,10 +72,14 @@ pub struct Explainer<'a> {
 struct StatePattern {
     /// And whether something was acknowledged since.
     lost: BTreeSet<(OperationShape, bool)>,
+    /// Those of which a part survives.
+    half: BTreeSet<OperationShape>,
     /// After the first that is lost.
     kept: BTreeSet<OperationShape>,
     torn: Option<(OperationShape, bool)>,
     between: Option<(OperationShape, OperationShape)>,
+    /// How the check fails, where that is known.
+    kind: Option<FailureKind>,
 }
 
 /// Patterns beyond this many are taken to have the causes that they contain: a program whose files
@@ -84,6 +94,8 @@ struct Occurrence {
     point: Point,
     acks: usize,
     loss: Loss,
+    /// How the check fails there, where that is known.
+    kind: Option<FailureKind>,
 }
 
 impl<'a> Explainer<'a> {
@@ -106,6 +118,7 @@ impl<'a> Explainer<'a> {
             recording,
             model,
             volatile: volatile(recording, options)?,
+            inside_looks: inside_looks(recording),
             promises: Arc::new(Promises::new(recording)),
             descriptions: OperationDescriptions::new(recording),
             acts: operations(recording).map(|(_, one)| !silent(&one.action)).collect(),
@@ -121,18 +134,19 @@ impl<'a> Explainer<'a> {
         Self { descriptions: self.descriptions.of_recovery(), ..self }
     }
 
-    /// Takes a failing state in. `fails` checks a state again and says whether it fails too. Gives
-    /// the id of a finding it belongs to.
+    /// Takes a failing state in, with how it fails where that is known. `fails` checks a state again
+    /// and says how it fails, if it does. Gives the id of a finding it belongs to.
     pub fn add(
         &mut self,
         state: &CrashState,
-        mut fails: impl FnMut(&CrashState) -> bool,
+        kind: Option<FailureKind>,
+        mut fails: impl FnMut(&CrashState) -> Option<FailureKind>,
     ) -> String {
-        let pattern = self.pattern(state);
+        let pattern = self.pattern(state, kind.clone());
         let ids = match self.seen.get(&pattern) {
             Some(ids) => ids.clone(),
             None => {
-                let ids = self.examine(state, &mut fails);
+                let ids = self.examine(state, kind, &mut fails);
                 self.seen.insert(pattern, ids.clone());
                 ids
             }
@@ -143,11 +157,31 @@ impl<'a> Explainer<'a> {
         ids.into_iter().next().unwrap_or_default()
     }
 
+    /// A state whose cause is not looked for: what it loses, and that the check fails.
+    pub fn unexplained(&self, state: &CrashState) -> Finding {
+        let descriptions =
+            state.lost.iter().filter_map(|number| self.descriptions.description(*number));
+        let mut files: Vec<PathBuf> = descriptions
+            .flat_map(|one| std::iter::once(one.path.clone()).chain(one.to.clone()))
+            .collect();
+        files.sort();
+        files.dedup();
+        let point = state.key.point;
+        Finding {
+            id: String::new(),
+            sentence: self.descriptions.of_unexplained(point.operation, &state.lost),
+            files,
+            lost_operations: state.lost.clone(),
+            states: 1,
+            key: state.key.clone(),
+        }
+    }
+
     pub fn findings(&self) -> Vec<Finding> {
         self.causes.iter().map(|cause| cause.finding.clone()).collect()
     }
 
-    fn pattern(&self, state: &CrashState) -> StatePattern {
+    fn pattern(&self, state: &CrashState, kind: Option<FailureKind>) -> StatePattern {
         let shape = |number: u32| self.descriptions.shape(number);
         let point = state.key.point.operation;
         let lost =
@@ -160,12 +194,14 @@ impl<'a> Explainer<'a> {
             .map(shape);
         StatePattern {
             lost: lost.collect(),
+            half: state.half.iter().map(|number| shape(*number)).collect(),
             kept: kept.collect(),
             torn: state
                 .key
                 .torn
                 .map(|(part, torn)| (shape(part.operation), matches!(torn, Torn::Head(_)))),
             between: state.lost.is_empty().then(|| (shape(point), shape(point + 1))),
+            kind,
         }
     }
 
@@ -179,17 +215,18 @@ impl<'a> Explainer<'a> {
     fn examine(
         &mut self,
         state: &CrashState,
-        fails: &mut impl FnMut(&CrashState) -> bool,
+        kind: Option<FailureKind>,
+        fails: &mut impl FnMut(&CrashState) -> Option<FailureKind>,
     ) -> Vec<String> {
         let point = state.key.point;
         let replay = replay_until(self.recording, self.model, &self.volatile, point);
         let Some(replay) = replay.filter(|_| state.key.kept != Kept::Everything) else {
-            return vec![self.insert(self.nothing_lost(point))];
+            return vec![self.insert(self.nothing_lost(point, kind))];
         };
         let loss = Loss::of(&replay, &state.key);
-        let last = Occurrence { replay, point, acks: state.acks, loss };
+        let last = Occurrence { replay, point, acks: state.acks, loss, kind };
         if self.seen.len() >= PATTERNS
-            && let Some(cause) = self.contained(&last, &last.loss)
+            && let Some(cause) = self.contained(&last, &last.loss, None)
         {
             return vec![cause.finding.id.clone()];
         }
@@ -197,16 +234,16 @@ impl<'a> Explainer<'a> {
         if let Some(first) = self.first(&last, &state.key, fails) {
             ids = match self.causes(&first, fails) {
                 Some(ids) => ids,
-                None => vec![self.insert(self.nothing_lost(first.point))],
+                None => vec![self.insert(self.nothing_lost(first.point, first.kind.clone()))],
             };
-            // With as many promises it fails for the same reasons.
-            if first.acks == last.acks {
+            // With as many promises it fails for the same reasons, and so it does in the same way.
+            if first.acks == last.acks || (last.kind.is_some() && first.kind == last.kind) {
                 return ids;
             }
         }
         match self.causes(&last, fails) {
             Some(more) => ids.extend(more),
-            None => ids.push(self.insert(self.nothing_lost(point))),
+            None => ids.push(self.insert(self.nothing_lost(point, last.kind.clone()))),
         }
         ids.sort();
         ids.dedup();
@@ -219,7 +256,7 @@ impl<'a> Explainer<'a> {
         &self,
         last: &Occurrence,
         key: &StateKey,
-        fails: &mut impl FnMut(&CrashState) -> bool,
+        fails: &mut impl FnMut(&CrashState) -> Option<FailureKind>,
     ) -> Option<Occurrence> {
         let lost = last.loss.operations(&last.replay);
         let micro_ops = last.replay.pending.micro_ops.iter();
@@ -253,14 +290,13 @@ impl<'a> Explainer<'a> {
             let parts = parts.filter(|part| gone.contains(part)).collect();
             let key = StateKey { point, kept: Kept::AllBut(parts), torn: key.torn };
             let loss = Loss::of(&replay, &key);
-            let one = Occurrence { replay, point, acks, loss };
+            let one = Occurrence { replay, point, acks, loss, kind: None };
             // What became durable in between could have changed it.
-            let same = one.replay.build(&key).digest() == tree;
-            let failing = same && {
-                let mut minimiser = one.minimiser(&self.promises, fails);
-                minimiser.fails(&key)
-            };
-            failing.then_some(one)
+            if one.replay.build(&key).digest() != tree {
+                return None;
+            }
+            let kind = one.minimiser(&self.promises, fails).kind(&key)?;
+            Some(Occurrence { kind: Some(kind), ..one })
         };
         if let Some(first) = at(moments[0]) {
             return Some(first);
@@ -282,17 +318,18 @@ impl<'a> Explainer<'a> {
     fn causes(
         &mut self,
         here: &Occurrence,
-        fails: &mut impl FnMut(&CrashState) -> bool,
+        fails: &mut impl FnMut(&CrashState) -> Option<FailureKind>,
     ) -> Option<Vec<String>> {
         let promises = Arc::clone(&self.promises);
         let mut minimiser = here.minimiser(&promises, fails);
-        if minimiser.whole_fails() {
+        let inside = self.inside_looks.contains(&here.point.operation);
+        if !inside && minimiser.whole_fails() {
             return None;
         }
         let mut ids = Vec::new();
         let mut loss = here.loss.clone();
         loop {
-            let (id, lost) = match self.contained(here, &loss) {
+            let (id, lost) = match self.contained(here, &loss, minimiser.wanted.as_ref()) {
                 Some(cause) => (cause.finding.id.clone(), cause.lost.clone()),
                 None => {
                     minimiser.promises_only(self.quiet(here, &loss), &loss);
@@ -307,9 +344,13 @@ impl<'a> Explainer<'a> {
                 lost.contains(&self.descriptions.shape(operation))
             });
             let parts: Vec<MicroOpId> = rest.parts.iter().copied().collect();
-            if rest == loss || rest.is_nothing() || !minimiser.fails_without(&parts, rest.torn) {
+            if rest == loss || rest.is_nothing() {
                 return Some(ids);
             }
+            let key = minimiser.key(&parts, rest.torn);
+            // What is left may fail in another way.
+            let Some(kind) = minimiser.kind(&key) else { return Some(ids) };
+            minimiser.wanted = minimiser.wanted.is_some().then_some(kind);
             loss = rest;
         }
     }
@@ -320,8 +361,13 @@ impl<'a> Explainer<'a> {
         self.promises.before(first.unwrap_or(0)).min(here.acks)
     }
 
-    /// A known cause that may be at work in a loss.
-    fn contained(&self, here: &Occurrence, loss: &Loss) -> Option<&Cause> {
+    /// A known cause that may be at work in a loss that fails in this way.
+    fn contained(
+        &self,
+        here: &Occurrence,
+        loss: &Loss,
+        kind: Option<&FailureKind>,
+    ) -> Option<&Cause> {
         let operations = loss.operations(&here.replay);
         let lost: BTreeSet<OperationShape> =
             operations.iter().map(|number| self.descriptions.shape(*number)).collect();
@@ -348,6 +394,7 @@ impl<'a> Explainer<'a> {
             .collect();
         self.causes.iter().find(|cause| {
             !cause.lost.is_empty()
+                && (kind.is_none() || cause.kind.is_none() || cause.kind.as_ref() == kind)
                 && (!cause.half || !cause.lost.is_disjoint(&half))
                 && cause.lost.is_subset(&lost)
                 && cause.survivor.is_none_or(|survivor| kept.contains(&survivor))
@@ -389,12 +436,13 @@ impl<'a> Explainer<'a> {
 }
 
 impl Occurrence {
-    fn minimiser<'a, F: FnMut(&CrashState) -> bool>(
+    fn minimiser<'a, F: FnMut(&CrashState) -> Option<FailureKind>>(
         &'a self,
         promises: &'a Promises,
         fails: &'a mut F,
     ) -> Minimiser<'a, F> {
-        Minimiser::new(promises, &self.replay, (self.point, self.acks), fails)
+        let moment = (self.point, self.acks);
+        Minimiser::new(promises, &self.replay, moment, self.kind.clone(), fails)
     }
 }
 

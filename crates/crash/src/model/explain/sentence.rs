@@ -72,7 +72,10 @@ impl OperationDescriptions {
             .collect();
         let others = match others[..] {
             [] => String::new(),
-            [one] => format!(" and {}", self.op(one)),
+            [one] => match self.description(one) {
+                Some(other) => format!(" and {} ({})", other.noun(), self.op(one)),
+                None => format!(" and {}", self.op(one)),
+            },
             _ => format!(" and {}", count(others.len() as u64, "more operation")),
         };
         let target = match (&description.directory, description.is_name()) {
@@ -87,7 +90,8 @@ impl OperationDescriptions {
                     OperationKind::Link => "link",
                     _ => "name",
                 };
-                let bytes = match description.range {
+                let written = description.kind == OperationKind::Write;
+                let bytes = match description.range.filter(|_| written) {
                     Some((from, to)) => format!("its bytes {from}–{to}{others} do not"),
                     None => format!("{what}{others} does not"),
                 };
@@ -158,6 +162,21 @@ impl OperationDescriptions {
             self.op(number),
             lost.0,
             lost.1
+        )
+    }
+
+    /// A state that fails for a reason that nobody looked for.
+    pub(super) fn of_unexplained(&self, operation: u32, lost: &[u32]) -> String {
+        let main = lost.iter().find_map(|number| Some((*number, self.description(*number)?)));
+        let Some((number, description)) = main else { return self.of_moment(operation) };
+        let others = match lost.len() as u64 - 1 {
+            0 => String::new(),
+            more => format!(" and {}", count(more, "more operation")),
+        };
+        format!(
+            "the check fails without {} ({}){others}; the cause was not looked for",
+            description.noun(),
+            self.op(number)
         )
     }
 

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 use crate::glob::Glob;
 use crate::model::explore::state_class::{SECTOR, StateClass, Survivors, WINDOW, Window};
-use crate::model::micro_op::dir_entries;
+use crate::model::micro_op::{Part, dir_entries};
 use crate::model::path_text::quoted_path;
 use crate::model::profile::Model;
-use crate::model::replay::{Point, Replay, operations, steps};
+use crate::model::replay::{Point, Replay, inside_looks, operations, steps};
 use crate::model::state_key::{Kept, StateKey};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Recording, WriteSync};
@@ -35,6 +35,8 @@ pub struct CrashState {
     pub label: Option<String>,
     /// The operations that are lost in whole or in part, in order.
     pub lost: Vec<u32>,
+    /// Those of them of which a part that was not durable survives.
+    pub half: Vec<u32>,
     pub tree: Tree,
 }
 
@@ -103,7 +105,7 @@ impl fmt::Display for Coverage {
         )?;
         for (at, class) in self.classes.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{} {}", class.name(), self.distinct[*class as usize])?;
+            write!(f, "{comma}{} with {}", self.distinct[*class as usize], class.name())?;
         }
         f.write_str(")")?;
         if self.classes.contains(&StateClass::Torn) {
@@ -138,6 +140,8 @@ pub struct CrashStates<'a> {
     model: Model,
     options: ExploreOptions,
     volatile: HashSet<Node>,
+    /// See [`inside_looks`].
+    inside_looks: HashSet<u32>,
     promises: Promises,
     coverage: Coverage,
     /// By digest: where it is checked.
@@ -175,6 +179,7 @@ impl<'a> CrashStates<'a> {
             recording,
             model,
             volatile,
+            inside_looks: inside_looks(recording),
             promises: Promises::new(recording),
             coverage: Coverage::default(),
             chosen: HashMap::new(),
@@ -235,6 +240,11 @@ impl<'a> CrashStates<'a> {
         class: StateClass,
         point: Point,
     ) -> (Vec<Survivors>, usize) {
+        // What is left of a look that is not over is left of the whole look, too. Only tears are
+        // those of one store.
+        if self.inside_looks.contains(&point.operation) && class != StateClass::Torn {
+            return (Vec::new(), 0);
+        }
         let mut choices = window.choices(class, self.options.near, point);
         let limit = self.options.pairs;
         if class != StateClass::Pair || choices.len() <= limit {
@@ -407,26 +417,26 @@ impl Promises {
         tree: Tree,
     ) -> CrashState {
         let said = said(key.point);
-        let mut lost: Vec<u32> = replay
-            .pending
-            .micro_ops
-            .iter()
-            .map(|micro_op| micro_op.part)
-            .filter(|part| match &key.kept {
-                _ if key.torn.is_some_and(|(torn, _)| torn == *part) => true,
-                Kept::Everything => false,
-                Kept::AllBut(parts) => parts.binary_search(part).is_ok(),
-                Kept::Only(parts) => parts.binary_search(part).is_err(),
-            })
-            .map(|part| part.operation)
-            .collect();
+        let is_lost = |part: &Part| match &key.kept {
+            _ if key.torn.is_some_and(|(torn, _)| torn == *part) => true,
+            Kept::Everything => false,
+            Kept::AllBut(parts) => parts.binary_search(part).is_ok(),
+            Kept::Only(parts) => parts.binary_search(part).is_err(),
+        };
+        let parts = replay.pending.micro_ops.iter().map(|micro_op| micro_op.part);
+        let (gone, kept): (Vec<Part>, Vec<Part>) = parts.partition(is_lost);
+        let mut lost: Vec<u32> = gone.iter().map(|part| part.operation).collect();
         lost.dedup();
+        let mut half: Vec<u32> = kept.iter().map(|part| part.operation).collect();
+        half.dedup();
+        half.retain(|number| lost.binary_search(number).is_ok());
         CrashState {
             acks: self.acks.get(said).copied().unwrap_or(0),
             label: self.labels.get(said).cloned().flatten(),
             key,
             class,
             lost,
+            half,
             tree,
         }
     }
@@ -452,8 +462,13 @@ impl fmt::Display for BadGlob {
 
 impl std::error::Error for BadGlob {}
 
-/// Files named volatile, and files that are written through a mapping and never synced: nobody who
-/// writes those counts on them, and their pages would be most of what can be lost.
+/// A file that is mapped and never synced may be written back in any part, page by page, if there are
+/// no more stores than this to it; with more of them it is lost whole, because its pages would be most
+/// of what can be lost.
+const MAPPED_STORES: usize = 256;
+
+/// Files named volatile, and files with many stores through a mapping that are never synced: nobody
+/// who writes those counts on them.
 pub(crate) fn volatile(
     recording: &Recording,
     options: &ExploreOptions,
@@ -464,14 +479,15 @@ pub(crate) fn volatile(
             Glob::parse(pattern).map_err(|reason| BadGlob { pattern: pattern.clone(), reason })?;
         globs.push(glob);
     }
-    let (mut mapped, mut synced, mut named) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut mapped: HashMap<Node, usize> = HashMap::new();
+    let (mut synced, mut named) = (HashSet::new(), HashSet::new());
     let mut synced_all = false;
     let mut tree = Tree::new(&recording.initial);
     for (_, operation) in operations(recording) {
         match &operation.action {
             Action::Write { node, mapped: by_mapping, sync, .. } => {
                 if *by_mapping {
-                    mapped.insert(*node);
+                    *mapped.entry(*node).or_default() += 1;
                 }
                 if *sync != WriteSync::None {
                     synced.insert(*node);
@@ -495,7 +511,8 @@ pub(crate) fn volatile(
         }
     }
     if !synced_all {
-        named.extend(mapped.difference(&synced));
+        let never = mapped.into_iter().filter(|(node, _)| !synced.contains(node));
+        named.extend(never.filter(|(_, stores)| *stores > MAPPED_STORES).map(|(node, _)| node));
     }
     Ok(named)
 }

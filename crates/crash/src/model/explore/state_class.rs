@@ -35,12 +35,12 @@ impl StateClass {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Prefix => "prefix",
-            Self::LoseAll => "lose-all",
-            Self::DropOne => "drop-one",
-            Self::KeepOne => "keep-one",
-            Self::Torn => "torn",
-            Self::Pair => "pairs",
+            Self::Prefix => "nothing lost",
+            Self::LoseAll => "everything lost",
+            Self::DropOne => "one lost",
+            Self::KeepOne => "one kept",
+            Self::Torn => "a torn write",
+            Self::Pair => "two lost",
         }
     }
 }
@@ -158,15 +158,25 @@ impl<'a> Window<'a> {
             let tears = self.replay.tears(*fresh, size.is_some());
             let unit = if tears.pages { PAGE as u64 } else { SECTOR };
             let lost = self.dependents[at];
+            // Or the size comes by itself, before the bytes: then it may be that of what is left.
+            let beside = bits(self.needs[at] & !(1 << at)).filter(|other: &usize| {
+                let part = self.micro_ops[*other].part;
+                part.operation == point.operation
+                    && matches!(self.micro_ops[*other].effect, Effect::Size { .. })
+            });
+            let shorter = beside.last().filter(|_| *fresh && size.is_none());
             for cut in cuts(first.0, last.1, unit) {
-                let torn = |torn| Survivors::Parts {
+                let torn = |lost: u64, torn| Survivors::Parts {
                     older: true,
                     mask: self.all & !lost,
                     torn: Some((at, torn)),
                 };
-                choices.push(torn(Torn::Head(cut)));
+                choices.push(torn(lost, Torn::Head(cut)));
+                if let Some(grown) = shorter {
+                    choices.push(torn(lost | self.dependents[grown], Torn::Head(cut)));
+                }
                 if tears.tail {
-                    choices.push(torn(Torn::Tail(cut)));
+                    choices.push(torn(lost, Torn::Tail(cut)));
                 }
             }
         }

@@ -17,20 +17,45 @@ pub enum Model {
     Kill,
     /// Power loss on ext4 with its default mount options.
     Ext4,
+    /// The same with `dioread_lock`: a commit waits for the bytes of new blocks.
+    Ext4DioreadLock,
+    /// The same with `nodelalloc`: blocks are allocated when they are written.
+    Ext4NoDelayedAllocation,
+    /// The same with `data=journal`: bytes are in the journal, too.
+    Ext4DataJournal,
     /// Power loss on a file system that promises what POSIX promises and no more.
     Posix,
 }
 
 impl Model {
-    pub const ALL: [Self; 3] = [Self::Kill, Self::Ext4, Self::Posix];
+    pub const ALL: [Self; 6] = [
+        Self::Kill,
+        Self::Ext4,
+        Self::Ext4DioreadLock,
+        Self::Ext4NoDelayedAllocation,
+        Self::Ext4DataJournal,
+        Self::Posix,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
             Self::Ext4 => "ext4",
+            Self::Ext4DioreadLock => "ext4:dioread_lock",
+            Self::Ext4NoDelayedAllocation => "ext4:nodelalloc",
+            Self::Ext4DataJournal => "ext4:data=journal",
             Self::Posix => "posix",
         }
     }
+}
+
+/// Which torn states of a write a profile allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tears {
+    /// Only whole pages come and go.
+    pub(crate) pages: bool,
+    /// The end may survive without the beginning.
+    pub(crate) tail: bool,
 }
 
 impl fmt::Display for Model {
@@ -45,7 +70,8 @@ pub struct UnknownModel(pub String);
 
 impl fmt::Display for UnknownModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no model `{}`: it is one of kill, ext4, posix", self.0)
+        let names = Model::ALL.map(Model::name);
+        write!(f, "there is no model `{}`: it is one of {}", self.0, names.join(", "))
     }
 }
 

@@ -161,6 +161,9 @@ mod posix {
 mod ext4 {
     use super::*;
     const EXT4: Model = Model::Ext4;
+    const LOCK: Model = Model::Ext4DioreadLock;
+    const NO_DELAY: Model = Model::Ext4NoDelayedAllocation;
+    const JOURNAL: Model = Model::Ext4DataJournal;
 
     #[test]
     fn fdatasync_of_a_directory_commits_like_fsync() {
@@ -175,17 +178,53 @@ mod ext4 {
     }
 
     #[test]
-    fn new_blocks_come_with_their_bytes() {
+    fn a_new_block_and_its_size_may_come_without_the_bytes() {
         let script = TestScript::default().create("a").write("a", 0, "x");
-        // Never `a=0`: data=ordered writes the bytes before the size is committed.
-        exactly(EXT4, &script, &["", "a=", "a=x"]);
+        exactly(EXT4, &script, &["", "a=", "a=0", "a=x"]);
+        // Never `a=0` with an earlier mount option: the commit waits for the bytes.
+        for model in [LOCK, NO_DELAY, JOURNAL] {
+            exactly(model, &script, &["", "a=", "a=x"]);
+        }
+        let text = "x".repeat(20_000);
+        let script = TestScript::with(&[("a", "")]).write("a", 0, &text);
+        let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [0, 19_999]);
+        assert!(sizes_and_bytes.contains(&(20_000, [0, 0])), "{sizes_and_bytes:?}");
+    }
+
+    #[test]
+    fn growth_in_a_new_block_may_come_without_any_bytes() {
+        let script = TestScript::with(&[("a", "")]).write("a", 0, "x").write("a", 1, "y");
+        exactly(EXT4, &script, &["a=", "a=0", "a=00", "a=x", "a=x0", "a=xy"]);
+        exactly(LOCK, &script, &["a=", "a=x", "a=x0", "a=xy"]);
+    }
+
+    #[test]
+    fn without_delayed_allocation_new_blocks_are_in_the_order_of_the_journal() {
+        let script = TestScript::default().create("t").write("t", 0, "x").rename("t", "a");
+        exactly(NO_DELAY, &script, &["", "t=", "t=x", "a=x"]);
+        let overwritten = TestScript::with(&[("a", "old")]).write("a", 0, "new").create("b");
+        exactly(NO_DELAY, &overwritten, &["a=old", "a=new", "a=old b=", "a=new b="]);
+    }
+
+    #[test]
+    fn bytes_in_the_journal_keep_their_order() {
+        let script = TestScript::with(&[("a", "old"), ("b", "")]).write("a", 0, "new");
+        let script = script.write("b", 0, "x").create("c");
+        exactly(JOURNAL, &script, &["a=old b=", "a=new b=", "a=new b=x", "a=new b=x c="]);
+        exactly(JOURNAL, &script.fsync("b"), &["a=new b=x", "a=new b=x c="]);
+        let text = page('.');
+        let stored = TestScript::with(&[("a", text.as_str()), ("b", "")]).map("a", 0, "x");
+        let stored = stored.create("c");
+        let states = stored.sizes_and_bytes(JOURNAL, "a", [0]);
+        assert_eq!(states, BTreeSet::from([(4096, *b"."), (4096, *b"x")]));
     }
 
     #[test]
     fn allocation_is_delayed_past_later_names() {
         let script = TestScript::default().create("t").write("t", 0, "x").rename("t", "a");
         // The zero-length file: a rename to a fresh name flushes nothing.
-        exactly(EXT4, &script, &["", "t=", "t=x", "a=", "a=x"]);
+        exactly(EXT4, &script, &["", "t=", "t=0", "t=x", "a=", "a=0", "a=x"]);
+        exactly(LOCK, &script, &["", "t=", "t=x", "a=", "a=x"]);
     }
 
     #[test]
@@ -195,10 +234,12 @@ mod ext4 {
     }
 
     #[test]
-    fn replace_via_rename_flushes_the_new_bytes_first() {
+    fn replace_via_rename_allocates_first_and_does_not_wait_for_the_bytes() {
         let script =
             TestScript::with(&[("a", "old")]).create("t").write("t", 0, "new").rename("t", "a");
-        exactly(EXT4, &script, &["a=old", "a=old t=", "a=old t=new", "a=new"]);
+        let old = ["a=old", "a=old t=", "a=old t=new"];
+        exactly(EXT4, &script, &[&old[..], &["a=old t=000", "a=000", "a=new"]].concat());
+        exactly(LOCK, &script, &[&old[..], &["a=new"]].concat());
     }
 
     #[test]
@@ -211,9 +252,12 @@ mod ext4 {
     #[test]
     fn truncate_and_rewrite_is_flushed_at_close() {
         let script = TestScript::with(&[("a", "old")]).truncate("a", 0).write("a", 0, "new");
-        exactly(EXT4, &script, &["a=old", "a=", "a=new"]);
+        exactly(EXT4, &script, &["a=old", "a=", "a=000", "a=new"]);
+        exactly(LOCK, &script, &["a=old", "a=", "a=new"]);
         let script = script.close("a").create("later");
-        exactly(EXT4, &script, &["a=old", "a=", "a=new", "a=new later="]);
+        let zeros = ["a=old", "a=", "a=000", "a=new", "a=000 later=", "a=new later="];
+        exactly(EXT4, &script, &zeros);
+        exactly(LOCK, &script, &["a=old", "a=", "a=new", "a=new later="]);
     }
 
     #[test]
@@ -355,7 +399,23 @@ mod ext4 {
             .truncate("a", 4098);
         let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [4096, 4097]).into_iter();
         let tails: Vec<_> = sizes_and_bytes.filter(|(size, _)| *size == 4098).collect();
-        assert_eq!(tails, [(4098, *b"x\0"), (4098, *b"xy")]);
+        assert!(tails.contains(&(4098, *b"x\0")) && tails.contains(&(4098, *b"xy")), "{tails:?}");
+        // Never what was behind the cut before it.
+        assert!(tails.iter().all(|(_, [_, tail])| *tail != b'x'), "{tails:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_and_grown_before_its_block_exists_may_be_zeros() {
+        let script = TestScript::with(&[("a", "")]).write("a", 0, "abcd").truncate("a", 2);
+        let script = script.truncate("a", 6);
+        for model in [EXT4, LOCK] {
+            some(model, &script, "a=000000");
+            some(model, &script, "a=ab0000");
+        }
+        // The block is there, and what was behind the cut must not show again.
+        let script = TestScript::with(&[("a", "abcd")]).truncate("a", 2).truncate("a", 6);
+        let states = script.states(EXT4);
+        assert!(states.iter().all(|state| !state.ends_with("cd00")), "{states:?}");
     }
 
     #[test]
@@ -384,7 +444,7 @@ mod ext4 {
     #[test]
     fn sync_file_range_is_no_barrier() {
         let script = TestScript::default().create("a").write("a", 0, "x").sync_range("a");
-        exactly(EXT4, &script, &["", "a=", "a=x"]);
+        exactly(EXT4, &script, &["", "a=", "a=0", "a=x"]);
     }
 
     #[test]
@@ -398,8 +458,11 @@ mod ext4 {
         assert!(twice.contains(&(102, [0, 0])), "{twice:?}");
         // A block that was not there comes with its bytes.
         let beyond = TestScript::with(&[("a", "")]).allocate("a", 4096).fsync("a");
-        let beyond = beyond.write("a", 4096, "x").sizes_and_bytes(EXT4, "a", [4096]);
-        assert_eq!(beyond, BTreeSet::from([(4096, [0]), (4097, *b"x")]));
+        let beyond = beyond.write("a", 4096, "x");
+        let states = beyond.sizes_and_bytes(LOCK, "a", [4096]);
+        assert_eq!(states, BTreeSet::from([(4096, [0]), (4097, *b"x")]));
+        let states = beyond.sizes_and_bytes(EXT4, "a", [4096]);
+        assert_eq!(states, BTreeSet::from([(4096, [0]), (4097, [0]), (4097, *b"x")]));
     }
 
     #[test]
@@ -439,7 +502,8 @@ mod ext4 {
         let script = TestScript::with(&[("a", "")]).write("a", 0, "abcd");
         some(EXT4, &script.clone().act(hole(1)), "a=000");
         // Past the end there is nothing to punch.
-        exactly(EXT4, &script.act(hole(4)), &["a=", "a=abcd"]);
+        exactly(EXT4, &script.clone().act(hole(4)), &["a=", "a=0000", "a=abcd"]);
+        exactly(LOCK, &script.act(hole(4)), &["a=", "a=abcd"]);
     }
 
     #[test]

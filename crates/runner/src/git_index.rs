@@ -7,7 +7,7 @@ const LARGEST: u64 = 64 << 20;
 const GITLINK: u32 = 0o160_000;
 
 /// The paths of all gitlinks, at most `most`. `None` for an index that cannot be read.
-pub(super) fn gitlinks(index: &Path, most: usize) -> Option<Vec<PathBuf>> {
+pub fn gitlinks(index: &Path, most: usize) -> Option<Vec<PathBuf>> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let file = crate::regular_file::open(index).ok()?;

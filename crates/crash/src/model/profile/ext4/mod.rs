@@ -1,61 +1,58 @@
-//! ext4 with its default mount options: data=ordered, delayed allocation, `auto_da_alloc`, no fast
-//! commits.
+//! ext4, by default with its default mount options: data=ordered, delayed allocation,
+//! `auto_da_alloc`, `dioread_nolock`, no fast commits.
 //!
 //! Everything that goes through the journal is a chain: a part survives only with all before it.
 //! Bytes go their own way. Bytes in blocks that are on disk already may be lost or kept freely;
-//! bytes that need a new block come with the block, after everything the journal had when they
-//! were written, and the size grows with them.
+//! bytes that need a new block come after everything the journal had when they were written. Block
+//! and size may come without them, and then there are zeros; only with `dioread_lock` they do not.
 //!
 //! A timer may write back or commit at any moment, so nothing is ever known *not* to be on disk.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::model::micro_op::{Effect, MicroOp, MicroOpId, edges, inner};
 use crate::model::pending_ops::PendingOps;
+use crate::model::profile::Tears;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, Node, WriteSync};
 
-/// From and to, in order.
-type Ranges = Vec<(u64, u64)>;
+mod inode;
+
+use inode::{Inode, block};
+
+/// What a mount option changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Ext4Mount {
+    /// New blocks are allocated as unwritten extents when their pages are written back: a commit
+    /// does not wait for the bytes.
+    #[default]
+    Default,
+    /// New blocks are allocated when their pages are written back, and a commit waits for the bytes.
+    DioreadLock,
+    /// New blocks are allocated by the write itself, and a commit waits for the bytes.
+    NoDelayedAllocation,
+    /// Bytes go through the journal like everything else.
+    DataJournal,
+}
+
+impl Ext4Mount {
+    /// Whether the blocks of new bytes are allocated later than the call that writes them.
+    fn delays(self) -> bool {
+        matches!(self, Self::Default | Self::DioreadLock)
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ext4 {
+    mount: Ext4Mount,
     /// What the journal has and nothing committed, in order.
     journal: Vec<MicroOpId>,
     inodes: HashMap<Node, Inode>,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Inode {
-    /// Blocks that are surely allocated and written.
-    mapped: BTreeSet<u64>,
-    /// Pages whose blocks were allocated ahead of their bytes: nothing about them is delayed.
-    allocated: Vec<std::ops::Range<u64>>,
-    /// The pages with writes that are not durable.
-    dirty: BTreeMap<u64, Dirty>,
-    /// The last growth by a write, and to what size.
-    grown: Option<(MicroOpId, u64)>,
-    /// The zeros after the last cut inside a page: they show once the file grows past them.
-    cut: Option<MicroOpId>,
-    /// Emptied since it was last closed: what is written next is allocated at close.
-    emptied: bool,
-    /// The last part of the journal that `fsync` waits for.
-    changed: Option<MicroOpId>,
-    /// The last part of the journal that `fdatasync` waits for.
-    resized: Option<MicroOpId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Dirty {
-    /// The write that needed the block, if it was not there.
-    first: MicroOpId,
-    /// A page goes to disk whole, so the writes before it come along.
-    last: MicroOpId,
-}
-
 impl Ext4 {
-    pub(crate) fn new(pending: &PendingOps) -> Self {
+    pub(crate) fn new(pending: &PendingOps, mount: Ext4Mount) -> Self {
         let mut inodes = HashMap::new();
         for found in pending.base.walk() {
             if let Some(file) = pending.base.file(found.node) {
@@ -63,7 +60,7 @@ impl Ext4 {
                 inodes.insert(found.node, Inode { mapped, ..Inode::default() });
             }
         }
-        Self { journal: Vec::new(), inodes }
+        Self { mount, journal: Vec::new(), inodes }
     }
 
     pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
@@ -97,15 +94,21 @@ impl Ext4 {
                 let nodes = [*first, *second, first_entry.directory, second_entry.directory];
                 self.touch(id, &nodes);
             }
-            Action::Write { node, offset, data, .. } => {
-                self.write(pending, *node, *offset, data);
+            Action::Write { node, offset, data, mapped, .. } => {
+                if self.mount == Ext4Mount::DataJournal && !mapped {
+                    self.write_journalled(pending, *node, *offset, data);
+                } else {
+                    self.write(pending, *node, *offset, data);
+                }
             }
             Action::Truncate { node, size } => {
                 let old = pending.now.file(*node).map_or(0, |file| file.size());
                 let cut = self.zeros(pending, *node, &edges(*size, u64::MAX, old));
                 let id = self.change(pending, *node, action);
                 let inode = self.inode(*node);
-                inode.cut = cut.or(inode.cut);
+                // A page that has no block yet shows zeros by itself.
+                let on_disk = inode.mapped.contains(&block(*size));
+                inode.cut = cut.filter(|_| on_disk).or(inode.cut);
                 inode.resized = Some(id);
                 inode.emptied |= *size == 0;
                 inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
@@ -197,6 +200,10 @@ impl Ext4 {
         node: Node,
         ranges: &[(u64, u64)],
     ) -> Option<MicroOpId> {
+        if self.mount == Ext4Mount::DataJournal {
+            let zeros = ranges.iter().map(|(from, to)| Effect::zeros(node, *from, *to));
+            return zeros.map(|zeros| self.log(pending, zeros, Vec::new())).last();
+        }
         let inode = self.inodes.entry(node).or_default();
         let mut last = None;
         for (from, to) in ranges {
@@ -241,18 +248,17 @@ impl Ext4 {
                 let before = self.journal.last().copied();
                 let before = before.into_iter().chain(inode.grown.map(|(id, _)| id));
                 let before = before.chain(inode.cut);
-                let id = if inode.mapped.contains(&tail) {
-                    let id = pending.push(growth, before.collect());
+                let at_once = inode.mapped.contains(&tail) || !self.mount.delays();
+                // The block may be written back by now or not: then the size comes later.
+                let block = inode.dirty.get(&tail).filter(|_| !inode.is_allocated(tail));
+                let waits = self.mount != Ext4Mount::Default && !inode.mapped.contains(&tail);
+                let block = block.filter(|_| waits).map(|dirty| dirty.first);
+                let id = pending.push(growth, before.chain(block).collect());
+                if at_once {
                     self.journal.push(id);
                     inode.changed = Some(id);
                     inode.resized = Some(id);
-                    id
-                } else {
-                    // The block may be written back by now or not: then the size comes later.
-                    let block = inode.dirty.get(&tail).filter(|_| !inode.is_allocated(tail));
-                    let block = block.map(|dirty| dirty.first);
-                    pending.push(growth, before.chain(block).collect())
-                };
+                }
                 inode.grown = Some((id, known_end));
             }
             let delayed = known.iter().any(|piece| !inode.is_mapped(*piece));
@@ -271,13 +277,45 @@ impl Ext4 {
             let id = pending.push(bytes(fresh.clone(), true), requires);
             if let Some(growth) = growth {
                 // A block that was there before has nothing in it when the size comes first.
-                if !ahead {
+                if !ahead && self.mount != Ext4Mount::Default {
                     pending.bind(growth, id);
                 }
                 inode.grown = Some((growth, fresh_end));
             }
             inode.dirtied(&fresh, id);
+            if !ahead && !self.mount.delays() {
+                self.journal.extend(growth.into_iter().chain([id]));
+                inode.changed = Some(id);
+                inode.resized = Some(id);
+            }
         }
+    }
+
+    /// Bytes and size in the journal, page after page.
+    fn write_journalled(
+        &mut self,
+        pending: &mut PendingOps,
+        node: Node,
+        offset: u64,
+        data: &Arc<[u8]>,
+    ) {
+        if data.is_empty() {
+            return;
+        }
+        let end = offset.saturating_add(data.len() as u64);
+        let size = pending.now.file(node).map_or(0, |file| file.size());
+        // A page goes whole: stores through a mapping come along.
+        let stored = self.inode(node).last_writes(&[(offset, end)]);
+        let growth = (end > size || pending.size_is_open(node))
+            .then(|| self.log(pending, Effect::Size { node, size: end }, Vec::new()));
+        let pieces = vec![(offset, end)];
+        let bytes = Effect::Bytes { node, offset, data: data.clone(), pieces, fresh: true };
+        let id = self.log(pending, bytes, stored);
+        if let Some(growth) = growth {
+            pending.bind(growth, id);
+        }
+        self.touch(id, &[node]);
+        self.inode(node).resized = Some(id);
     }
 
     /// The write before this one waits for the device: a sync of its own range.
@@ -358,9 +396,13 @@ impl Ext4 {
         }
     }
 
-    /// The last writes of a file to blocks that do not exist yet, and the sizes they bring.
+    /// What a flush of a file puts into the journal: the sizes that writes to blocks that do not
+    /// exist yet bring, and those writes themselves if a commit waits for them.
     fn delayed(&mut self, pending: &PendingOps, node: Node) -> Vec<MicroOpId> {
-        let inode = self.inode(node);
+        if !self.mount.delays() {
+            return Vec::new();
+        }
+        let inode = self.inodes.entry(node).or_default();
         let mut ids: Vec<MicroOpId> = inode
             .dirty
             .iter()
@@ -370,8 +412,23 @@ impl Ext4 {
             .collect();
         ids.dedup();
         let written = pending.with_needs(ids.iter().copied());
+        if self.mount == Ext4Mount::Default {
+            let sizes = pending.of_node(node).filter(|micro_op| written.contains(&micro_op.id));
+            let sizes = sizes.filter(|one| matches!(one.effect, Effect::Size { .. }));
+            ids = sizes.map(|micro_op| micro_op.id).collect();
+        }
         ids.extend(covered(pending, node, &written, &self.journal));
         ids
+    }
+
+    /// Which torn states of a part there are.
+    pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
+        match self.mount {
+            Ext4Mount::DataJournal => Tears { pages: true, tail: false },
+            Ext4Mount::NoDelayedAllocation if fresh => Tears { pages: true, tail: false },
+            _ if fresh => Tears { pages: true, tail: !grows },
+            _ => Tears { pages: false, tail: true },
+        }
     }
 
     fn inode(&mut self, node: Node) -> &mut Inode {
@@ -420,84 +477,4 @@ fn bytes_needed(
         }
     }
     bytes
-}
-
-impl Inode {
-    /// The range by pages that have a block, on disk or in memory, and pages that have none.
-    fn pieces(&self, from: u64, to: u64) -> (Ranges, Ranges) {
-        let (mut known, mut fresh) = (Vec::new(), Vec::new());
-        let mut at = from;
-        while at < to {
-            let page = block(at);
-            let end = to.min((page + 1).saturating_mul(PAGE as u64));
-            let is_known = self.mapped.contains(&page) || self.dirty.contains_key(&page);
-            let pieces: &mut Ranges = if is_known { &mut known } else { &mut fresh };
-            match pieces.last_mut() {
-                Some(last) if last.1 == at => last.1 = end,
-                _ => pieces.push((at, end)),
-            }
-            at = end;
-        }
-        (known, fresh)
-    }
-
-    fn is_allocated(&self, page: u64) -> bool {
-        self.allocated.iter().any(|pages| pages.contains(&page))
-    }
-
-    /// Those in blocks that were allocated ahead of their bytes, and the others.
-    fn allocated_ahead(&self, pieces: Ranges) -> (Ranges, Ranges) {
-        if self.allocated.is_empty() {
-            return (Vec::new(), pieces);
-        }
-        let page = PAGE as u64;
-        let single = pieces.into_iter().flat_map(|(from, to)| {
-            (block(from)..=block(to - 1))
-                .map(move |at| (from.max(at * page), to.min((at + 1).saturating_mul(page))))
-        });
-        single.partition(|(from, _)| self.is_allocated(block(*from)))
-    }
-
-    fn is_mapped(&self, (from, to): (u64, u64)) -> bool {
-        (block(from)..=block(to - 1)).all(|page| self.mapped.contains(&page))
-    }
-
-    fn last_writes(&self, pieces: &[(u64, u64)]) -> Vec<MicroOpId> {
-        pieces
-            .iter()
-            .flat_map(|(from, to)| self.dirty.range(block(*from)..=block(to - 1)))
-            .map(|(_, dirty)| dirty.last)
-            .collect()
-    }
-
-    fn dirtied(&mut self, pieces: &[(u64, u64)], id: MicroOpId) {
-        for (from, to) in pieces {
-            for page in block(*from)..=block(to - 1) {
-                self.dirty.entry(page).or_insert(Dirty { first: id, last: id }).last = id;
-            }
-        }
-    }
-
-    /// The blocks were given back.
-    fn forget(&mut self, blocks: std::ops::Range<u64>) {
-        if blocks.start < blocks.end {
-            self.mapped.retain(|block| !blocks.contains(block));
-            self.dirty.retain(|block, _| !blocks.contains(block));
-            self.allocated = std::mem::take(&mut self.allocated)
-                .into_iter()
-                .flat_map(|one| {
-                    [one.start..one.end.min(blocks.start), one.start.max(blocks.end)..one.end]
-                })
-                .filter(|one| !one.is_empty())
-                .collect();
-        }
-    }
-
-    fn allocate(&mut self, from: u64, to: u64) {
-        self.allocated.push(block(from)..to.div_ceil(PAGE as u64));
-    }
-}
-
-fn block(offset: u64) -> u64 {
-    offset / PAGE as u64
 }

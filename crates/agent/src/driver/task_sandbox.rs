@@ -1,0 +1,72 @@
+//! The confinement of a task: of the agent, of its hooks and of its gates.
+
+use std::ffi::OsString;
+use std::io;
+
+use retake_types::{PathGrant, PathRule, RunRequest, SandboxRequest};
+
+use crate::confinement::{self, AgentConfinement};
+use crate::settings::Settings;
+use crate::workspace::Workspace;
+
+/// What is asked of every run of a task: one policy for all of them.
+#[derive(Clone, Debug, Default)]
+pub struct TaskSandbox {
+    request: SandboxRequest,
+    agent: AgentConfinement,
+}
+
+impl TaskSandbox {
+    /// `asked` goes before what the agent needs. Makes the directories in which the agent keeps its
+    /// state.
+    pub fn new(
+        asked: SandboxRequest,
+        settings: &Settings,
+        workspace: &Workspace,
+    ) -> io::Result<Self> {
+        if !asked.is_on() {
+            return Ok(Self { request: asked, agent: AgentConfinement::default() });
+        }
+        let variable = |name: &str| {
+            let own = settings.iteration.env_vars.get(name).map(OsString::from);
+            own.or_else(|| std::env::var_os(name))
+        };
+        let agent = match std::env::home_dir() {
+            Some(home) => confinement::confinement(settings.kind, &home, &variable)?,
+            None => AgentConfinement::default(),
+        };
+        let mut needed = SandboxRequest { paths: agent.paths.clone(), ..SandboxRequest::default() };
+        let dir = workspace.dir();
+        workspace.make_loop_state_dir()?;
+        needed.paths.push(PathRule::new(PathGrant::AllowWrite, dir.to_owned()));
+        // They name commands, and steer the loop.
+        for path in [workspace.metadata_path(), workspace.loop_state_dir().to_owned()] {
+            needed.paths.push(PathRule::new(PathGrant::DenyWrite, path));
+        }
+        Ok(Self { request: asked.with_rules(&needed), agent })
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.request.is_on()
+    }
+
+    /// Confines a run of the task.
+    pub fn confine(&self, request: &mut RunRequest) {
+        request.sandbox = self.request.clone();
+    }
+
+    /// Gives a run of the agent itself what only it is given.
+    pub fn equip_agent(&self, request: &mut RunRequest) {
+        for (name, value) in &self.agent.variables {
+            if !request.environment.set.iter().any(|(known, _)| known.as_os_str() == name) {
+                request.environment.set(name.clone(), value.clone());
+            }
+        }
+        for name in &self.agent.keys {
+            let set = &request.environment.set;
+            if !set.iter().any(|(known, _)| known.as_os_str() == name.as_str()) {
+                request.environment.from_host.push(name.clone());
+            }
+        }
+    }
+}

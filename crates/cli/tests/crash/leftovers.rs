@@ -1,0 +1,85 @@
+//! What an earlier run left in the root, output that comes too late, and the newest log.
+
+use crate::env::{Env, compiled};
+
+/// Writes a file that is never synced, unless it is there.
+const PROGRAM: &str = "cd root; [ -e data ] || printf x > data; echo saved; printf y > done";
+const CHECK: &str = "cd \"$FIRST_WORK_DIR\"; [ ! -s \"$FIRST_ACKS\" ] || [ -s data ]";
+
+fn arguments<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["--root", "root", "--verify", CHECK];
+    all.extend(options);
+    all.extend(["--", "sh", "-c", PROGRAM]);
+    all
+}
+
+#[test]
+fn what_is_in_the_root_counts_as_durable_and_is_said() {
+    let env = Env::new();
+    let first = env.expect(1, &arguments(&[]));
+    assert!(!first.stdout.contains("was not empty"), "{}", first.stdout);
+    let second = env.expect(0, &arguments(&[]));
+    assert!(
+        second.stdout.contains("the root was not empty: 2 files count as durable"),
+        "{}",
+        second.stdout
+    );
+    let json = env.expect(0, &arguments(&["--json"]));
+    assert!(json.stderr.contains("the root was not empty"), "{}", json.stderr);
+    // The same program in an empty directory, and in a copy of another one.
+    env.expect(1, &arguments(&["--fresh"]));
+    let seed = env.sandbox.project().join("seed");
+    std::fs::create_dir(&seed).unwrap();
+    std::fs::write(seed.join("data"), "old").unwrap();
+    let fresh = format!("--fresh={}", seed.display());
+    let copied = env.expect(0, &arguments(&[&fresh]));
+    assert!(copied.stdout.contains("1 file counts as durable"), "{}", copied.stdout);
+    // A directory that is not there yet is made.
+    std::fs::remove_dir_all(env.root()).unwrap();
+    env.expect(1, &arguments(&["--fresh"]));
+}
+
+#[test]
+fn a_directory_that_holds_the_current_one_is_not_emptied() {
+    let env = Env::new();
+    let kept = env.sandbox.project().join("kept");
+    std::fs::write(&kept, "").unwrap();
+    let refused = env.expect(125, &["--root", ".", "--fresh", "--verify", "true", "--", "true"]);
+    assert!(refused.stderr.contains("is not emptied: "), "{}", refused.stderr);
+    assert!(kept.exists());
+}
+
+#[test]
+fn acknowledgements_that_all_come_at_the_exit_are_said() {
+    let env = Env::new();
+    let program = "printf 1 > root/a; printf 2 > root/b; echo one; echo two";
+    let late = env.expect(0, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);
+    assert!(
+        late.stdout.contains("all 2 acknowledgements came after the last operation"),
+        "{}",
+        late.stdout
+    );
+    let program = "printf 1 > root/a; echo one; printf 2 > root/b; echo two";
+    let arguments = ["--root", "root", "--fresh", "--verify", "true", "--", "sh", "-c", program];
+    let well = env.expect(0, &arguments);
+    assert!(!well.stdout.contains("came after the last operation"), "{}", well.stdout);
+}
+
+#[test]
+fn last_is_the_newest_log() {
+    let env = Env::new();
+    let none = env.expect(125, &["repro", "last"]);
+    assert!(none.stderr.contains("there is no log in "), "{}", none.stderr);
+    env.save(1, "none", &["--model", "posix"]);
+    env.save(1, "file", &["--fresh"]);
+    let again = env.expect(1, &["repro", "last"]);
+    assert!(
+        again.stderr.contains("F1: the rename of `map.tmp` to `map` (op 5) is lost"),
+        "{}",
+        again.stderr
+    );
+    env.expect(1, &["repro", "last", "F1"]);
+    assert!(env.expect(0, &["show", "last"]).stdout.contains("crash: F1"));
+    let check = compiled("check");
+    env.expect(1, &["explore", "last", "--verify", check.to_str().unwrap()]);
+}

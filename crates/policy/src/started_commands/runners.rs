@@ -1,0 +1,45 @@
+//! Programs that run what follows a subcommand of theirs, and programs that are given lines.
+
+use super::{ProgramCall, StartedCommands};
+use crate::refusal::HiddenBecause;
+use crate::word::Word;
+use crate::wrappers::Wrapper;
+
+/// The wrapper that a program with its subcommand is, and how many words name the subcommand.
+pub(super) fn runner(name: &str, arguments: &[Word]) -> Option<(Wrapper, usize)> {
+    let first = arguments.first()?.text()?;
+    if name == "cmake" {
+        let second = arguments.get(1)?.text()?;
+        return (first == "-E")
+            .then(|| Wrapper::named(&format!("cmake:{second}")))
+            .flatten()
+            .map(|w| (w, 2));
+    }
+    let is_joined = Wrapper::has_subcommands(name);
+    let runner = is_joined.then(|| Wrapper::named(&format!("{name}:{first}"))).flatten()?;
+    Some((runner, 1))
+}
+
+impl StartedCommands {
+    /// `hyperfine`, whose operands are lines.
+    pub(super) fn hyperfine(&mut self, call: ProgramCall<'_>) -> bool {
+        let Some(wrapper) = Wrapper::named("hyperfine") else { return false };
+        let mut rest = call.arguments();
+        loop {
+            match wrapper.read(rest) {
+                Ok(read) => {
+                    for line in &read.lines {
+                        self.add_line(line, &call.location.inside(), false);
+                    }
+                    let Some(start) = read.start else { return true };
+                    self.add_line_argument(rest.get(start), call);
+                    rest = &rest[start + 1..];
+                }
+                Err(hidden) => {
+                    self.hide(call.words, HiddenBecause::Word(hidden.0));
+                    return false;
+                }
+            }
+        }
+    }
+}

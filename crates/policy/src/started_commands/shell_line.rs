@@ -1,0 +1,197 @@
+//! The commands in a line for a shell, with the directory, the PATH and the variables they have.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use super::variables::Variables;
+use super::{DIRECTORIES, RunLocation, StartedCommands, WrittenFile, builtins};
+use crate::refusal::Unpredictable;
+use crate::shell::{self, Item, Pipe, Simple};
+use crate::word::{Word, known_pieces, known_value};
+
+impl StartedCommands {
+    /// Adds the commands of a line. `same_shell` is whether the shell that runs it also runs
+    /// the commands around it.
+    pub(super) fn add_line(&mut self, line: &str, location: &RunLocation, same_shell: bool) {
+        let script = match shell::read(line) {
+            Ok(script) => script,
+            Err(why) => {
+                let line = line.to_owned();
+                return self.unpredictable.push(Unpredictable::Line { line, why });
+            }
+        };
+        let mut location = RunLocation { in_shell: true, ..location.clone() };
+        let mut variables = Variables::of(&script);
+        let looped = script.items.iter().filter_map(|item| match item {
+            Item::For { name, .. } => Some(name),
+            _ => None,
+        });
+        let sets: Vec<String> = script.sets.iter().chain(looped).cloned().collect();
+        if sets.iter().any(|name| name == "PATH") {
+            self.unpredictable.push(Unpredictable::SearchPath);
+        }
+        for name in sets {
+            self.set_variable(&name, None, &location);
+        }
+        for item in &script.items {
+            match item {
+                Item::Command(command) => {
+                    self.apply_line_assignments(command, &mut location, same_shell);
+                }
+                Item::Function(name) => _ = self.functions.insert(name.clone()),
+                _ => {}
+            }
+        }
+        let first_pipeline = self.pipelines;
+        let outer_pipes = location.pipes.clone();
+        let mut around = Vec::new();
+        for item in script.items {
+            match item {
+                Item::Enter => around.push((location.clone(), variables.clone())),
+                Item::Leave | Item::EndFunction => {
+                    (location, variables) = around.pop().unwrap_or((location, variables));
+                }
+                Item::Function(_) => {
+                    around.push((location.clone(), variables.clone()));
+                    variables = variables.inside_function();
+                }
+                Item::For { name, words } => variables.enter_loop(&name, &words),
+                Item::EndFor(name) => variables.leave_loop(&name),
+                Item::Writes(file) => {
+                    for file in variables.fill_in(&[file]).into_iter().flatten() {
+                        self.add_written_file(file, &location);
+                    }
+                }
+                Item::Command(command) => {
+                    let own = command
+                        .pipes
+                        .iter()
+                        .map(|pipe| Pipe { pipeline: pipe.pipeline + first_pipeline, ..*pipe });
+                    location.pipes = outer_pipes.iter().copied().chain(own).collect();
+                    let last = location.pipes.iter().map(|pipe| pipe.pipeline + 1).max();
+                    self.pipelines = self.pipelines.max(last.unwrap_or_default());
+                    self.add_line_command(&command, &variables, &mut location, same_shell);
+                    assign(&command, &mut variables);
+                }
+            }
+        }
+    }
+
+    fn add_line_command(
+        &mut self,
+        command: &Simple,
+        variables: &Variables,
+        location: &mut RunLocation,
+        same_shell: bool,
+    ) {
+        self.add_named_programs(command, variables, location);
+        if command.words.is_empty() {
+            return;
+        }
+        let variants = variables.fill_in(&command.words);
+        if let [words] = variants.as_slice()
+            && builtins::changes_directory(words)
+        {
+            self.add_as_given(words, location);
+            self.change_line_directory(words, command.repeats, location, same_shell);
+            return;
+        }
+        for words in variants {
+            let before = self.commands.len();
+            self.add(&words, &location.inside());
+            if command.is_arithmetic {
+                self.commands[before..].iter_mut().for_each(|command| command.is_unlikely = true);
+            }
+        }
+    }
+
+    pub(super) fn add_written_file(&mut self, file: Word, location: &RunLocation) {
+        self.written_files.push(WrittenFile {
+            file,
+            directories: location.possible_directories.clone(),
+            directory_unknown: location.directory_unknown,
+        });
+    }
+
+    /// What a command of a line sets. Where a PATH holds is not followed: it counts everywhere.
+    fn apply_line_assignments(
+        &mut self,
+        command: &Simple,
+        location: &mut RunLocation,
+        same_shell: bool,
+    ) {
+        let exported = builtins::assigned(&command.words);
+        let assigned =
+            command.assigns.iter().map(|assignment| (&assignment.name, &assignment.value));
+        for (name, value) in assigned.chain(exported.iter().map(|(name, value)| (name, value))) {
+            if name == "PATH" {
+                match value.get().filter(|_| !same_shell) {
+                    Some(path) => location.search_paths.push(Some(path.to_owned())),
+                    None => {
+                        let home = std::env::var("HOME").ok();
+                        let is_set = self.variables.iter().any(|set| set.name == "HOME");
+                        let home = home.as_deref().filter(|_| !is_set);
+                        let now = location.search_paths[0].as_deref();
+                        match extended_path(value, now, home) {
+                            Some(path) if !same_shell => location.search_paths.push(Some(path)),
+                            _ => self.unpredictable.push(Unpredictable::SearchPath),
+                        }
+                    }
+                }
+                self.is_path_set = true;
+            }
+        }
+    }
+
+    /// `cd` in a line. It may fail, or not be reached, so the directory before it counts, too.
+    fn change_line_directory(
+        &mut self,
+        words: &[Word],
+        repeats: bool,
+        location: &mut RunLocation,
+        same_shell: bool,
+    ) {
+        self.directory_unknown |= repeats || same_shell;
+        let Some(target) = builtins::directory_operand(words) else {
+            location.directory_unknown = true;
+            return;
+        };
+        if !(location.directory_unknown && Path::new(&target).is_relative()) {
+            location.directory = location.directory.join(&target);
+            self.directories.push(location.directory.clone());
+        }
+        for possible in location.possible_directories.clone() {
+            let moved = possible.join(&target);
+            if !location.possible_directories.contains(&moved) {
+                location.possible_directories.push(moved);
+            }
+        }
+        if location.possible_directories.len() > DIRECTORIES {
+            location.possible_directories.truncate(DIRECTORIES);
+            location.directory_unknown = true;
+        }
+    }
+}
+
+/// What a command does to variables of its shell.
+fn assign(command: &Simple, variables: &mut Variables) {
+    let surely = command.words.is_empty() && !command.conditional;
+    for assignment in &command.assigns {
+        variables.assign(&assignment.name, &assignment.value, surely);
+    }
+    for (name, value) in builtins::assigned(&command.words) {
+        variables.assign(&name, &value, !command.conditional);
+    }
+}
+
+/// `dir:$PATH` and `$HOME/dir:$PATH`, with the PATH that there is.
+fn extended_path(value: &Word, now: Option<&OsStr>, home: Option<&str>) -> Option<OsString> {
+    let own = std::env::var_os("PATH");
+    let now = now.or(own.as_deref())?.to_str()?;
+    let known = |name: &str| match name {
+        "PATH" => Some(known_pieces(now)),
+        "HOME" => home.map(known_pieces),
+        _ => None,
+    };
+    known_value(&value.assigned(&known)?).map(Into::into)
+}

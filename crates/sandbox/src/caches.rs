@@ -1,0 +1,257 @@
+//! The caches of package managers: inside, each is a writable layer over the real one.
+//!
+//! What is in the real cache is found, so that builds are warm; what is written goes into the layer
+//! of the project, so that the real cache cannot be poisoned. A layer has one user at a time: a
+//! second sandbox of the same project gets one that is gone with it.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A directory that some program keeps to be faster next time.
+struct KnownCache {
+    /// The variable that names it, and where it is otherwise, below the home directory.
+    variable: Option<&'static str>,
+    home: &'static str,
+    /// What is set where it has no layer: variables, and directories below the temporary cache.
+    instead: &'static [(&'static str, &'static str)],
+}
+
+const KNOWN: [KnownCache; 9] = [
+    KnownCache {
+        variable: Some("XDG_CACHE_HOME"),
+        home: ".cache",
+        instead: &[("XDG_CACHE_HOME", ""), ("PIP_CACHE_DIR", "pip"), ("GOCACHE", "go-build")],
+    },
+    KnownCache {
+        variable: Some("NPM_CONFIG_CACHE"),
+        home: ".npm",
+        instead: &[("NPM_CONFIG_CACHE", "npm")],
+    },
+    // Read-only it serves what it holds, which an empty one would not.
+    KnownCache { variable: Some("CARGO_HOME"), home: ".cargo", instead: &[] },
+    KnownCache { variable: None, home: ".gradle", instead: &[] },
+    KnownCache { variable: None, home: ".m2/repository", instead: &[] },
+    KnownCache { variable: Some("GOMODCACHE"), home: "go/pkg/mod", instead: &[] },
+    KnownCache { variable: None, home: ".bun/install/cache", instead: &[] },
+    KnownCache { variable: None, home: ".local/share/pnpm", instead: &[] },
+    KnownCache { variable: None, home: ".nuget/packages", instead: &[] },
+];
+
+/// A layer that nobody has used for this long is removed.
+const KEPT: Duration = Duration::from_secs(30 * 86_400);
+const LOCK: &str = "lock";
+/// In the names of layers that end with their sandbox.
+const TEMPORARY: &str = ".temporary-";
+
+/// The caches that exist, without links in their paths, outermost first.
+pub(crate) fn existing(home: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for known in &KNOWN {
+        if let Ok(path) = known.place(home).canonicalize()
+            && path.is_dir()
+            && path != home
+            && !home.starts_with(&path)
+            && !found.iter().any(|other| path.starts_with(other) || other.starts_with(&path))
+            // The option of the mount would read them as something else.
+            && !path.as_os_str().as_bytes().iter().any(|byte| b":\\,".contains(byte))
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+impl KnownCache {
+    fn place(&self, home: &Path) -> PathBuf {
+        let named = self.variable.and_then(std::env::var_os).filter(|value| !value.is_empty());
+        named.map_or_else(|| home.join(self.home), PathBuf::from)
+    }
+}
+
+/// What is set for the caches that have no layer: variables that lead into the temporary directory.
+pub(crate) fn variables(layered: &[PathBuf], temp: &Path) -> Vec<(&'static str, PathBuf)> {
+    let home = std::env::home_dir();
+    let has_layer = |known: &KnownCache| {
+        let place = home.as_deref().and_then(|home| known.place(home).canonicalize().ok());
+        place.is_some_and(|place| layered.contains(&place))
+    };
+    let cache = temp.join(".cache");
+    let without = KNOWN.iter().filter(|known| !has_layer(known));
+    without
+        .flat_map(|known| known.instead)
+        .map(|(name, below)| {
+            (*name, if below.is_empty() { cache.clone() } else { cache.join(below) })
+        })
+        .collect()
+}
+
+/// The layers of one sandbox, held for as long as it lasts.
+#[derive(Debug)]
+pub(crate) struct CacheLayers {
+    directory: PathBuf,
+    temporary: bool,
+    /// One for each cache: where its layer lies.
+    pub(crate) layers: Vec<CacheLayer>,
+    _lock: File,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CacheLayer {
+    pub(crate) cache: PathBuf,
+    pub(crate) upper: PathBuf,
+    pub(crate) work: PathBuf,
+}
+
+impl CacheLayers {
+    /// `base` holds the layers of all projects.
+    pub(crate) fn new(base: &Path, project: &Path, caches: &[PathBuf]) -> io::Result<Self> {
+        make(base)?;
+        let name = name_of(project);
+        remove_abandoned(base);
+        let own = base.join(&name);
+        let (directory, lock, temporary) = match locked(&own)? {
+            Some(lock) => (own, lock, false),
+            None => {
+                let (directory, lock) = temporary_one(base, &name)?;
+                (directory, lock, true)
+            }
+        };
+        // When it was used last.
+        lock.set_modified(std::time::SystemTime::now())?;
+        let mut layers = Vec::new();
+        for cache in caches {
+            let place = directory.join(name_of(cache));
+            let (upper, work) = (place.join("upper"), place.join("work"));
+            make(&upper)?;
+            make(&work)?;
+            layers.push(CacheLayer { cache: cache.clone(), upper, work });
+        }
+        Ok(Self { directory, temporary, layers, _lock: lock })
+    }
+}
+
+impl Drop for CacheLayers {
+    fn drop(&mut self) {
+        if self.temporary {
+            remove(&self.directory);
+        }
+    }
+}
+
+/// A name that tells people what it is, and that no other path has.
+fn name_of(path: &Path) -> String {
+    // FNV-1a: equal in every release, which the standard library's hash need not be.
+    let hash = path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' })
+        .take(40)
+        .collect();
+    format!("{plain}-{hash:016x}")
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// The lock of a layer, or nothing if it is in use.
+fn locked(directory: &Path) -> io::Result<Option<File>> {
+    make(directory)?;
+    let lock =
+        File::options().create(true).truncate(false).write(true).open(directory.join(LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn temporary_one(base: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+    let own = std::process::id();
+    for number in 0..1000 {
+        let directory = base.join(format!("{name}{TEMPORARY}{own}-{number}"));
+        if directory.exists() {
+            continue;
+        }
+        if let Some(lock) = locked(&directory)? {
+            return Ok((directory, lock));
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Removes what killed sandboxes left, and what nobody has used for a long time.
+fn remove_abandoned(base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let temporary = entry.file_name().to_string_lossy().contains(TEMPORARY);
+        let used = path.join(LOCK).metadata().and_then(|meta| meta.modified());
+        let old = used.is_ok_and(|used| used.elapsed().is_ok_and(|age| age > KEPT));
+        if (temporary || old) && matches!(locked(&path), Ok(Some(_))) {
+            remove(&path);
+        }
+    }
+}
+
+/// Removes a layer. What cannot be removed is only a cache; there is nobody to tell.
+fn remove(directory: &Path) {
+    // The kernel leaves directories that nobody may list.
+    open_up(directory);
+    _ = std::fs::remove_dir_all(directory);
+}
+
+fn open_up(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let path = entry.path();
+            let mode = std::fs::Permissions::from_mode(0o700);
+            _ = std::fs::set_permissions(&path, mode);
+            open_up(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_has_one_user_and_stays_and_a_second_gets_one_that_goes() {
+        let base = tempfile::tempdir().unwrap();
+        let (project, caches) = (Path::new("/p/x"), [PathBuf::from("/h/.cargo")]);
+        let first = CacheLayers::new(base.path(), project, &caches).unwrap();
+        let second = CacheLayers::new(base.path(), project, &caches).unwrap();
+        let other = CacheLayers::new(base.path(), Path::new("/q/x"), &caches).unwrap();
+        assert!(!first.temporary && second.temporary && !other.temporary);
+        assert_ne!(first.layers[0].upper, second.layers[0].upper);
+        let (kept, gone) = (first.layers[0].upper.clone(), second.layers[0].upper.clone());
+        drop((first, second, other));
+        assert!(kept.exists() && !gone.exists());
+        let again = CacheLayers::new(base.path(), project, &caches).unwrap();
+        assert_eq!(again.layers[0].upper, kept);
+    }
+
+    #[test]
+    fn what_a_killed_sandbox_left_is_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let left = base.path().join(format!("x-1{TEMPORARY}1-0/a/work/work"));
+        make(&left).unwrap();
+        std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0o000)).unwrap();
+        let old = base.path().join("old-1");
+        drop(locked(&old).unwrap());
+        let lock = File::options().write(true).open(old.join(LOCK)).unwrap();
+        lock.set_modified(std::time::SystemTime::now() - 2 * KEPT).unwrap();
+        drop(CacheLayers::new(base.path(), Path::new("/p"), &[]).unwrap());
+        let left: Vec<_> = std::fs::read_dir(base.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+}

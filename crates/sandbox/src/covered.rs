@@ -1,0 +1,37 @@
+//! Whether the covers of protected files still lie on them.
+//!
+//! A cover is a mount, and the kernel takes it away when somebody outside replaces or removes the
+//! file below it: the new file is then as writable as the directory. Whoever keeps a confined
+//! process for further commands looks first.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use retake_types::PathAccess;
+
+use crate::policy::Policy;
+
+/// The files that are covered inside of writable directories, and which ones they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Covered(Vec<(PathBuf, Option<(u64, u64)>)>);
+
+impl Covered {
+    /// What a policy covers, as it is now.
+    pub fn by(policy: &Policy) -> Self {
+        let writable = |path: &std::path::Path| policy.access(path) == PathAccess::Writable;
+        let covered = policy
+            .rules
+            .iter()
+            .map(|rule| rule.path.as_path())
+            .filter(|path| !writable(path) && path.ancestors().skip(1).any(writable));
+        Self(covered.map(|path| (path.to_owned(), identity(path))).collect())
+    }
+
+    pub fn is_unchanged(&self) -> bool {
+        self.0.iter().all(|(path, before)| identity(path) == *before)
+    }
+}
+
+fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|meta| (meta.dev(), meta.ino()))
+}
