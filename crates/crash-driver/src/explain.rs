@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use retake_crash::model::{CrashState, Explainer, Finding, path_text, rebuild};
+use retake_crash::model::{Explainer, rebuild};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
@@ -13,6 +13,7 @@ use crate::error::CrashTestError;
 use crate::event::CrashEvent;
 use crate::exploration::{Exploration, acks};
 use crate::exploration_plan::FailingState;
+use crate::failing_state::{NOT_REPEATED, finding, unexplained};
 
 /// The findings of failing states, in their order. After a signal that asks for the end no further
 /// state is explained; those that are left are one finding without an explanation.
@@ -70,45 +71,4 @@ pub fn findings(
     }
     observer.event(CrashEvent::PhaseOver);
     Ok(findings)
-}
-
-/// The verdict on a state that a signal kept from being checked again.
-const NOT_REPEATED: &str = "failed, and was not run again";
-
-/// States that fail and whose cause was not found, as one finding: that of the smallest.
-pub(crate) fn unexplained(
-    explainer: &Explainer<'_>,
-    failing: &[FailingState],
-) -> Option<CrashFinding> {
-    let smallest = failing.iter().min_by_key(|one| (one.state.lost.len(), one.state.key.point))?;
-    let FailingState { state, failure, .. } = smallest;
-    let cause = Finding { states: failing.len(), ..explainer.unexplained(state) };
-    let (verdict, output) = match failure {
-        Some(failed) => (failed.verdict(), failed.output.clone()),
-        None => (NOT_REPEATED.to_owned(), String::new()),
-    };
-    Some(CrashFinding { unexplained: true, ..finding(cause, state, verdict, output) })
-}
-
-/// A cause with the check of its smallest state.
-pub(crate) fn finding(
-    cause: Finding,
-    state: &CrashState,
-    verdict: String,
-    output: String,
-) -> CrashFinding {
-    CrashFinding {
-        id: cause.id,
-        sentence: cause.sentence,
-        files: cause.files.iter().map(|path| path_text(path)).collect(),
-        lost_operations: cause.lost_operations,
-        states: cause.states as u64,
-        key: cause.key.to_string(),
-        operation: cause.key.point.operation,
-        label: state.label.clone(),
-        acknowledgements: state.acks,
-        verdict,
-        output,
-        ..CrashFinding::default()
-    }
 }

@@ -14,6 +14,7 @@ pub mod event;
 pub mod explain;
 pub mod exploration;
 pub mod exploration_plan;
+mod failing_state;
 pub mod finding;
 pub mod fresh_root;
 pub mod html;

@@ -12,8 +12,8 @@ use retake_types::loop_record::crash::CrashFinding;
 
 use crate::check::{Check, CheckError, CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
-use crate::explain;
 use crate::exploration_plan::FailingState;
+use crate::failing_state;
 
 /// Tests recoveries, from any worker, and keeps what it finds.
 pub struct RecoveryCrashes<'a> {
@@ -167,7 +167,7 @@ impl<'a> RecoveryCrashes<'a> {
         }
         if signals::received().is_some() {
             // An explanation that was cut short may be wrong.
-            let found = explain::unexplained(&explainer, failing);
+            let found = failing_state::unexplained(&explainer, failing);
             if let Some(finding) = found {
                 let cause = finding.sentence.clone();
                 self.add_finding(recovered, &cause, finding, recording);
@@ -183,7 +183,7 @@ impl<'a> RecoveryCrashes<'a> {
                 CheckOutcome::Cancelled => return Ok(()),
             };
             let sentence = cause.sentence.clone();
-            let finding = explain::finding(cause, &state, verdict, output);
+            let finding = failing_state::finding(cause, &state, verdict, output);
             self.add_finding(recovered, &sentence, finding, recording);
         }
         Ok(())

@@ -249,7 +249,7 @@ impl Confinement {
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
         }
-        let mut open = [kept; network::MOST_PORTS + 2];
+        let mut open = [kept; lists::MOST_PORTS + 2];
         open[1..].iter_mut().zip(sockets.as_slice()).for_each(|(place, fd)| *place = *fd);
         open.sort_unstable();
         enter::close_all_but(&open).map_err(part(SandboxPart::Descriptors))?;

@@ -95,3 +95,6 @@ pub(crate) const RUN_KEPT: [&str; 5] = [
     "/run/booted-system",
     "/run/opengl-driver",
 ];
+
+/// How many ports of the machine can be opened to a run.
+pub(crate) const MOST_PORTS: usize = 7;

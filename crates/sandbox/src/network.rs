@@ -7,11 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use retake_types::NetworkUse;
 
+use crate::lists::MOST_PORTS;
 use crate::policy::Policy;
 use crate::proxy::{Bounds, Door, Proxy, Settings};
-
-/// How many ports of the machine can be opened to a run.
-pub(crate) const MOST_PORTS: usize = 7;
 
 /// Listening sockets that the confined process made, for the runner. Closed when dropped.
 #[derive(Debug)]

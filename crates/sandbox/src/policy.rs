@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use retake_types::{NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
 
 use crate::caches;
-use crate::lists::{GIT_PROTECTED, PROTECTED, RUN_KEPT, SECRETS};
-use crate::network::MOST_PORTS;
+use crate::lists::{GIT_PROTECTED, MOST_PORTS, PROTECTED, RUN_KEPT, SECRETS};
 use crate::proxy::{ParentProxyError, Parents};
 
 /// Where the run takes place, as far as the defaults depend on it.

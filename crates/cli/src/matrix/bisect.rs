@@ -10,6 +10,7 @@ use retake_types::loop_record::matrix::PointVerdict;
 use super::events::EventScreen;
 use super::open::{self, Common, Filters, IfMissing, percent};
 use super::shown::Shown;
+use super::words;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
@@ -86,6 +87,9 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         return Ok(Exit::Signal(signal));
     }
     let answer = answer?;
+    for disturbance in answer.disturbances.iter().filter(|_| !args.quiet) {
+        term::say(&words::disturbance(disturbance));
+    }
     if args.common.json {
         shown.document(&answer)?;
     } else {

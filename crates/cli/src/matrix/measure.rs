@@ -300,6 +300,9 @@ impl Measurement<'_> {
         for disturbance in &result.disturbances {
             term::say(&words::disturbance(disturbance));
         }
+        if result.rows.is_empty() {
+            return Ok(());
+        }
         let unit = result.results.unit.as_deref();
         if let Some(start) = result.results.shell_start {
             term::say(&words::shell_start(start));

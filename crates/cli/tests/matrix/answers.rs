@@ -431,3 +431,35 @@ fn a_search_names_the_commit_and_says_how_to_search_for_time() {
     let last = found.stdout.lines().last().unwrap_or_default().to_owned();
     assert!(last.ends_with(" 130"), "the subject of the commit: {}", found.stdout);
 }
+
+#[test]
+fn a_search_says_what_disturbed_it() {
+    let env = Env::with_commits(&["100", "100", "130", "130"]);
+    let busy = || {
+        let mut shell = env.sandbox.command("sh");
+        shell.args(["-c", "while :; do :; done"]).spawn().unwrap()
+    };
+    env.config("command: 'sleep 0.1; echo metric: load=$(cat value)'\niterations: 1\ncode: {refs: [main]}\n");
+    let search = ["bisect", "--axis", "code", "--good", "v1", "--bad", "v4", "--metric", "load"];
+    let mut others = [busy(), busy()];
+    let found = env.expect(0, &[&search[..], &["--json"]].concat());
+    for other in &mut others {
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+    let json = found.json();
+    let load =
+        json["disturbances"].as_array().unwrap().iter().find(|one| one["kind"] == "otherLoad");
+    assert!(load.unwrap()["used"].as_f64().unwrap() > 0.25, "{json}");
+    assert!(found.stderr.contains("other programs used "), "{}", found.stderr);
+}
+
+#[test]
+fn without_a_cell_there_is_no_table() {
+    let env = Env::with_commits(&["100"]);
+    env.config("command: 'true'\nsetup: exit 3\niterations: 1\ncode: {refs: [v1]}\n");
+    let ran = env.expect(1, &["run"]);
+    assert_eq!(ran.stdout, "", "{}", ran.stderr);
+    assert!(ran.stderr.contains("its setup failed with exit code 3"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("other programs"), "{}", ran.stderr);
+}

@@ -445,3 +445,44 @@ fn readable(browser: &Browser, page: &str) {
     );
     assert_eq!(wrong, serde_json::json!([]), "{page}");
 }
+
+#[test]
+fn the_report_of_a_matrix_fits_both_widths_and_both_themes() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    sandbox.git(&["init", "-q", "-b", "main"]);
+    for (at, value) in ["100", "101", "130", "131"].iter().enumerate() {
+        sandbox.file("value", value);
+        sandbox.git(&["add", "value"]);
+        sandbox.git(&[
+            "commit",
+            "-q",
+            "-m",
+            "a subject that is longer than a narrow screen is wide",
+        ]);
+        sandbox.git(&["tag", &format!("v{}", at + 1)]);
+    }
+    sandbox.file(
+        "matrix.yml",
+        "command: 'echo \"metric: load=$(( $(cat value) * 10 + ITERATION * 7 % 10 )) ms\"'\n\
+         iterations: 8\naxes: {mode: [quick, thorough]}\ncode: {refs: [v1, v2, v3, v4]}\n",
+    );
+    assert_eq!(sandbox.retake(&["matrix", "run", "-q"]).code, 0);
+    assert_eq!(sandbox.retake(&["matrix", "report", "-o", "report.html"]).code, 0);
+    let address = format!("file://{}", sandbox.project().join("report.html").display());
+    for (width, theme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
+        browser.look(width, theme);
+        browser.go(&address);
+        browser.eval("document.querySelectorAll('details').forEach(one => one.open = true)");
+        fits(&browser);
+        // No card or drawing is wider than the screen, also inside of what scrolls.
+        let wide = "[...document.querySelectorAll('table.cards, svg')]\
+                    .filter(one => one.getBoundingClientRect().right > innerWidth).length";
+        if width < 640 {
+            assert_eq!(browser.eval(wide), 0, "{theme}");
+        }
+        browser.picture(&format!("matrix-report-{width}-{theme}"));
+    }
+    assert_eq!(browser.eval("document.querySelectorAll('svg.history').length >= 2"), true);
+    assert_eq!(browser.complaints(), [""; 0]);
+}

@@ -514,6 +514,7 @@ impl Bisect {
             skipped: Vec::new(),
             subject: None,
             drift: None,
+            disturbances: Vec::new(),
             sentence: String::new(),
         };
         let last = self.points.len() - 1;

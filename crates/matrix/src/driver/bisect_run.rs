@@ -15,6 +15,7 @@ use retake_types::{LoopId, Redact as _, StopReason};
 
 use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
+use super::disturbance::{MachineState, keeper_cpu_time, own_cpu_time};
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
@@ -137,8 +138,22 @@ impl<'a> BisectRun<'a> {
         let plan = self.loop_plan(&pins);
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
+        let before = MachineState::now();
+        // A verdict by exit code is none about time.
+        let measures = self.options.metric.is_some();
+        if measures {
+            self.observer.event(MatrixEvent::Disturbed(&before.disturbances(1)));
+        }
+        // Setups run in between, so everything that we started counts as ours.
+        let ours = |worker: &Worker| own_cpu_time() + keeper_cpu_time(worker.keeper_pid());
+        let ours_before = ours(worker);
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(answer) = &mut found {
+            let ours = ours(worker).saturating_sub(ours_before);
+            // Nothing ran where everything was known, and that takes no time.
+            if measures && before.is_long_enough() {
+                answer.disturbances = MachineState::now().since(&before, ours, 1);
+            }
             answer.subject = self.subject(worker, answer);
             answer.subject.redact(&mut redactor);
         }

@@ -83,6 +83,11 @@ impl MachineState {
         found
     }
 
+    /// Whether enough time has passed since to say anything about the load.
+    pub(super) fn is_long_enough(&self) -> bool {
+        self.at.elapsed() >= SHORTEST
+    }
+
     /// What has been seen since an earlier state, while our own runs used this much CPU time.
     pub(super) fn since(&self, before: &Self, ours: Duration, workers: usize) -> Vec<Disturbance> {
         let elapsed = self.at.duration_since(before.at);
@@ -119,12 +124,23 @@ impl MachineState {
 
 /// The CPU time that this process has used itself.
 pub(super) fn own_cpu_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let [user, system, ..] = cpu_times("self");
+    user + system
+}
+
+/// The CPU time of a keeper and of everything that it started and that has ended.
+pub(super) fn keeper_cpu_time(pid: i32) -> Duration {
+    cpu_times(&pid.to_string()).iter().sum()
+}
+
+/// Of a process: user and system time of its own, and of the descendants that it has waited for.
+fn cpu_times(process: &str) -> [Duration; 4] {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name may contain anything; what follows it does not.
     let fields: Vec<&str> =
         text.rsplit_once(')').map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-    Duration::from_secs_f64((ticks(12) + ticks(13)) / TICKS_PER_SECOND)
+    [12, 13, 14, 15].map(|at| Duration::from_secs_f64(ticks(at) / TICKS_PER_SECOND))
 }
 
 /// Busy and stolen ticks of all CPUs together.

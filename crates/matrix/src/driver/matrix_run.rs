@@ -244,7 +244,7 @@ impl MatrixRun<'_> {
         let here = executor.is_none();
         let before = MachineState::now();
         let own_before = own_cpu_time();
-        if here && provided.is_ok() {
+        if here && provided.is_ok() && !matrix.cells.is_empty() {
             let disturbances = before.disturbances(self.options.workers);
             self.observer.event(MatrixEvent::Disturbed(&disturbances));
         }

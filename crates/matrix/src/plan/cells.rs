@@ -284,7 +284,11 @@ impl Matrix {
 
     fn named(&self, cell: &Cell, axes: &[usize]) -> String {
         match axes {
-            [axis] if self.axes[*axis].name != COMMAND || self.commands.is_empty() => {
+            // What a ref or a browser is, is seen; what a 4 is, is not.
+            [axis]
+                if [CODE, CHROME].contains(&self.axes[*axis].name.as_str())
+                    || self.axes[*axis].name == COMMAND && self.commands.is_empty() =>
+            {
                 self.value(cell, *axis).to_owned()
             }
             axes => self.parts(cell, axes).join(" "),

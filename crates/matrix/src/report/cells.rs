@@ -78,37 +78,47 @@ fn blend(colour: [f64; 3], strength: f64) -> String {
     colour.map(|part| format!("{:.0}", 255.0 + (part - 255.0) * strength)).join(",")
 }
 
-/// All cells on the same scale.
+/// Medians that are farther apart than this leave nothing to see of each cell on a common scale.
+const FAR_APART: f64 = 2.0;
+
+/// All cells on the same scale, or each on its own where they are too far apart.
 pub(super) fn distributions(html: &mut Html, table: &Table, unit: Option<&str>) {
     let range = svg::range(table.cells.iter().flat_map(|cell| &cell.values));
     if range.0 > range.1 {
         return;
     }
+    let medians: Vec<f64> =
+        table.cells.iter().filter_map(|cell| Some(summarise(&cell.values)?.median)).collect();
+    let (low, high) = svg::range(medians.iter());
+    let common = low > 0.0 && high / low <= FAR_APART;
     let value = |value: f64| value_text(value, unit);
     html.markup("<h3>Samples</h3>\n<p class=\"legend\">How many runs had which ");
     html.text(&table.metric);
-    html.fill(
-        ", from {} to {}; the line is the median.</p>\n",
-        &[&value(range.0), &value(range.1)],
-    );
+    if common {
+        html.fill(", from {} to {}", &[&value(range.0), &value(range.1)]);
+    } else {
+        html.markup(", each cell from its least to its largest value");
+    }
+    html.markup("; the line is the median.</p>\n");
     let several = table.axes.iter().filter(|axis| axis.values.len() > 1);
     let axes: Vec<&str> = several.map(|axis| axis.name.as_str()).collect();
-    html.markup(CARDS);
-    html.fill(
-        "<tr class=\"head\"><th>{}</th><th><small>{} … {}</small></th><th class=\"n\">median</th>\
-         <th class=\"n\">min … max</th><th class=\"n\">MAD</th><th class=\"n\">runs</th>\
-         <th class=\"n\">outliers</th></tr>\n",
-        &[
-            &if axes.is_empty() { "cell".to_owned() } else { axes.join(", ") },
-            &value(range.0),
-            &value(range.1),
-        ],
+    html.markup(CARDS).fill(
+        "<tr class=\"head\"><th>{}</th><th>",
+        &[&if axes.is_empty() { "cell".to_owned() } else { axes.join(", ") }],
+    );
+    if common {
+        html.fill("<small>{} … {}</small>", &[&value(range.0), &value(range.1)]);
+    }
+    html.markup(
+        "</th><th class=\"n\">median</th><th class=\"n\">min … max</th><th class=\"n\">MAD</th>\
+         <th class=\"n\">runs</th><th class=\"n\">outliers</th></tr>\n",
     );
     for cell in &table.cells {
         let Some(summary) = summarise(&cell.values) else { continue };
         let name = table.name(&cell.place);
         html.fill("<tr><th>{}</th><td class=\"w\">", &[&name]);
-        svg::histogram(html, &cell.values, range, unit);
+        let own = (summary.min, summary.max);
+        svg::histogram(html, &cell.values, if common { range } else { own }, unit);
         html.markup("</td>");
         html.fill(
             "<td data-is=\"median\" class=\"n\">{}</td>\

@@ -57,13 +57,13 @@ code{white-space:pre-wrap;overflow-wrap:anywhere}small,.legend{opacity:.75}\
 body{margin:1rem auto;padding:0 .8rem}\
 table.cards,table.cards tbody,table.cards tr{display:block;width:100%}\
 table.cards tr.head{display:none}\
-table.cards tr{border:1px solid var(--line);border-radius:6px;margin:0 0 .6rem;padding:.3rem .2rem}\
+table.cards tr{box-sizing:border-box;border:1px solid var(--line);border-radius:6px;margin:0 0 .6rem;padding:.3rem .2rem}\
 table.cards td,table.cards th{display:flex;justify-content:space-between;gap:1rem;border:0;\
 padding:.1rem .5rem;white-space:normal;text-align:right;overflow-wrap:anywhere}\
 table.cards td[data-is]::before,table.cards th[data-is]::before{content:attr(data-is);opacity:.75;\
-font-weight:400;text-align:left;flex:none}\
+color:CanvasText;font-style:normal;font-weight:400;text-align:left;flex:none}\
 table.cards td:empty{display:none}table.cards td.w{display:block}\
-table.cards td.w::before{display:block}}";
+table.cards td.w::before{display:block}svg.history text{font-size:20px}}";
 
 /// The page.
 pub fn render(page: &Page) -> String {
@@ -198,7 +198,7 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
     }
     html.markup(CARDS).markup(
         "<tr class=\"head\"><th>of</th><th>against</th><th>verdict</th><th class=\"n\">change</th>\
-         <th class=\"n\">95 % interval</th><th class=\"n\">median</th><th class=\"n\">against</th>\
+         <th class=\"n\">95 % interval</th><th class=\"n\">median</th><th class=\"n\">median against</th>\
          <th class=\"n\">runs</th><th class=\"n\">failed</th></tr>\n",
     );
     for c in comparisons {
@@ -221,7 +221,7 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
         let median = |value: Option<f64>| value.map_or_else(String::new, |x| value_text(x, unit));
         html.fill(
             "<td data-is=\"median\" class=\"n\">{}</td>\
-             <td data-is=\"against\" class=\"n\">{}</td>",
+             <td data-is=\"median against\" class=\"n\">{}</td>",
             &[&median(c.medians.map(|m| m.b)), &median(c.medians.map(|m| m.a))],
         );
         html.fill(
@@ -350,6 +350,48 @@ mod tests {
         };
         assert!(!html(MANY).contains("<details>"));
         assert!(html(MANY + 1).contains("<summary>13 are the same, 0 are not sure</summary>"));
+    }
+
+    #[test]
+    fn sure_changes_come_first_and_what_is_not_sure_is_pale() {
+        let flat: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 5)).collect();
+        let times = |factor: f64| -> Vec<f64> { flat.iter().map(|x| x * factor).collect() };
+        let side = |name, values| Side { name, values, blocks: &[], failed: 0 };
+        let (some, more) = (times(1.3), times(1.6));
+        let open = [90.0, 140.0, 80.0, 120.0, 105.0];
+        let against = |name, values| {
+            compare(side("base", &flat), side(name, values), "wall", &Criteria::default())
+        };
+        let comparisons = vec![
+            against("open", &open),
+            against("equal", &flat),
+            against("larger", &some),
+            against("largest", &more),
+        ];
+        let axes = vec![Axis { name: "n".into(), values: vec!["1".into(), "2".into()] }];
+        let cell = |at, values: &[f64]| Measured {
+            place: vec![at],
+            values: values.to_vec(),
+            ..Measured::default()
+        };
+        let quiet = Table { metric: "rss".into(), ..Table::default() };
+        let cells = vec![cell(0, &flat), cell(1, &some)];
+        let wall = Table { metric: "wall".into(), axes, cells, looked_at: false };
+        let html = render(&Page {
+            tables: vec![quiet, wall],
+            units: BTreeMap::from([("wall".to_owned(), "ms".to_owned())]),
+            comparisons,
+            ..Page::default()
+        });
+        let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}: {html}"));
+        let rows = ["largest", "larger", "equal", "open"];
+        let row = |name: &str| at(&format!("<td data-is=\"of\">{name}<"));
+        assert!(rows.windows(2).all(|pair| row(pair[0]) < row(pair[1])), "{html}");
+        assert!(html.contains("<tr class=\"pale\"><td data-is=\"of\">open<"), "{html}");
+        assert!(at("<h2>wall") < at("<h2>rss"), "what has a sure difference comes first");
+        // A histogram for each cell, the axis by its name, values with their unit.
+        assert_eq!(html.matches("role=\"img\" aria-label=\"20 samples from").count(), 2);
+        assert!(html.contains("<th class=\"axis\">n</th>") && html.contains("102 ms"), "{html}");
     }
 
     #[test]

@@ -72,9 +72,9 @@ fn fixed(value: f64) -> String {
 }
 
 const CHART: (f64, f64) = (720.0, 220.0);
-const LEFT: f64 = 70.0;
+const LEFT: f64 = 92.0;
 const BOTTOM: f64 = 24.0;
-const TOP: f64 = 16.0;
+const TOP: f64 = 24.0;
 
 /// Medians over commits with their intervals; changes are lines across, dashed where they may be the
 /// machine.

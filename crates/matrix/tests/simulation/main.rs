@@ -59,17 +59,58 @@ fn contains(comparison: &Comparison, truth: f64) -> bool {
 #[test]
 fn in_interleaved_blocks() {
     println!("method     {HEADER}");
-    for_all(|noise| [5, 8, 10, 20, 40].into_iter().for_each(|n| fixed_size(noise, n, in_blocks)));
+    for_all(|noise| {
+        let mut rates = [5, 8, 10, 20, 40].map(|n| (n, fixed_size(noise, n, in_blocks))).to_vec();
+        rates.retain(|(n, _)| [8, 20, 40].contains(n));
+        let row = table_row(noise, &rates);
+        assert!(DOCUMENTED.contains(&row), "docs/design/statistics.md has no row {row}");
+    });
+}
+
+/// The page that says what is found here.
+const DOCUMENTED: &str = include_str!("../../../../docs/design/statistics.md");
+
+/// What one kind of noise makes of comparisons of one size.
+#[derive(Clone)]
+struct Rates {
+    wrong: f64,
+    /// Of equal code, and of 10 % where that is known.
+    covered: [Option<f64>; 2],
+    power: f64,
+}
+
+/// A row of the table in the documentation.
+fn table_row(noise: Noise, rates: &[(usize, Rates)]) -> String {
+    let percent = |rate: f64| match format!("{:.1}", 100.0 * rate) {
+        all if all == "100.0" => "100".to_owned(),
+        part => part,
+    };
+    let join = |part: &dyn Fn(&Rates) -> String| {
+        rates.iter().map(|(_, rates)| part(rates)).collect::<Vec<_>>().join(" / ")
+    };
+    let sizes: Vec<String> = rates.iter().map(|(n, _)| n.to_string()).collect();
+    let covered = join(&|rates| {
+        let one = |covered: Option<f64>| covered.map_or_else(|| "-".to_owned(), percent);
+        rates.covered.map(one).join(", ")
+    });
+    let wrong = join(&|rates| format!("{:.1}", 100.0 * rates.wrong));
+    let power = join(&|rates| format!("{:.0}", 100.0 * rates.power));
+    let (name, sizes) = (noise.name(), sizes.join(" / "));
+    format!("| {name} | {sizes} | {wrong} % | {covered} % | {power} % |")
 }
 
 #[test]
 fn as_wholes() {
-    for_all(|noise| [5, 8, 20].into_iter().for_each(|n| fixed_size(noise, n, side)));
+    for_all(|noise| {
+        for n in [5, 8, 20] {
+            fixed_size(noise, n, side);
+        }
+    });
 }
 
 const HEADER: &str = "noise        n   A/A wrong  coverage A/A, +10 %  false same  power +10 %";
 
-fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) {
+fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) -> Rates {
     let trials = 1000;
     let mut random = Random::new(1000 + n as u64);
     let (mut lies, mut covered, mut false_same, mut power) = (0, [0; 2], 0, 0);
@@ -109,6 +150,8 @@ fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) {
         let rate = rate(covered);
         assert!(rate >= least - tolerance(1.0 - least, trials), "{what}: {rate}");
     }
+    let second = (known == 2).then(|| rate(covered[1]));
+    Rates { wrong: rate(lies), covered: [Some(rate(covered[0])), second], power: rate(power) }
 }
 
 /// Each cell of a 5 x 5 matrix against the first of its row and of its column.

@@ -54,6 +54,21 @@ pub(crate) fn normal(random: &mut Random) -> f64 {
 }
 
 impl Noise {
+    /// As the documentation calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Lognormal => "lognormal",
+            Self::Bimodal => "bimodal",
+            Self::HeavyTail => "heavy tail",
+            Self::Rounded => "rounded",
+            Self::Drift => "drift",
+            Self::Step => "step",
+            Self::Ramp => "ramp",
+            Self::Autocorrelated => "autocorrelated",
+        }
+    }
+
     /// One sample, `at` a time from 0 to 1 and with a true factor.
     pub(crate) fn sample(self, random: &mut Random, at: f64, factor: f64) -> f64 {
         match self {

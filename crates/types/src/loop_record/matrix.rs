@@ -216,6 +216,9 @@ pub struct BisectAnswer {
     /// By how much the machine changed during the search: 1.1 for 10 % more at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<f64>,
+    /// What disturbed the search, as far as the machine shows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbances: Vec<Disturbance>,
     pub sentence: String,
 }
 
