@@ -32,7 +32,20 @@ pub fn findings(
             break;
         }
         observer.event(CrashEvent::Explaining { state: at + 1, states: failing.len() });
-        let kind = known.as_ref().map(|failed| failed.kind());
+        let kind = match known {
+            Some(failed) => Some(failed.kind()),
+            // It was found elsewhere, and how the check failed tells causes apart.
+            None => {
+                let again = rebuild(recording, *model, options, &state.key);
+                match again.map_err(CrashTestError::Glob)? {
+                    Some(again) => match worker.check(check, CheckInput::new(&again, &acks))? {
+                        CheckOutcome::Failed(failed) => Some(failed.kind()),
+                        CheckOutcome::Passed | CheckOutcome::Cancelled => None,
+                    },
+                    None => None,
+                }
+            }
+        };
         explainer.add(state, kind, |state| {
             match worker.check(check, CheckInput::new(state, &acks)) {
                 Ok(CheckOutcome::Failed(failed)) => Some(failed.kind()),
