@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
-use retake_types::{PathGrant, PathRule, RunRequest, SandboxRequest};
+use retake_types::{NetworkRule, PathGrant, PathRule, RunRequest, SandboxRequest};
 
 use crate::confinement::{self, AgentConfinement};
 use crate::settings::Settings;
@@ -36,6 +36,9 @@ impl TaskSandbox {
             None => AgentConfinement::default(),
         };
         let mut needed = SandboxRequest { paths: agent.paths.clone(), ..SandboxRequest::default() };
+        // A host that cannot be named in a rule is not reachable; the agent says so itself.
+        let hosts = agent.hosts.iter().filter_map(|host| NetworkRule::parse(host).ok());
+        needed.network.allow.extend(hosts);
         let dir = workspace.dir();
         workspace.make_loop_state_dir()?;
         needed.paths.push(PathRule::new(PathGrant::AllowWrite, dir.to_owned()));

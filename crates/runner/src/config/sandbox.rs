@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use retake_types::config::{SandboxConfig, SandboxedCommand};
-use retake_types::{OsText, PathGrant, PathRule, SandboxMode, SandboxRequest};
+use retake_types::{NetworkRule, OsText, PathGrant, PathRule, SandboxMode, SandboxRequest};
 
 use super::Layers;
 use super::value::Value;
@@ -27,6 +27,15 @@ impl Layers {
             rules.paths.extend(paths.into_iter().map(|path| PathRule::new(grant, path)));
         }
         rules.sockets = self.paths("sandbox.allow_socket", project, errors);
+        for host in self.words("sandbox.allow_net") {
+            match NetworkRule::parse(&host) {
+                Ok(rule) => rules.network.allow.push(rule),
+                Err(problem) => {
+                    let source = &self.values["sandbox.allow_net"].1;
+                    errors.push(format!("{source}: sandbox.allow_net: {host:?}: {problem}"));
+                }
+            }
+        }
         let mode = |path: &str| match self.values[path].0 {
             Value::Word(word) => SandboxMode::ALL.into_iter().find(|mode| mode.as_str() == word),
             _ => None,

@@ -5,7 +5,7 @@ use crate::{SandboxMode, SandboxRequest};
 
 const MODES: KeyKind = KeyKind::Word(&["strict", "best-effort", "off"]);
 
-pub(super) const KEYS: [Key; 11] = [
+pub(super) const KEYS: [Key; 12] = [
     key(
         "sandbox.mode",
         MODES,
@@ -26,6 +26,12 @@ pub(super) const KEYS: [Key; 11] = [
     key("sandbox.deny_write", KeyKind::Words, "", "Paths that confined commands may not write"),
     key("sandbox.allow_read", KeyKind::Words, "", "Hidden paths that confined commands may read"),
     key("sandbox.deny_read", KeyKind::Words, "", "Paths that are hidden from confined commands"),
+    key(
+        "sandbox.allow_net",
+        KeyKind::Words,
+        "",
+        "Hosts that confined commands may reach: HOST, HOST:PORT, *.HOST, localhost:PORT, or all",
+    ),
     key(
         "sandbox.allow_socket",
         KeyKind::Words,
