@@ -495,7 +495,7 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
     let is = |a: &str, b: &str, at: &str| {
         named.contains(&(a.to_owned(), b.to_owned(), Some(at.to_owned())))
     };
-    assert!(is("x", "y", "n=1 a {n}") && is("a 1", "b", "n=1 m=x"), "{named:?}");
+    assert!(is("m=x", "m=y", "n=1 a {n}") && is("a 1", "b", "n=1 m=x"), "{named:?}");
     // One command alone: its parameters are what is compared.
     let text = "commands: ['a {n}']\niterations: 1\naxes: {n: [1, 2]}\n";
     let one = Matrix::of(&Config::read(Path::new("m.yml"), text).unwrap());

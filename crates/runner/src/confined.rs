@@ -172,7 +172,7 @@ fn start(
             confinement.note_given_input();
         }
         if reports == Reports::Nothing {
-            confinement.report_nothing();
+            confinement.without_threads();
         }
         if !confinement.satisfies(mode) {
             let promises = confinement.report().dropped;

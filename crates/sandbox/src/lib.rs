@@ -233,9 +233,10 @@ impl Confinement {
         }
     }
 
-    /// Reports nothing that is denied, which needs a thread.
-    pub fn report_nothing(&mut self) {
+    /// Reports nothing that is denied and lets nothing through to the network: both need a thread.
+    pub fn without_threads(&mut self) {
         self.notified = None;
+        self.network.close();
     }
 
     /// Confines the calling process for good, and closes every descriptor above stderr but this

@@ -77,6 +77,12 @@ impl Network {
         Ok(network)
     }
 
+    /// Nothing can be reached, and no thread is needed for it.
+    pub(crate) fn close(&mut self) {
+        self.doors.clear();
+        self.made.clear();
+    }
+
     /// The ports that a process in the network of the machine may connect to.
     pub(crate) fn ports(&self) -> io::Result<Vec<u16>> {
         let own = self.made.iter().map(|made| made.local_addr().map(|address| address.port()));

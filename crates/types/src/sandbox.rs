@@ -70,19 +70,18 @@ impl SandboxRequest {
                 self.paths.push(rule.clone());
             }
         }
+        let network = &mut self.network;
+        for (own, further) in [
+            (&mut network.allow, &further.network.allow),
+            (&mut network.deny, &further.network.deny),
+        ] {
+            let new = further.iter().filter(|rule| !own.contains(rule)).cloned();
+            let new: Vec<_> = new.collect();
+            own.extend(new);
+        }
         for socket in &further.sockets {
             if !self.sockets.contains(socket) {
                 self.sockets.push(socket.clone());
-            }
-        }
-        for (own, further) in [
-            (&mut self.network.allow, &further.network.allow),
-            (&mut self.network.deny, &further.network.deny),
-        ] {
-            for rule in further {
-                if !own.contains(rule) {
-                    own.push(rule.clone());
-                }
             }
         }
         self

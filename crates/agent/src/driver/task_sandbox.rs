@@ -9,17 +9,6 @@ use crate::confinement::{self, AgentConfinement};
 use crate::settings::Settings;
 use crate::workspace::Workspace;
 
-/// The rule for a host that the agent needs. This machine is `localhost`, however it is written.
-fn network_rule(host: &str) -> Option<NetworkRule> {
-    let port = host.rsplit_once(':').map(|(_, port)| port);
-    match port {
-        Some(port) if host.starts_with("127.") || host.starts_with("[::1]") => {
-            NetworkRule::parse(&format!("localhost:{port}")).ok()
-        }
-        _ => NetworkRule::parse(host).ok(),
-    }
-}
-
 /// What is asked of every run of a task: one policy for all of them.
 #[derive(Clone, Debug, Default)]
 pub struct TaskSandbox {
@@ -47,7 +36,9 @@ impl TaskSandbox {
             None => AgentConfinement::default(),
         };
         let mut needed = SandboxRequest { paths: agent.paths.clone(), ..SandboxRequest::default() };
-        needed.network.allow = agent.hosts.iter().filter_map(|host| network_rule(host)).collect();
+        // A host that cannot be named in a rule is not reachable; the agent says so itself.
+        let hosts = agent.hosts.iter().filter_map(|host| NetworkRule::parse(host).ok());
+        needed.network.allow.extend(hosts);
         let dir = workspace.dir();
         workspace.make_loop_state_dir()?;
         needed.paths.push(PathRule::new(PathGrant::AllowWrite, dir.to_owned()));

@@ -227,3 +227,38 @@ fn opencode_in_one_loop() {
         assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
     }
 }
+
+/// The options of a confined loop. The program may lie below /tmp, which a sandbox has its own of.
+fn confined_options(program: &Path) -> [String; 2] {
+    let package = program.ancestors().find(|dir| dir.ends_with("node_modules")).unwrap_or(program);
+    ["--sandbox".to_owned(), format!("--allow-read={}", package.display())]
+}
+
+#[test]
+fn claude_works_inside_a_sandbox_and_not_outside_of_it() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    // Links below /tmp are not there inside.
+    let program = program.canonicalize().unwrap();
+    let sandbox = sandbox("claude", &program, "");
+    let possible = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
+    if possible.code != 0 {
+        eprintln!("SKIP: {}", possible.stderr);
+        return;
+    }
+    let home = sandbox.dir.path().join("home");
+    let turns = json!([
+        bash(&format!("echo made > made.txt; echo x > {}/.bashrc; cat /proc/1/comm", home.display())),
+        bash(&status(&sandbox, r#"{"complete":true}"#)),
+        {"text": "All is done."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    let mut command = claude(&sandbox, &model, &["-v", "-m", "1"]);
+    let called = called(command.args(confined_options(&program)).env_remove("IS_SANDBOX"));
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(sandbox.statuses(), "1 completed", "{}", called.snapshot());
+    assert_eq!(std::fs::read_to_string(sandbox.project().join("made.txt")).unwrap(), "made\n");
+    assert!(!home.join(".bashrc").exists());
+    // Its API was reached, through the sandbox.
+    assert!(model.requests().contains("Do the work for $5"));
+    assert!(called.stdout.contains("(keeper)"), "{}", called.snapshot());
+}

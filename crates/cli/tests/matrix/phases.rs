@@ -95,10 +95,12 @@ fn stuck_in(phase: &str) -> Stuck {
         "iteration" => env.config(&format!("command: |\n  {wait}\n{code}")),
         "checkout" => {
             env.config(&format!("command: 'true'\n{code}"));
-            let hook =
-                env.sandbox.file(".git/hooks/post-checkout", &format!("#!/bin/sh\n{wait}\n"));
+            // Hooks do not run; a filter that the user configured does.
+            let filter = env.sandbox.file("filter", &format!("#!/bin/sh\n{wait}\ncat\n"));
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(hook, mode).unwrap();
+            std::fs::set_permissions(&filter, mode).unwrap();
+            env.sandbox.git(&["config", "filter.slow.smudge", filter.to_str().unwrap()]);
+            env.sandbox.file(".git/info/attributes", "* filter=slow\n");
         }
         "search" => {
             env.config(&format!(

@@ -112,7 +112,7 @@ fn what_runs_around_iterations_has_the_values_too() {
         assert_eq!(counts, [1, 3, 3, 3, 1], "{written}");
     }
     // One command: its values are compared.
-    assert!(answered.stdout.contains("against 1"), "{}", answered.stdout);
+    assert!(answered.stdout.contains("against n=1"), "{}", answered.stdout);
     // A setup runs every time.
     tried(&env, 0, &arguments);
     let written = std::fs::read_to_string(&log).unwrap();

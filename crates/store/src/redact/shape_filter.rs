@@ -231,8 +231,9 @@ impl ShapeFilter {
             }
             let pairs = groups & groups >> 1;
             let rows = pairs & pairs >> 2;
-            // A row that begins before the block and ends in it is left to a closer look.
-            let before = rows >> (WIDTH - 3) & 7;
+            // A row that begins before the block, or a run whose first whole group is the first of the
+            // block and which may begin before it, is left to a closer look.
+            let before = rows >> (WIDTH - 3) & 15;
             if before != 0 && at > from {
                 return at;
             }

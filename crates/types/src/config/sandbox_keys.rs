@@ -30,7 +30,7 @@ pub(super) const KEYS: [Key; 12] = [
         "sandbox.allow_net",
         KeyKind::Words,
         "",
-        "Hosts that confined commands may reach, as --allow-net takes them",
+        "Hosts that confined commands may reach: HOST, HOST:PORT, *.HOST, localhost:PORT, or all",
     ),
     key(
         "sandbox.allow_socket",
