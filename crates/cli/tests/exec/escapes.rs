@@ -225,6 +225,8 @@ impl Arena {
              && git commit -q --allow-empty -m one && ln -s ../outside link";
         let done = Command::new("sh").args(["-c", script]).current_dir(&base).output().unwrap();
         assert!(done.status.success(), "{done:?}");
+        // Below a directory that only root may enter, a clone's own program is out of reach.
+        std::fs::copy(RETAKE, base.join("retake")).unwrap();
         let abstract_address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let mut arena = Self {
             victim: None,
@@ -359,7 +361,7 @@ impl Arena {
         ];
         let line = format!(
             "exec 8<$OUT 9<>$OUT/.bashrc; exec {} --store {}/record exec --json --sandbox={} -- bash -c \"$SCRIPT\"",
-            RETAKE,
+            self.base.join("retake").display(),
             self.base.display(),
             how.mode
         );
