@@ -158,7 +158,7 @@ fn took(ms: Option<u64>) -> Cell {
     ms.map_or("-".to_owned(), |ms| term::duration(Duration::from_millis(ms))).into()
 }
 
-fn all(tests: &[TestHistory]) -> Table {
+fn all(tests: &[TestHistory]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("LAST"),
         Column::new("RUNS").right().spare(4),
@@ -199,7 +199,7 @@ fn all(tests: &[TestHistory]) -> Table {
 }
 
 /// Every result of one test, newest first like every list.
-fn one(test: &TestHistory) -> Table {
+fn one(test: &TestHistory) -> Table<'static> {
     let mut table = Table::new([
         Column::new("RUN"),
         Column::new("WHEN"),

@@ -27,6 +27,12 @@ pub(crate) struct ConfinedKeeper {
     keeper: Keeper,
 }
 
+impl ConfinedKeeper {
+    pub(crate) fn pid(&self) -> i32 {
+        self.keeper.pid()
+    }
+}
+
 /// The keeper that a run takes place on: the worker's own, or one that confines it. `store` is the
 /// record, which is there by now and can be hidden.
 pub(crate) fn choose<'a>(

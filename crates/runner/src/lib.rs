@@ -11,6 +11,7 @@ pub mod config;
 pub mod confined;
 pub mod context;
 pub mod denied_text;
+pub mod disturbance;
 pub mod effects_watch;
 pub mod file_lock;
 pub mod fingerprint;

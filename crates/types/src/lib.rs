@@ -6,6 +6,7 @@
 
 pub mod config;
 mod denial;
+mod disturbance;
 mod effects;
 mod error;
 pub mod exec_flags;
@@ -29,6 +30,7 @@ mod units;
 mod usage;
 
 pub use denial::{Denial, DeniedOperation};
+pub use disturbance::{Disturbance, DisturbedNode, NodeDisturbances, SeenDisturbance};
 pub use effects::{
     Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
     Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,

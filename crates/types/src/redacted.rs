@@ -384,9 +384,20 @@ impl Redact for RunOutcome {
         if let Some(report) = sandbox {
             redact_sandbox(report, redactor);
         }
-        if let Some(RanOn { executor: _, node, job, attempt: _, start_time: _ }) = ran_on {
+        if let Some(ran_on) = ran_on {
+            // What disturbed it is numbers and the kernel's own words.
+            let RanOn {
+                executor: _,
+                node,
+                job,
+                attempt: _,
+                start_time: _,
+                environment,
+                disturbances: _,
+            } = ran_on;
             node.redact(redactor);
             job.redact(redactor);
+            environment.redact(redactor);
         }
     }
 }

@@ -170,7 +170,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[Row]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("NAME"),
         Column::new("MODE").spare(2),

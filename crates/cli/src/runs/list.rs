@@ -53,7 +53,7 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-fn table(runs: &[Run], terminal: bool) -> Table {
+fn table(runs: &[Run], terminal: bool) -> Table<'static> {
     // A column of one and the same word says nothing.
     let kinds = runs.iter().any(|run| run.intent.kind() != Kind::Exec);
     let mut columns = vec![

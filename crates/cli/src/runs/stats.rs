@@ -121,7 +121,7 @@ fn percent(rate: f64) -> String {
     format!("{:.0}%", rate * 100.0)
 }
 
-fn table(commands: &[CommandStats]) -> Table {
+fn table(commands: &[CommandStats]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("RUNS").right(),
         Column::new("FAILED").right(),
