@@ -12,8 +12,8 @@ use crate::run_one;
 #[cfg(feature = "web")]
 use crate::ui;
 use crate::{
-    again, agent, audit, completions, config, crash, doctor, exec, init, man, matrix, runs,
-    test_history, tour,
+    again, agent, audit, completions, config, crash, doctor, exec, init, man, matrix, report_runs,
+    runs, test_history, tour,
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
@@ -76,6 +76,8 @@ enum Command {
     Tour(tour::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
+    #[command(name = "__report-runs", hide = true)]
+    ReportRuns(report_runs::Args),
     #[cfg(feature = "slurm")]
     #[command(name = "__run-one", hide = true)]
     RunOne(run_one::Args),
@@ -114,6 +116,7 @@ pub(crate) fn main() -> Exit {
         Command::Mcp(args) => mcp::mcp(args, store),
         Command::Crash(args) => crash::crash(*args, store),
         Command::MockAgent(args) => return agent::mock(&args.words),
+        Command::ReportRuns(args) => report_runs::report_runs(&args, store),
         #[cfg(feature = "slurm")]
         Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),

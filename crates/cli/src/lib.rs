@@ -23,6 +23,7 @@ mod matrix;
 mod mcp;
 mod network_words;
 mod record;
+mod report_runs;
 #[cfg(feature = "slurm")]
 mod run_one;
 mod runs;
