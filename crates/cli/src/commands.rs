@@ -13,7 +13,7 @@ use crate::run_one;
 use crate::ui;
 use crate::{
     again, agent, audit, completions, config, crash, doctor, exec, help, init, invoked_as, man,
-    matrix, runs, test_history, tour,
+    matrix, report_runs, runs, test_history, tour,
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -83,6 +83,8 @@ enum Command {
     Help(help::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
+    #[command(name = "__report-runs", hide = true)]
+    ReportRuns(report_runs::Args),
     #[cfg(feature = "slurm")]
     #[command(name = "__run-one", hide = true)]
     RunOne(run_one::Args),
@@ -121,6 +123,7 @@ pub(crate) fn main() -> Exit {
         Command::Mcp(args) => mcp::mcp(args, store),
         Command::Crash(args) => crash::crash(*args, store),
         Command::MockAgent(args) => return agent::mock(&args.words),
+        Command::ReportRuns(args) => report_runs::report_runs(&args, store),
         #[cfg(feature = "slurm")]
         Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),

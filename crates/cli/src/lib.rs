@@ -27,6 +27,7 @@ mod network_words;
 mod record;
 #[cfg(all(test, feature = "mcp", feature = "postgres", feature = "slurm", feature = "web"))]
 mod reference;
+mod report_runs;
 #[cfg(feature = "slurm")]
 mod run_one;
 mod runs;

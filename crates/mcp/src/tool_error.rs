@@ -143,6 +143,9 @@ fn again_refusal(refusal: &AgainRefusal) -> String {
         AgainRefusal::RedactedPart(_) => {
             "a path was redacted in the record, so it is not known; use exec".to_owned()
         }
+        AgainRefusal::Reported => {
+            "the run was reported from inside a sandbox, by a program that could report anything; use exec".to_owned()
+        }
         AgainRefusal::NoArguments => "the record has no usable arguments; use exec".to_owned(),
     }
 }

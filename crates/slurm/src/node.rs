@@ -181,7 +181,7 @@ fn execute_one(
     let mut keep = |stream, bytes: RedactedBytes<'_>| result.append(stream, bytes);
     let keepers = [keeper.pid()];
     let watch = measure_machine.then(|| MachineWatch::start(&keepers));
-    let parts = (Ok(keeper), cancel);
+    let parts = (Ok(keeper.into()), cancel);
     let executed = while_wanted(&attempt.batch_dir, cell, cancel, || {
         run::execute(prepared, &context, parts, &mut keep, OutputUse::NONE, observer, None)
     });

@@ -55,8 +55,9 @@ pub use run::{
     State, Stream,
 };
 pub use sandbox::{
-    DroppedPromise, PathAccess, PathGrant, PathRule, SandboxFailure, SandboxLevel, SandboxMode,
-    SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable, path_access,
+    DroppedPromise, ListedWrites, PathAccess, PathGrant, PathRule, ReportedRuns, SandboxFailure,
+    SandboxLevel, SandboxMode, SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable,
+    path_access,
 };
 pub use units::{UnitError, parse_duration, parse_size};
 pub use usage::Usage;

@@ -214,6 +214,7 @@ impl Redact for Intent {
             request,
             redacted,
             parent_id: _,
+            reported_by: _,
             start_time: _,
             host,
             user,
@@ -249,7 +250,16 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
         effects: EffectsRequest { track, exact: _, tests: _, metrics },
-        sandbox: SandboxRequest { mode: _, paths, sockets, network, quarantine: _ },
+        sandbox:
+            SandboxRequest {
+                mode: _,
+                paths,
+                sockets,
+                network,
+                quarantine: _,
+                withheld: _,
+                listed_writes: _,
+            },
         labels,
         correlation_ids,
     } = request;
@@ -412,6 +422,7 @@ fn redact_sandbox(report: &mut SandboxReport, redactor: &mut dyn TextRedactor) {
         left_for_host,
         network,
         network_unlisted: _,
+        reported: _,
     } = report;
     for used in network {
         used.host.redact(redactor);

@@ -437,6 +437,8 @@ struct RunDocument<'a> {
     loop_id: LoopId,
     iteration: u64,
     parent_id: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reported_by: Option<RunId>,
     recorded: bool,
     host: &'a str,
     user: &'a str,
@@ -497,6 +499,7 @@ impl Serialize for Run {
             loop_id: request.position.id,
             iteration: request.position.iteration,
             parent_id: intent.parent_id,
+            reported_by: intent.reported_by,
             recorded: self.recorded,
             host: &intent.host,
             user: &intent.user,

@@ -48,6 +48,25 @@ pub struct SandboxRequest {
     /// Moves aside what the run left that the host may execute later.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub quarantine: bool,
+    /// Variables that stay outside, whatever their names look like.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<String>,
+    /// Set if the rules are those of a settings file of sandbox-runtime, and are read as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed_writes: Option<ListedWrites>,
+}
+
+/// How `@anthropic-ai/sandbox-runtime` reads rules about writing: only what is listed is writable,
+/// not the project by itself, and what is denied stays so, also where something below it or the very
+/// same path is allowed. Files and directories with certain names are always denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedWrites {
+    /// How many levels deep those names are searched for; 1 is the working directory itself.
+    pub search_depth: u8,
+    /// Whether the configuration of git repositories is not among them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub git_config: bool,
 }
 
 impl SandboxRequest {
@@ -66,7 +85,10 @@ impl SandboxRequest {
     pub fn with_rules(mut self, further: &Self) -> Self {
         let own = self.paths.len();
         for rule in &further.paths {
-            if !self.paths[..own].iter().any(|known| known.path == rule.path) {
+            let known = self.paths[..own].iter().any(|known| known.path == rule.path);
+            // A denial of listed writes gives way to nothing.
+            let lasting = further.listed_writes.is_some() && rule.grant == PathGrant::DenyWrite;
+            if !known || lasting {
                 self.paths.push(rule.clone());
             }
         }
@@ -84,6 +106,13 @@ impl SandboxRequest {
                 self.sockets.push(socket.clone());
             }
         }
+        for name in &further.withheld {
+            if !self.withheld.contains(name) {
+                self.withheld.push(name.clone());
+            }
+        }
+        self.quarantine |= further.quarantine;
+        self.listed_writes = self.listed_writes.or(further.listed_writes);
         self
     }
 }
@@ -261,6 +290,22 @@ pub struct SandboxReport {
     /// Requests to further hosts, which are not listed.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub network_unlisted: u64,
+    /// The runs that were recorded inside; `None` where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<ReportedRuns>,
+}
+
+/// Runs that a retake inside of a sandbox recorded, and that were taken into the record outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedRuns {
+    pub runs: u64,
+    /// How many were not taken in, because they are in the record already or cannot be true.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub refused: u64,
+    /// Whether there were more than could be taken in, or they could not all be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 impl SandboxReport {
