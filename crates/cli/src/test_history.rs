@@ -16,7 +16,7 @@ use crate::{record, term};
 /// How many results the table draws for a test, the newest.
 const DRAWN: usize = 20;
 
-/// Show how tests went over the recorded runs: first failure, flips, durations
+/// Show test results over all recorded runs: first failure, flips, durations
 ///
 /// Tests are known from runs with `--tests`. A pattern that names one test shows each of its
 /// results. In HISTORY, oldest first: + passed, x failed, E error, - skipped.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Only tests that went from passing to failing and back
     #[arg(long)]
     flaky: bool,
-    /// How many tests at most
+    /// Maximum number of tests
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
     limit: usize,
     /// Print an array of tests as JSON

@@ -21,7 +21,7 @@ use super::screen::AgentScreen;
 use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, context, term};
 
-/// Run the agent again and again until the task is complete, or something says stop
+/// Run the agent in a loop until the task is complete or a limit is reached
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The workspace

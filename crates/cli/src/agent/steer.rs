@@ -16,7 +16,7 @@ use crate::{Exit, Failure, term};
 
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Stop a loop after its present iteration
+/// Stop a loop after its current iteration
 #[derive(clap::Args)]
 pub(super) struct Named {
     /// The workspace
@@ -24,7 +24,7 @@ pub(super) struct Named {
     name: String,
 }
 
-/// Pause a loop after its present iteration
+/// Pause a loop after its current iteration
 #[derive(clap::Args)]
 pub(super) struct Paused {
     /// The workspace
@@ -32,7 +32,7 @@ pub(super) struct Paused {
     name: String,
 }
 
-/// Let a paused loop go on
+/// Resume a paused loop
 #[derive(clap::Args)]
 pub(super) struct Resumed {
     /// The workspace
@@ -67,7 +67,7 @@ pub(super) fn resume(args: &Resumed, project: &AgentProject) -> Result<Exit, Fai
     Ok(Exit::OK)
 }
 
-/// Say something to the agent: it goes into the next prompt
+/// Add a message to the agent's next prompt
 #[derive(clap::Args)]
 pub(super) struct Tell {
     /// The workspace
@@ -86,7 +86,7 @@ pub(super) fn tell(args: &Tell, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-/// Follow a loop that runs elsewhere
+/// Follow a running loop
 #[derive(clap::Args)]
 pub(super) struct Watch {
     /// The workspace

@@ -17,7 +17,7 @@ use super::refused;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
-/// Make a workspace for a task
+/// Create a workspace for a task
 #[derive(clap::Args)]
 pub(super) struct Init {
     /// Its name: letters, digits, _ and -
@@ -227,7 +227,7 @@ pub(super) struct Clean {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
-    /// Without asking
+    /// Do not ask for confirmation
     #[arg(short, long)]
     force: bool,
     /// Keep no copy

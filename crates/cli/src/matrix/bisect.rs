@@ -15,7 +15,7 @@ use super::words;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
-/// Find where an axis turns from good to bad, over runs that may lie
+/// Find where an axis turns from good to bad, tolerating flaky runs
 ///
 /// By exit code (0 is good, 125 cannot be judged, all else and a timeout is bad), or by a metric, such
 /// as --metric wall --threshold 5%: every point is then measured in turn with the good end.
@@ -37,10 +37,10 @@ pub(super) struct Args {
     /// Bad is what is worse than the good end by more than this, such as 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "metric")]
     threshold: Option<f64>,
-    /// Believe every answer: halve, one run per point, the ends untested, as `git bisect run` does
+    /// Trust every run: one run per point, the ends untested, as `git bisect run` does
     #[arg(long)]
     quick: bool,
-    /// Say nothing while it runs
+    /// Print no progress
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
