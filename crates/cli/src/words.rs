@@ -419,7 +419,7 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
 
 /// Why no process could be started at all.
 pub(crate) fn no_process(error: &std::io::Error) -> String {
-    format!("no process could be made: {}", text::plain(error))
+    format!("could not start a process: {}", text::plain(error))
 }
 
 /// How many runs on other machines wait and how many run, and where; `None` if all have ended.

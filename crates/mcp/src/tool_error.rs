@@ -94,7 +94,7 @@ impl fmt::Display for ToolError {
                 candidates.join("\n")
             ),
             Self::NoProcess(error) => {
-                write!(f, "no process could be made: {}", text::plain(error))
+                write!(f, "could not start a process: {}", text::plain(error))
             }
             Self::Other(text) => f.write_str(text),
         }

@@ -204,7 +204,7 @@ fn start(
         Keeper::start_confined(settings, confinement)
     };
     let process = |error: std::io::Error| {
-        StartFailure::NoResources(format!("no process could be made: {}", text::plain(&error)))
+        StartFailure::NoResources(format!("could not start a process: {}", text::plain(&error)))
     };
     // A file system or kernel that has no layers has none for the next sandbox either.
     static NO_LAYERS: AtomicBool = AtomicBool::new(false);

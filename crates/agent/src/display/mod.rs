@@ -167,13 +167,13 @@ impl Live {
     }
 }
 
-/// `⚠️ The account's limit is reached: going on in 1h02m`.
+/// `⚠️ The account's limit is reached: continuing in 1h02m`.
 pub fn countdown(cause: WaitCause, left: Duration) -> String {
     let why = match cause {
         WaitCause::RateLimit => "The account's limit is reached",
-        WaitCause::Retry => "The request failed for now",
+        WaitCause::Retry => "Temporary failure",
     };
-    format!("⚠️ {why}: going on in {}", time(left))
+    format!("⚠️ {why}: continuing in {}", time(left))
 }
 
 /// What the log and lists say of an entry that is about no iteration and no verification result.

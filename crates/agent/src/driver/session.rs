@@ -35,7 +35,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Why a session cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("no process could be made: {0}")]
+    #[error("could not start a process: {0}")]
     NoProcess(io::Error),
     #[error(transparent)]
     Lock(#[from] WorkspaceLockError),

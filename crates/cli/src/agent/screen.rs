@@ -132,7 +132,9 @@ impl AgentDisplay for AgentScreen {
                 ));
             }
             AgentEvent::NotLogged(error) => self.error(&format!("nothing more is logged: {error}")),
-            AgentEvent::NotNotified(error) => self.error(&format!("nobody is notified: {error}")),
+            AgentEvent::NotNotified(error) => {
+                self.error(&format!("notifications disabled: {error}"))
+            }
             AgentEvent::NotificationsLost { count, last_error } => {
                 let what = term::count(count, "notification");
                 let why = last_error.map_or_else(String::new, |error| format!(": {error}"));
