@@ -48,7 +48,6 @@ pub struct Log {
     held: Vec<u8>,
     /// Text that is not a whole line yet: a secret may be cut in two here.
     line: String,
-    agent: &'static str,
     redact: Redact,
     error: Option<String>,
     written: u64,
@@ -65,19 +64,12 @@ impl std::fmt::Debug for Log {
 
 impl Log {
     /// Creates the file. If that fails, the log is off and [`Log::take_error`] says why.
-    pub fn create(path: &Path, kind: AgentKind, redact: Redact) -> Self {
+    pub fn create(path: &Path, redact: Redact) -> Self {
         let mut log = Self {
             path: path.to_owned(),
             file: None,
             held: Vec::new(),
             line: String::new(),
-            agent: match kind {
-                AgentKind::Claude => "CLAUDE",
-                AgentKind::Codex => "CODEX",
-                AgentKind::Gemini => "GEMINI",
-                AgentKind::Opencode => "OPENCODE",
-                AgentKind::Custom => "AGENT",
-            },
             redact,
             error: None,
             written: 0,
@@ -147,11 +139,18 @@ impl Log {
         self.flush();
     }
 
-    pub fn iteration(&mut self, number: u32, at: Timestamp) {
+    pub fn iteration(&mut self, number: u32, kind: AgentKind, at: Timestamp) {
         self.end_line();
         self.reopen();
         self.banner(&[&format!("ITERATION {number}"), &format!("Started: {}", stamp(at))]);
-        self.text(&format!("\n{} OUTPUT:\n", self.agent));
+        let agent = match kind {
+            AgentKind::Claude => "CLAUDE",
+            AgentKind::Codex => "CODEX",
+            AgentKind::Gemini => "GEMINI",
+            AgentKind::Opencode => "OPENCODE",
+            AgentKind::Custom => "AGENT",
+        };
+        self.text(&format!("\n{agent} OUTPUT:\n"));
     }
 
     /// Output of the agent as it arrives: its text, or what is shown of its tools.
@@ -281,13 +280,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(file_name(at(0)));
         let redact = |text: &str| text.replace("hunter2", "[REDACTED]");
-        let mut log = Log::create(&path, AgentKind::Claude, Box::new(redact));
+        let mut log = Log::create(&path, Box::new(redact));
         log.head(&HEAD, at(0));
-        log.iteration(1, at(5));
+        log.iteration(1, AgentKind::Claude, at(5));
         log.output("my password is hun");
         log.output("ter2\nwithout end");
         log.iteration_end("success", at(30), Some(4));
-        log.iteration(2, at(32));
+        log.iteration(2, AgentKind::Claude, at(32));
         log.error(at(33), "Iteration 2 failed", &["why".to_owned()]);
         drop(log);
         let bar = "=".repeat(80);
@@ -312,7 +311,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.log");
         let size = || std::fs::metadata(&path).unwrap().len();
-        let mut log = Log::create(&path, AgentKind::Custom, Box::new(str::to_owned));
+        let mut log = Log::create(&path, Box::new(str::to_owned));
         log.output(&"x\n".repeat(BUFFER / 2));
         assert_eq!(size(), 0);
         log.output("y\n");
@@ -325,19 +324,14 @@ mod tests {
     #[test]
     fn an_error_is_told_once_and_stops_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = Log::create(
-            &dir.path().join("no/such.log"),
-            AgentKind::Claude,
-            Box::new(str::to_owned),
-        );
+        let mut log = Log::create(&dir.path().join("no/such.log"), Box::new(str::to_owned));
         log.head(&HEAD, at(0));
-        log.iteration(1, at(1));
+        log.iteration(1, AgentKind::Claude, at(1));
         log.output("x");
         assert!(log.take_error().unwrap().contains("no/such.log"));
         assert_eq!(log.take_error(), None);
         // A full disk, in the middle.
-        let mut log =
-            Log::create(Path::new("/dev/full"), AgentKind::Claude, Box::new(str::to_owned));
+        let mut log = Log::create(Path::new("/dev/full"), Box::new(str::to_owned));
         assert_eq!(log.take_error(), None);
         log.head(&HEAD, at(0));
         assert!(log.take_error().is_some());

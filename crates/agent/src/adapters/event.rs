@@ -42,6 +42,7 @@ pub enum StreamEvent<'a> {
         kind: Option<Cow<'a, str>>,
         message: Cow<'a, str>,
     },
+    /// A permission was denied. The tool may be known by the id of its call alone.
     Denied {
         tool: Cow<'a, str>,
         id: Option<Cow<'a, str>>,
@@ -64,8 +65,8 @@ pub struct ResultEvent<'a> {
     pub status: Option<u16>,
     pub text: Option<Cow<'a, str>>,
     pub turns: Option<u64>,
-    /// Permissions that were denied in all.
-    pub denials: Option<u64>,
+    /// The tools whose permission was denied, once for each time; `None` where it does not say.
+    pub denied: Option<Vec<Cow<'a, str>>>,
 }
 
 /// Tokens and money, and what they are the sum of.

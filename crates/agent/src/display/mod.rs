@@ -169,11 +169,14 @@ impl Live {
 
 /// `⚠️ The account's limit is reached: continuing in 1h02m`.
 pub fn countdown(cause: WaitCause, left: Duration) -> String {
-    let why = match cause {
+    format!("⚠️ {}: continuing in {}", wait_cause(cause), time(left))
+}
+
+pub fn wait_cause(cause: WaitCause) -> &'static str {
+    match cause {
         WaitCause::RateLimit => "The account's limit is reached",
         WaitCause::Retry => "Temporary failure",
-    };
-    format!("⚠️ {why}: continuing in {}", time(left))
+    }
 }
 
 /// What the log and lists say of an entry that is about no iteration and no verification result.
@@ -185,6 +188,7 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Waiting { cause, remaining_ms } => {
             countdown(*cause, Duration::from_millis(*remaining_ms))
         }
+        AgentEntry::AgentChanged { agent } => format!("{agent} works from here on"),
         AgentEntry::HookFailed { when, command } => hook_failed(*when, command),
         AgentEntry::Note { text } => text.clone(),
         AgentEntry::Iteration { .. }

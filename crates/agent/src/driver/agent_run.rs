@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use crate::confinement;
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
 use crate::plan::{AgentPlan, AgentStopReason};
+use crate::ticker::Ticker;
 
 use super::event::{AgentDisplay, LiveLine};
 use super::tool_tests::OpenCalls;
@@ -118,30 +118,27 @@ impl<'a> AgentObserver<'a> {
         live: Live,
         grace: Duration,
         display: Arc<dyn AgentDisplay>,
-    ) -> Ticker {
+    ) -> std::io::Result<Ticker> {
         let (shared, cancel) = (self.shared.clone(), self.reporting.cancel.clone());
-        let done = Arc::new(AtomicBool::new(false));
-        let stop = done.clone();
         let begun = Instant::now();
-        let thread = std::thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::park_timeout(TICK);
-                let Ok(mut shared) = shared.lock() else { return };
-                if shared.ended_by_us.is_none()
-                    && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
-                {
-                    shared.ended_by_us = Some(EndedByUs::Lingering);
-                    cancel.cancel(libc::SIGTERM);
-                }
-                if display.has_live_line() && !stop.load(Ordering::Relaxed) {
-                    let elapsed = Duration::from_secs(begun.elapsed().as_secs());
-                    let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
-                    let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
-                    display.live(LiveLine::Iteration(line));
-                }
+        Ticker::start("agent", TICK, move |ends| {
+            let Ok(mut shared) = shared.lock() else { return };
+            if ends {
+                return;
             }
-        });
-        Ticker { done, thread: Some(thread) }
+            if shared.ended_by_us.is_none()
+                && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
+            {
+                shared.ended_by_us = Some(EndedByUs::Lingering);
+                cancel.cancel(libc::SIGTERM);
+            }
+            if display.has_live_line() {
+                let elapsed = Duration::from_secs(begun.elapsed().as_secs());
+                let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
+                let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
+                display.live(LiveLine::Iteration(line));
+            }
+        })
     }
 
     pub(super) fn finish(self) -> ObservedAgent {
@@ -262,21 +259,4 @@ fn may_hold_tests(text: &str) -> bool {
     // Whole blocks without a branch inside, which the compiler turns into wide comparisons.
     let digit = |block: &[u8]| block.iter().fold(false, |any, byte| any | byte.is_ascii_digit());
     text.as_bytes().chunks(256).any(digit) && WORDS.iter().any(|word| text.contains(word))
-}
-
-/// Ends its thread when dropped.
-pub(super) struct Ticker {
-    done: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A panic in there was reported when it happened.
-            drop(thread.join());
-        }
-    }
 }
