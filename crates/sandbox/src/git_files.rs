@@ -29,6 +29,11 @@ pub(crate) fn rules(cwd: &Path) -> Vec<(PathGrant, PathBuf)> {
         }
     };
     if let Some(common) = common {
+        if common.join("HEAD").exists() {
+            // A cover needs something to lie on, and git makes this directory in most repositories.
+            // Where it cannot be made, nobody else can make it either.
+            _ = std::fs::create_dir(common.join("hooks"));
+        }
         rules.push((PathGrant::AllowWrite, common.clone()));
         rules.push((PathGrant::DenyRead, common.join("retake")));
         let protected = protected(&common).into_iter();

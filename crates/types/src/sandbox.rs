@@ -210,13 +210,14 @@ pub enum DroppedPromise {
     HiddenNames,
     /// Permissions, owners and times of files outside can be changed.
     Metadata,
-    /// Processes outside can be seen.
+    /// Processes outside can be seen, and how they are scheduled can be changed.
     Processes,
     /// Files outside can be truncated.
     Truncate,
     /// Processes outside can be signalled, and abstract sockets reached.
     SignalsAndSockets,
-    /// There is no loopback network, and no program can make a Unix socket.
+    /// There is no loopback network, and no program can make a Unix socket, or use System V memory and
+    /// message queues.
     LocalSockets,
     /// A file given as standard input can be opened again for writing.
     StdinFile,
@@ -224,10 +225,12 @@ pub enum DroppedPromise {
     NetworkPorts,
     /// The allowed hosts cannot be reached, and no other.
     Network,
+    /// Other terminals of the user can be read and written.
+    Terminals,
 }
 
 impl DroppedPromise {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ProtectedFiles,
         Self::Record,
         Self::HiddenFiles,
@@ -240,6 +243,7 @@ impl DroppedPromise {
         Self::StdinFile,
         Self::NetworkPorts,
         Self::Network,
+        Self::Terminals,
     ];
 }
 
@@ -251,16 +255,19 @@ impl fmt::Display for DroppedPromise {
             Self::HiddenFiles => "hidden files inside a writable directory can be read and written",
             Self::HiddenNames => "the names of hidden files can be listed",
             Self::Metadata => "permissions, owners and times of files outside can be changed",
-            Self::Processes => "processes outside can be seen",
+            Self::Processes => "processes outside can be seen, and their scheduling changed",
             Self::Truncate => "files outside can be truncated",
             Self::SignalsAndSockets => {
                 "processes outside can be signalled, and abstract sockets reached"
             }
-            Self::LocalSockets => "there is no loopback network, and no Unix socket can be made",
+            Self::LocalSockets => {
+                "there is no loopback network, no Unix socket, and no System V memory or message queue"
+            }
             Self::StdinFile => "the file given as standard input can be opened for writing",
             Self::NetworkPorts => {
                 "any machine can be reached at the port of the proxy and at the opened local ports"
             }
+            Self::Terminals => "other terminals of yours can be read and written",
             Self::Network => "the allowed hosts cannot be reached, since that needs Landlock 4",
         })
     }

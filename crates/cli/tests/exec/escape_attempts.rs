@@ -196,7 +196,7 @@ pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
     ),
     (
         "keeper-memory",
-        "/usr/bin/python3 -c 'import os,ctypes;l=ctypes.CDLL(None,use_errno=True);f=l.syscall(434,int(os.environ[\"KPID\"]) if os.environ.get(\"KPID\") else os.getppid(),0);[print(\"ESCAPED\") for n in range(64) if f>=0 and l.syscall(438,f,n,0)>=0]'",
+        "/usr/bin/python3 -c 'import os,ctypes;l=ctypes.CDLL(None,use_errno=True);f=l.syscall(434,int(os.popen(\"ps -o ppid= -p $PPID\").read() or 1),0);[print(\"ESCAPED\") for n in range(64) if f>=0 and l.syscall(438,f,n,0)>=0]'",
         Everywhere,
     ),
     (
@@ -227,17 +227,17 @@ pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
     ),
     (
         "priority-of-victim",
-        "/usr/bin/python3 -c 'import os;os.setpriority(os.PRIO_PROCESS,int(os.environ[\"VPID\"]),19);print(\"ESCAPED\")'; /usr/bin/python3 -c 'import os;os.setpriority(os.PRIO_USER,os.getuid(),19);print(os.getpriority(os.PRIO_PROCESS,int(os.environ[\"VPID\"])),\"ESCAPED\")'; /usr/bin/python3 -c 'import os;os.sched_setaffinity(int(os.environ[\"VPID\"]),{0});print(\"ESCAPED\")'; taskset -p $VPID >/dev/null 2>&1; chrt -b -p 0 $VPID && echo ESCAPED",
+        "/usr/bin/python3 -c 'import os;os.setpriority(os.PRIO_PROCESS,int(os.environ[\"VPID\"]),19);print(\"ESCAPED\")'; /usr/bin/python3 -c 'import os;os.setpriority(os.PRIO_USER,os.getuid(),19);print(os.getpriority(os.PRIO_PROCESS,int(os.environ[\"VPID\"])),\"ESCAPED\")'",
         Everywhere,
+    ),
+    (
+        "scheduling-of-victim",
+        "/usr/bin/python3 -c 'import os;os.sched_setaffinity(int(os.environ[\"VPID\"]),{0});print(\"ESCAPED\")'; chrt -b -p 0 $VPID && echo ESCAPED",
+        AtFullOnly,
     ),
     (
         "kill-keeper-and-stay",
         "setsid nohup bash -c \"sleep .6; touch $PROJ/outlived\" >/dev/null 2>&1 & disown; kill -9 $PPID 1; sleep .1",
-        Everywhere,
-    ),
-    (
-        "priority-of-own",
-        "nice -n 5 true && renice -n 6 -p $$ >/dev/null || echo ESCAPED",
         Everywhere,
     ),
     // Memory and messages that processes share.

@@ -23,9 +23,29 @@ struct Arena {
     stream: UnixListener,
     datagram: UnixDatagram,
     abstract_stream: UnixListener,
+    abstract_datagram: UnixDatagram,
     tcp: TcpListener,
     udp: UdpSocket,
+    /// The number of a piece of memory that processes of this user share.
+    memory: u32,
 }
+
+/// Makes shared memory, a message queue and a file in memory, each with a secret; or removes them.
+const SHARING: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+action, key, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+if action == "make":
+    memory = libc.shmget(key, 4096, 0o1600)
+    ctypes.memmove(libc.shmat(memory, None, 0), b"ENVSECRET", 10)
+    libc.syscall(240, name.encode(), os.O_CREAT | os.O_RDWR, 0o600, None)
+    open("/dev/shm/" + name, "w").write("SECRETKEY")
+else:
+    libc.shmctl(libc.shmget(key, 0, 0), 0, None)
+    libc.syscall(241, name.encode())
+    os.unlink("/dev/shm/" + name)
+"#;
 
 impl Arena {
     /// `None` where this machine lacks what the attempts need; the reason is printed.
@@ -49,25 +69,41 @@ impl Arena {
         assert!(done.status.success(), "{done:?}");
         // Below a directory that only root may enter, a clone's own program is out of reach.
         std::fs::copy(RETAKE, base.join("retake")).unwrap();
-        let abstract_address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let abstract_address =
+            |name: &str| SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let mut arena = Self {
             victim: None,
             stream: UnixListener::bind(base.join("outside/stream")).unwrap(),
             datagram: UnixDatagram::bind(base.join("outside/datagram")).unwrap(),
-            abstract_stream: UnixListener::bind_addr(&abstract_address).unwrap(),
+            abstract_stream: UnixListener::bind_addr(&abstract_address(&name)).unwrap(),
+            abstract_datagram: UnixDatagram::bind_addr(&abstract_address(&format!("{name}-dgram")))
+                .unwrap(),
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
+            memory: std::process::id() * 1000 + number,
             base,
             user,
         };
         arena.stream.set_nonblocking(true).unwrap();
         arena.datagram.set_nonblocking(true).unwrap();
         arena.abstract_stream.set_nonblocking(true).unwrap();
+        arena.abstract_datagram.set_nonblocking(true).unwrap();
         arena.tcp.set_nonblocking(true).unwrap();
         arena.udp.set_nonblocking(true).unwrap();
         arena.restore();
         arena.renew_victim();
+        arena.share("make");
         Some(arena)
+    }
+
+    fn name(&self) -> String {
+        self.base.file_name().unwrap().to_string_lossy().into_owned()
+    }
+
+    fn share(&self, action: &str) {
+        let (key, name) = (self.memory.to_string(), self.name());
+        let mut command = self.as_user("/usr/bin/python3");
+        drop(command.args(["-c", SHARING, action, &key, &name]).stderr(Stdio::null()).status());
     }
 
     fn outside(&self) -> PathBuf {
@@ -177,12 +213,15 @@ impl Arena {
             ("VPID", self.victim.as_ref().unwrap().id().to_string()),
             ("USOCK", outside.join("stream").display().to_string()),
             ("DSOCK", outside.join("datagram").display().to_string()),
-            ("ABS", self.base.file_name().unwrap().to_string_lossy().into_owned()),
+            ("ABS", self.name()),
+            ("SHMKEY", self.memory.to_string()),
+            // A secret that retake itself has; it stays outside.
+            ("HOST_TOKEN", "ENVSECRET".to_owned()),
             ("TPORT", self.tcp.local_addr().unwrap().port().to_string()),
             ("UPORT", self.udp.local_addr().unwrap().port().to_string()),
         ];
         let line = format!(
-            "exec 8<$OUT 9<>$OUT/.bashrc; exec {} --store {}/record exec --json --sandbox={} -- bash -c \"$SCRIPT\"",
+            "exec 8<$OUT 9<>$OUT/.bashrc; exec {} --store {}/record exec --json --no-redact --sandbox={} -- bash -c \"$SCRIPT\"",
             self.base.join("retake").display(),
             self.base.display(),
             how.mode
@@ -240,6 +279,9 @@ impl Arena {
         if self.abstract_stream.accept().is_ok() {
             return Some("an abstract socket");
         }
+        if self.abstract_datagram.recv(&mut byte).is_ok() {
+            return Some("an abstract datagram socket");
+        }
         if self.datagram.recv(&mut byte).is_ok() {
             return Some("a datagram socket");
         }
@@ -256,6 +298,7 @@ impl Drop for Arena {
             drop(victim.kill());
             drop(victim.wait());
         }
+        self.share("remove");
         drop(std::fs::remove_dir_all(&self.base));
     }
 }
@@ -276,7 +319,7 @@ fn skip(reason: &str) {
 
 fn all_attempts(user: Option<u32>, how: &How) {
     let mut escaped = Vec::new();
-    for (name, script, kept) in ATTEMPTS {
+    for &(name, script, kept) in ATTEMPTS {
         let must_fail = match kept {
             Everywhere => true,
             AtFullOnly => !how.landlock,
@@ -330,6 +373,17 @@ fn without_a_sandbox_the_attempts_succeed() {
         "kill-victim",
         "git-hook",
         "io_uring-setup",
+        "sysv-shared-memory",
+        "posix-message-queue",
+        "posix-shared-memory",
+        "abstract-unix-dgram",
+        "signal-by-descriptor",
+        "limits-of-victim",
+        "runner-environ",
+        "exchange-out",
+        "git-dir-exchange",
+        "git-hooks-exchange",
+        "secret-by-git",
     ] {
         let Some(mut arena) = Arena::new(None) else { return };
         let (_, script, _) = ATTEMPTS.iter().find(|(name, ..)| *name == wanted).unwrap();

@@ -13,6 +13,7 @@ mod denied;
 mod effects;
 mod escape_attempts;
 mod escapes;
+mod escapes_in_steps;
 mod faults;
 mod nested;
 mod network;
