@@ -1,4 +1,4 @@
-//! Developers' tasks: `cargo xtask test`, `cargo xtask bench <name>`.
+//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask bench <name>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test"] => test::run(),
+        ["docs"] => test::write_docs(),
         ["bench", "build"] => build_time::run(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         // One measured batch, in a process of its own.
         #[cfg(feature = "bench")]
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => Err("usage: cargo xtask test | bench NAME, such as exec".into()),
+        _ => Err("usage: cargo xtask test | docs | bench NAME, such as exec".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

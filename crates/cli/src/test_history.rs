@@ -16,7 +16,7 @@ use crate::{record, term};
 /// How many results the table draws for a test, the newest.
 const DRAWN: usize = 20;
 
-/// Show how tests went over the recorded runs: first failure, flips, durations
+/// Show test results over all recorded runs: first failure, flips, durations
 ///
 /// Tests are known from runs with `--tests`. A pattern that names one test shows each of its
 /// results. In HISTORY, oldest first: + passed, x failed, E error, - skipped.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Only tests that went from passing to failing and back
     #[arg(long)]
     flaky: bool,
-    /// How many tests at most
+    /// Maximum number of tests
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
     limit: usize,
     /// Print an array of tests as JSON
@@ -158,7 +158,7 @@ fn took(ms: Option<u64>) -> Cell {
     ms.map_or("-".to_owned(), |ms| term::duration(Duration::from_millis(ms))).into()
 }
 
-fn all(tests: &[TestHistory]) -> Table {
+fn all(tests: &[TestHistory]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("LAST"),
         Column::new("RUNS").right().spare(4),
@@ -199,7 +199,7 @@ fn all(tests: &[TestHistory]) -> Table {
 }
 
 /// Every result of one test, newest first like every list.
-fn one(test: &TestHistory) -> Table {
+fn one(test: &TestHistory) -> Table<'static> {
     let mut table = Table::new([
         Column::new("RUN"),
         Column::new("WHEN"),

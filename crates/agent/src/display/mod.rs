@@ -161,15 +161,15 @@ impl Live {
     }
 }
 
-/// `⚠️ The account's limit is reached: going on in 1h02m`.
+/// `⚠️ The account's limit is reached: continuing in 1h02m`.
 pub fn countdown(cause: WaitCause, left: Duration) -> String {
-    format!("⚠️ {}: going on in {}", wait_cause(cause), time(left))
+    format!("⚠️ {}: continuing in {}", wait_cause(cause), time(left))
 }
 
 pub fn wait_cause(cause: WaitCause) -> &'static str {
     match cause {
         WaitCause::RateLimit => "The account's limit is reached",
-        WaitCause::Retry => "The request failed for now",
+        WaitCause::Retry => "Temporary failure",
     }
 }
 

@@ -54,7 +54,7 @@ pub enum InteractiveError {
     PromptFile { path: PathBuf, error: io::Error },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Refused(Vec<RefusalReason>),
-    #[error("no process could be made: {0}")]
+    #[error("could not start a process: {0}")]
     NoProcess(io::Error),
     #[error(transparent)]
     Lock(#[from] WorkspaceLockError),

@@ -40,7 +40,7 @@ const STOP_LOOK: Duration = Duration::from_millis(200);
 /// Why a session cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("no process could be made: {0}")]
+    #[error("could not start a process: {0}")]
     NoProcess(io::Error),
     #[error(transparent)]
     Lock(#[from] WorkspaceLockError),

@@ -432,7 +432,7 @@ fn open_loop(
     (last.stop_reason.is_none() || last.start_time >= since).then_some(last.id)
 }
 
-fn table(rows: &[Row<'_>]) -> Table {
+fn table(rows: &[Row<'_>]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("#").right(),
         Column::new("NAME"),

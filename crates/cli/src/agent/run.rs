@@ -19,7 +19,7 @@ use super::{messages, refused};
 use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, context};
 
-/// Run the agent again and again until the task is complete, or something says stop
+/// Run the agent in a loop until the task is complete or a limit is reached
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The workspace

@@ -202,7 +202,9 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::NotPaused(error) => {
                 self.error(&format!("the loop does not pause: {error}"));
             }
-            AgentEvent::NotNotified(error) => self.error(&format!("nobody is notified: {error}")),
+            AgentEvent::NotNotified(error) => {
+                self.error(&format!("notifications disabled: {error}"))
+            }
             AgentEvent::NotificationsLost { count, last_error } => {
                 let what = term::count(count, "notification");
                 let why = last_error.map_or_else(String::new, |error| format!(": {error}"));

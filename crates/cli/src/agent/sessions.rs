@@ -99,7 +99,7 @@ fn interactive(
     Ok(Exit::OK)
 }
 
-/// Have the agent judge whether the instructions can be left alone with
+/// Have the agent review whether the instructions suffice for unattended work
 #[derive(clap::Args)]
 pub(super) struct Validate {
     /// The workspace

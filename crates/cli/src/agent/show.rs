@@ -168,7 +168,7 @@ fn spent(loops: &[RecordedLoop]) -> Spent {
 }
 
 /// One line per iteration.
-fn table(iterations: &[Iteration]) -> Table {
+fn table(iterations: &[Iteration]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("#").right(),
         Column::new("STATUS"),

@@ -8,7 +8,7 @@ use super::project::AgentProject;
 use super::{messages, refused};
 use crate::{Exit, Failure, term};
 
-/// Stop a loop after its present iteration
+/// Stop a loop after its current iteration
 #[derive(clap::Args)]
 pub(super) struct Stop {
     /// The workspace
@@ -19,7 +19,7 @@ pub(super) struct Stop {
     now: bool,
 }
 
-/// Pause a loop after its present iteration
+/// Pause a loop after its current iteration
 #[derive(clap::Args)]
 pub(super) struct Paused {
     /// The workspace
@@ -27,7 +27,7 @@ pub(super) struct Paused {
     name: String,
 }
 
-/// Let a paused loop go on
+/// Resume a paused loop
 #[derive(clap::Args)]
 pub(super) struct Resumed {
     /// The workspace
@@ -70,7 +70,7 @@ pub(super) fn resume(args: &Resumed, project: &AgentProject) -> Result<Exit, Fai
     Ok(Exit::OK)
 }
 
-/// Say something to the agent: it goes into the next prompt
+/// Add a message to the agent's next prompt
 #[derive(clap::Args)]
 pub(super) struct Tell {
     /// The workspace

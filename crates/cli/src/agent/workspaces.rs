@@ -18,7 +18,7 @@ use super::refused;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
-/// Make a workspace for a task
+/// Create a workspace for a task
 #[derive(clap::Args)]
 pub(super) struct Init {
     /// Its name: letters, digits, _ and -
@@ -226,7 +226,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[Row]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("NAME"),
         Column::new("MODE").spare(2),
@@ -304,7 +304,7 @@ pub(super) struct Clean {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
-    /// Without asking
+    /// Do not ask for confirmation
     #[arg(short, long)]
     force: bool,
     /// Keep no copy

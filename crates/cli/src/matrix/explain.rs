@@ -7,7 +7,7 @@ use retake_matrix::plan::baselines;
 use retake_matrix::stats::{Comparison, Criteria, summarise, value_text};
 use retake_matrix::table::Table;
 
-use super::export_files::{Answer, Exports};
+use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
 use crate::{Exit, Failure};
@@ -42,8 +42,10 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let explanation = explained(&table, &comparisons, args.margin);
     let shown = Shown::of(&view.project);
     let metrics = [samples.results(&samples.rows(&pairs, &comparisons))];
-    files
-        .write(&Answer { document: &explanation, metrics: &metrics, comparisons: None }, &shown)?;
+    files.write(
+        &Answer { document: &explanation, metrics: &metrics, lines: Lines::Cells },
+        &shown,
+    )?;
     if args.common.json {
         shown.document(&explanation)?;
     }

@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use retake_agent::files;
-use retake_matrix::export::{MetricResults, comparisons_csv, comparisons_markdown, csv};
+use retake_matrix::browsers::ListedVersion;
+use retake_matrix::export::{self, MetricResults};
+use retake_matrix::history::CommitHistory;
 use retake_matrix::stats::Comparison;
+use retake_types::loop_record::matrix::BisectAnswer;
 use serde::Serialize;
 
 use super::shown::Shown;
@@ -48,9 +51,22 @@ const STDOUT: &str = "-";
 pub(super) struct Answer<'a, D> {
     /// What `--json` prints.
     pub(super) document: &'a D,
+    /// Everything that was measured.
     pub(super) metrics: &'a [MetricResults],
-    /// What the lines of a table are, if not the cells.
-    pub(super) comparisons: Option<&'a [Comparison]>,
+    pub(super) lines: Lines<'a>,
+}
+
+/// What the lines of a table are.
+#[derive(Clone, Copy)]
+pub(super) enum Lines<'a> {
+    /// The cells of the metrics.
+    Cells,
+    Comparisons(&'a [Comparison]),
+    Commits(&'a CommitHistory),
+    /// The points of a search.
+    Points(&'a BisectAnswer),
+    /// Browsers, of which nothing was measured.
+    Versions(&'a [ListedVersion]),
 }
 
 impl Exports {
@@ -102,6 +118,17 @@ impl ExportFiles {
         self.0.is_empty()
     }
 
+    /// Refuses what only a measurement has.
+    pub(super) fn without_measurement(&self) -> Result<(), Failure> {
+        match self.0.iter().any(|(format, _)| *format == Format::Hyperfine) {
+            true => Err(Failure::Usage(
+                "--export hyperfine: nothing is measured here; there are csv, markdown and json"
+                    .into(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Whether stdout is for one of them, and for nothing else.
     pub(super) fn has_stdout(&self) -> bool {
         self.0.iter().any(|(_, path)| path == Path::new(STDOUT))
@@ -128,17 +155,27 @@ impl ExportFiles {
 
 impl<D: Serialize> Answer<'_, D> {
     fn text(&self, format: Format) -> String {
-        match (format, self.comparisons) {
-            (Format::Csv, Some(comparisons)) => comparisons_csv(comparisons),
-            (Format::Csv, None) => csv(self.metrics),
-            (Format::Markdown, Some(comparisons)) => comparisons_markdown(comparisons),
-            (Format::Markdown, None) => {
-                let tables: Vec<String> =
-                    self.metrics.iter().map(MetricResults::markdown).collect();
-                tables.join("\n")
-            }
-            (Format::Json, _) => pretty(self.document),
-            (Format::Hyperfine, _) => {
+        match format {
+            Format::Csv => match self.lines {
+                Lines::Cells => export::csv(self.metrics),
+                Lines::Comparisons(comparisons) => export::comparisons_csv(comparisons),
+                Lines::Commits(history) => export::history_csv(history),
+                Lines::Points(answer) => export::points_csv(answer),
+                Lines::Versions(versions) => export::versions_csv(versions),
+            },
+            Format::Markdown => match self.lines {
+                Lines::Cells => {
+                    let tables: Vec<String> =
+                        self.metrics.iter().map(MetricResults::markdown).collect();
+                    tables.join("\n")
+                }
+                Lines::Comparisons(comparisons) => export::comparisons_markdown(comparisons),
+                Lines::Commits(history) => export::history_markdown(history),
+                Lines::Points(answer) => export::points_markdown(answer),
+                Lines::Versions(versions) => export::versions_markdown(versions),
+            },
+            Format::Json => pretty(self.document),
+            Format::Hyperfine => {
                 pretty(&self.metrics.first().map(MetricResults::hyperfine).unwrap_or_default())
             }
         }

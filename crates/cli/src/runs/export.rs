@@ -17,7 +17,7 @@ const PAGE: usize = 1000;
 /// Write runs to stdout, oldest first
 ///
 /// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
-/// per line; junit is a report for continuous integration. Runs that go on are left out of jsonl.
+/// per line; junit is a report for continuous integration. Runs in progress are left out of jsonl.
 /// Output that is lost or was altered is left out too, listed on stderr, and makes the exit code 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {

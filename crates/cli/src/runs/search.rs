@@ -13,7 +13,7 @@ use crate::{Exit, Failure, record, term};
 /// What is not indexed yet, and the middle of large output, is read up to this much.
 const SCAN: u64 = 64 << 20;
 
-/// Find runs by the words they wrote
+/// Search the output of all runs
 ///
 /// Words are whole, in the given order and in any case; a * at the end completes the last one.
 /// What is not indexed is read through, up to 64 MiB; more with --all.
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// The words to find
     #[arg(value_name = "TEXT", required = true)]
     text: Vec<String>,
-    /// How many hits at most
+    /// Maximum number of hits
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     limit: usize,
     /// Read all output that is not indexed, however long it takes

@@ -41,7 +41,7 @@ fn it_works_until_the_limit_is_over_and_is_recorded_by_iteration() {
     for part in ["The account's limit is reached: Codex takes over", "Claude works again"] {
         assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
     }
-    assert!(!called.stdout.contains("going on in"), "{}", called.snapshot());
+    assert!(!called.stdout.contains("continuing in"), "{}", called.snapshot());
     let shown = sandbox.shown();
     let agents: Vec<_> =
         shown["iterations"].as_array().unwrap().iter().map(|i| i["agent"].clone()).collect();

@@ -16,7 +16,7 @@ fn every_mistake_has_its_message() {
         (&["run", "--until-sure", "x"], 2, "such as 5%"),
         (&["run", "--budget", "1m"], 2, "--until-sure"),
         (&["status", "-f", "missing.yml"], 2, "missing.yml"),
-        (&["compare", "v1", "nope"], 2, "nope is no value of any axis"),
+        (&["compare", "v1", "nope"], 2, "nope is not a value of any axis"),
         (&["compare", "v1"], 2, "<B>"),
         (&["compare", "n=1", "n=2", "--fail-if", "wrong"], 2, "is no gate"),
         (&["compare", "n=1", "n=2", "--metric", "nope"], 2, "no run has reported nope"),

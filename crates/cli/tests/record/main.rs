@@ -9,5 +9,6 @@ mod leaks;
 mod location;
 mod maintaining;
 mod never_wedged;
+mod quick_starts;
 mod reading;
 mod trust;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::recorded_results::{Block, RecordedResults, ResultRow};
 use super::resources::{Resources, short_sha};
 use crate::config::{CODE, COMMAND, Config};
-use crate::export::{CellResults, MetricResults, RunResults};
+use crate::export::{CellResults, MetricResults};
 use crate::plan::{Matrix, Sampler};
 use crate::stats::{
     Combined, Comparison, Criteria, FEWEST, Reason, Side, Summary, compare, median,
@@ -51,8 +51,6 @@ struct CellSamples {
     values: Vec<f64>,
     /// The block of each value, in ascending order.
     blocks: Vec<Block>,
-    /// The machine of each value, where that is not the session's.
-    nodes: Vec<Option<String>>,
     failed: BTreeSet<u64>,
     blocked: bool,
     adaptive: bool,
@@ -113,7 +111,6 @@ impl<'a> Samples<'a> {
                         }
                         cell.values.push(found.value);
                         cell.blocks.push(block);
-                        cell.nodes.push(row.node.clone());
                     }
                 }
                 cell
@@ -172,22 +169,15 @@ impl<'a> Samples<'a> {
         cells: &[usize],
         sessions: &BTreeSet<usize>,
     ) -> Vec<(String, Vec<String>)> {
-        let plans: Vec<&MatrixLoopPlan> =
-            sessions.iter().filter_map(|&index| self.recorded.session(index)).collect();
-        let differing = |name: &str, values: BTreeSet<&str>| {
-            let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
-            (values.len() > 1).then(|| (name.to_owned(), values))
+        let keys: Vec<CellKey> = cells.iter().map(|&cell| self.keys[cell]).collect();
+        let environments = self.recorded.environments(&keys, sessions);
+        let differing = |name: &&str| {
+            let values = environments.iter().filter_map(|known| known.get(*name));
+            let values: BTreeSet<&String> = values.collect();
+            let values: Vec<String> = values.into_iter().cloned().collect();
+            (values.len() > 1).then(|| ((*name).to_owned(), values))
         };
-        let mut conditions: Vec<_> = CONDITIONS
-            .iter()
-            .filter_map(|name| {
-                let values = plans.iter().filter_map(|plan| plan.environment.get(*name));
-                differing(name, values.map(String::as_str).collect())
-            })
-            .collect();
-        let nodes = cells.iter().flat_map(|&cell| self.cells[cell].nodes.iter().flatten());
-        conditions.extend(differing("machine", nodes.map(String::as_str).collect()));
-        conditions
+        CONDITIONS.iter().filter_map(differing).collect()
     }
 
     /// A family of comparisons, judged together. Pairs of two names for one cell have no part in it.
@@ -376,10 +366,6 @@ impl<'a> Samples<'a> {
                 })
                 .collect();
             let (results, _) = self.recorded.results(self.keys[index]);
-            let run = |row: &ResultRow| RunResults {
-                metrics: row.metrics.clone(),
-                exit_code: row.exit_code,
-            };
             let row = rows.get(index);
             CellResults {
                 name: row.map_or_else(String::new, |row| row.name.clone()),
@@ -387,7 +373,7 @@ impl<'a> Samples<'a> {
                 values: self.cells[index].values.clone(),
                 failed: self.cells[index].failed.len(),
                 change: row.and_then(|row| row.change.clone()),
-                runs: results.into_values().map(run).collect(),
+                runs: results.into_values().map(ResultRow::to_results).collect(),
             }
         };
         let cells = (0..self.cells.len()).map(cell).collect();

@@ -10,6 +10,15 @@ pub fn is_time(metric: &str, unit: Option<&str>) -> bool {
     }
 }
 
+/// About how many: `about 40 more runs`. A projection from a few runs has no more than two digits.
+pub fn more_runs(count: u64) -> String {
+    let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    match count.div_ceil(unit) * unit {
+        1 => "about 1 more run".to_owned(),
+        count => format!("about {count} more runs"),
+    }
+}
+
 /// A number with as many digits as are meaningful.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
@@ -105,7 +114,7 @@ impl Comparison {
             text += &format!(" ({reason})");
         }
         if let Some(more) = self.more_runs {
-            text += &format!("; about {more} more runs of each would decide");
+            text += &format!("; {} of each would decide", more_runs(more));
         }
         for (what, values) in &self.conditions {
             text += &format!("; {what} was not the same all the time: {}", values.join(", "));
@@ -135,6 +144,14 @@ mod tests {
         assert_eq!(value_text(204_800.0, Some("KB")), "200 MB");
         assert_eq!(value_text(1500.0, Some("KB")), "1500 KB");
         assert_eq!(value_text(7.0, None), "7");
+    }
+
+    #[test]
+    fn a_projection_has_two_digits() {
+        let said = [1, 7, 42, 143, 12_345].map(more_runs);
+        let expected =
+            ["1 more run", "7 more runs", "42 more runs", "150 more runs", "13000 more runs"];
+        assert_eq!(said, expected.map(|text| format!("about {text}")));
     }
 
     #[test]

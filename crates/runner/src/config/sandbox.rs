@@ -41,7 +41,13 @@ impl Layers {
             _ => None,
         };
         let every = mode("sandbox.mode").unwrap_or_default();
-        SandboxConfig::new(|command: SandboxedCommand| mode(command.key()).unwrap_or(every), rules)
+        // Inside of a sandbox everything is confined already, and no second one can be made.
+        let inside = retake_sandbox::record_inside().is_some();
+        let configured = |command: SandboxedCommand| match inside {
+            true => SandboxMode::Off,
+            false => mode(command.key()).unwrap_or(every),
+        };
+        SandboxConfig::new(configured, rules)
     }
 
     /// The paths of a key: absolute ones, those below the home directory, those below the project.

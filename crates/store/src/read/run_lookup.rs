@@ -36,7 +36,7 @@ impl Store {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
         if wanted == "last" {
-            return self.list(&RunFilter::default(), None, 1)?.runs.pop().ok_or_else(missing);
+            return self.last()?.ok_or_else(missing);
         }
         if let Ok(id) = wanted.parse::<RunId>() {
             match self.get(id) {
@@ -58,6 +58,21 @@ impl Store {
             [] => Err(missing()),
             [id] => self.get(id),
             _ => Err(Error::Ambiguous { text: text.to_owned(), candidates }),
+        }
+    }
+
+    /// The newest run that was seen. One that a sandbox reported is not what a user means who has
+    /// just run something.
+    fn last(&self) -> Result<Option<Run>> {
+        let mut cursor = None;
+        let mut size = 1;
+        loop {
+            let page = self.list(&RunFilter::default(), cursor, size)?;
+            let seen = page.runs.into_iter().find(|run| run.intent.reported_by.is_none());
+            if seen.is_some() || page.next.is_none() {
+                return Ok(seen);
+            }
+            (cursor, size) = (page.next, CANDIDATES);
         }
     }
 
