@@ -112,7 +112,7 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
     let redactor = session.redactor.clone();
     let log = Log::create(
         &session.task.workspace.log_path(Timestamp::now()),
-        Box::new(move |text| redactor.redact_str(text).0.into_owned()),
+        Box::new(move |text| redactor.redact_str(text).0),
     );
     let notifier = Notifier::start(&session, last);
     let plan = match broken_off {

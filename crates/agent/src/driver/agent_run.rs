@@ -1,6 +1,5 @@
 //! Follows the agent while it runs: its event stream, its tests, its files, what it costs.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use crate::plan::{AgentPlan, AgentStopReason};
 use crate::ticker::Ticker;
 
 use super::event::{AgentDisplay, LiveLine};
-use super::tool_tests::OpenCalls;
+use super::tool_tests::{self, OpenCalls};
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -151,17 +150,15 @@ impl<'a> AgentObserver<'a> {
         let Self { reader, shown, reporting, effects, said, calls, tests, .. } = self;
         let (kind, state_read_only) = (self.kind, &mut self.state_read_only);
         let mut each = |event: &StreamEvent<'_>| {
-            let result = match event {
-                StreamEvent::ToolResult { content, .. } => content.text(),
-                _ => Cow::Borrowed(""),
-            };
-            if let Some(text) = shown.decoded(event, &result) {
+            // What nobody sees need not be put into words.
+            let seen = reporting.log.takes_output() || reporting.display.shows_detail();
+            if let Some(text) = seen.then(|| shown.event(event)).flatten() {
                 reporting.log.output(&text);
                 reporting.display.detail(&text);
             }
             calls.see(event);
-            if let StreamEvent::ToolResult { is_error: true, .. } = event {
-                *state_read_only |= confinement::cannot_write_state(kind, &result);
+            if let StreamEvent::ToolResult { is_error: true, content, .. } = event {
+                *state_read_only |= confinement::cannot_write_state(kind, &content.text());
             }
             match event {
                 StreamEvent::Text { text, delta } => {
@@ -170,13 +167,15 @@ impl<'a> AgentObserver<'a> {
                         said.push(b"\n");
                     }
                 }
-                StreamEvent::ToolResult { id, exit_code, is_error, .. } if effects.parse_tests => {
+                StreamEvent::ToolResult { id, exit_code, is_error, content }
+                    if effects.parse_tests =>
+                {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    if !calls.returned(id) || !may_hold_tests(&result) {
+                    if !calls.returned(id) || !tool_tests::may_hold_tests(content.as_json()) {
                         return;
                     }
                     let mut parser = TestOutputParser::new();
-                    parser.push(Stream::Stdout, result.as_bytes());
+                    parser.push(Stream::Stdout, content.text().as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {
                         *tests = Some(found);
@@ -251,12 +250,4 @@ fn keep_work(changes: &mut Changes, workspace: Option<&Path>) {
     }
     renamed.retain(|rename| work(&rename.from) || work(&rename.to));
     lines.retain(|path, _| work(path));
-}
-
-/// Every test runner gives a number and one of these words; most tool results have neither.
-fn may_hold_tests(text: &str) -> bool {
-    const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
-    // Whole blocks without a branch inside, which the compiler turns into wide comparisons.
-    let digit = |block: &[u8]| block.iter().fold(false, |any, byte| any | byte.is_ascii_digit());
-    text.as_bytes().chunks(256).any(digit) && WORDS.iter().any(|word| text.contains(word))
 }

@@ -9,6 +9,7 @@ use retake_types::loop_record::agent::{
 };
 
 use crate::adapters::AgentKind;
+use crate::control::ControlError;
 use crate::display::Live;
 use crate::plan::{AgentRole, AgentStopReason};
 use crate::status::Completion;
@@ -81,6 +82,8 @@ pub enum AgentEvent<'a> {
     /// Further errors that stop nothing.
     NotRecorded(&'a retake_store::Error),
     NotLogged(&'a str),
+    /// The loop could not be told to pause, and goes on.
+    NotPaused(&'a ControlError),
     NotNotified(&'a str),
     NotificationsLost {
         count: u64,
@@ -142,6 +145,9 @@ pub trait AgentDisplay: Send + Sync {
     /// What the agent says and does, as it does it.
     fn detail(&self, text: &str);
 
+    /// Whether that is shown at all.
+    fn shows_detail(&self) -> bool;
+
     /// Whether a live line is drawn at all.
     fn has_live_line(&self) -> bool;
 
@@ -159,7 +165,7 @@ pub enum AgentRunError {
     #[error(transparent)]
     Prompt(#[from] crate::prompt::PromptError),
     #[error(transparent)]
-    Messages(#[from] crate::control::ControlError),
+    Messages(#[from] ControlError),
     #[error("no thread could be made: {0}")]
     NoThread(std::io::Error),
     /// The prompt could not be handed over.

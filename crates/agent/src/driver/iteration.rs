@@ -444,7 +444,7 @@ impl AgentLoop {
         self.session.display.event(AgentEvent::Blocked { blockers, pauses });
         self.log.note(&format!("Blocked: {}", blockers.join("; ")));
         if pauses && let Err(error) = self.session.mailbox.pause() {
-            self.session.display.event(AgentEvent::NotLogged(&error.to_string()));
+            self.session.display.event(AgentEvent::NotPaused(&error));
         }
     }
 

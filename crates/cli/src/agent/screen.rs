@@ -198,7 +198,10 @@ impl AgentDisplay for AgentScreen {
                     words::store_error(error)
                 ));
             }
-            AgentEvent::NotLogged(error) => self.error(&format!("nothing more is logged: {error}")),
+            AgentEvent::NotLogged(error) => self.error(&format!("logging is off: {error}")),
+            AgentEvent::NotPaused(error) => {
+                self.error(&format!("the loop does not pause: {error}"));
+            }
             AgentEvent::NotNotified(error) => {
                 self.error(&format!("notifications disabled: {error}"))
             }
@@ -229,9 +232,13 @@ impl AgentDisplay for AgentScreen {
     }
 
     fn detail(&self, text: &str) {
-        if self.level == Level::Verbose && !self.is_in_background() {
+        if self.shows_detail() {
             _ = term::data(text.as_bytes());
         }
+    }
+
+    fn shows_detail(&self) -> bool {
+        self.level == Level::Verbose && !self.is_in_background()
     }
 
     fn has_live_line(&self) -> bool {

@@ -7,7 +7,7 @@ use crate::common::{Called, Detached, RETAKE, Sandbox, Screen, alive, called, ev
 
 /// Waits in each iteration for a file `go-N`.
 const STEP: &str = "start; touch \"$dir/at-$n\"; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.02; done; \
-                    say 'about $n'; progress 1 9; result";
+                    say \"about $n\"; progress 1 9; result";
 const LAST: &str = "start; touch \"$dir/at-$n\"; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.02; done; \
                     say 'this is the end'; complete; result";
 

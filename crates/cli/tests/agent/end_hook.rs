@@ -29,7 +29,7 @@ fn it_is_told_how_the_loop_ended_and_is_on_the_record() {
         assert!(told.lines().any(|known| known == line), "{line}: {told}");
     }
     let runs = sandbox.retake(&["runs", "list", "--label", "hook=end", "--json"]);
-    let run: serde_json::Value = serde_json::from_str(runs.stdout.lines().next().unwrap()).unwrap();
+    let run = &runs.json()[0];
     assert_eq!(run["outcome"], "exited", "{}", runs.snapshot());
     let id = told.lines().find_map(|line| line.strip_prefix("RETAKE_LOOP_ID=")).unwrap();
     assert_eq!(run["loopId"], id, "{run}");
