@@ -54,7 +54,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let files = args.exports.files(args.common.json)?;
+    let files = args.exports.files(args.common.json)?.quiet(args.quiet);
     let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
     project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
     let (searched, rest): (Vec<String>, Vec<String>) =
@@ -108,6 +108,10 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let all_good = answer.steps.iter().all(|step| step.verdict == PointVerdict::Good);
     if answer.last_good.is_none() && args.metric.is_none() && all_good {
         term::say("to find what made it slow: --metric wall --threshold 5%");
+    }
+    if let Some(metric) = args.metric.as_ref().filter(|_| metrics[0].lacks_metric()) {
+        let known = metrics[0].known_metrics().join(", ");
+        term::say(&format!("no run has reported {metric}; there is {known}"));
     }
     Ok(if answer.last_good.is_some() { Exit::OK } else { Exit::FAILED })
 }

@@ -10,7 +10,8 @@ use retake_matrix::table::Table;
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
-use crate::{Exit, Failure};
+use super::words;
+use crate::{Exit, Failure, term};
 
 /// Say which axis a difference comes from, or that it takes several together
 #[derive(clap::Args)]
@@ -51,6 +52,9 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     }
     if args.common.json || files.has_stdout() {
         return Ok(Exit::OK);
+    }
+    if samples.is_mixed() {
+        term::say(words::MIXED_SESSIONS);
     }
     let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table, samples.unit.as_deref()));
     shown.lines(&text)?;

@@ -43,7 +43,10 @@ impl Format {
 
 /// The files to write once there is an answer.
 #[derive(Debug)]
-pub(super) struct ExportFiles(Vec<(Format, PathBuf)>);
+pub(super) struct ExportFiles {
+    files: Vec<(Format, PathBuf)>,
+    quiet: bool,
+}
 
 const STDOUT: &str = "-";
 
@@ -94,7 +97,7 @@ impl Exports {
             }
             files.push((known, path));
         }
-        Ok(ExportFiles(files))
+        Ok(ExportFiles { files, quiet: false })
     }
 }
 
@@ -114,13 +117,18 @@ fn check(path: &Path) -> Result<(), Failure> {
 }
 
 impl ExportFiles {
+    /// Says nothing of them, if so.
+    pub(super) fn quiet(self, quiet: bool) -> Self {
+        Self { quiet, ..self }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.files.is_empty()
     }
 
     /// Refuses what only a measurement has.
     pub(super) fn without_measurement(&self) -> Result<(), Failure> {
-        match self.0.iter().any(|(format, _)| *format == Format::Hyperfine) {
+        match self.files.iter().any(|(format, _)| *format == Format::Hyperfine) {
             true => Err(Failure::Usage(
                 "--export hyperfine: nothing is measured here; there are csv, markdown and json"
                     .into(),
@@ -131,7 +139,7 @@ impl ExportFiles {
 
     /// Whether stdout is for one of them, and for nothing else.
     pub(super) fn has_stdout(&self) -> bool {
-        self.0.iter().any(|(_, path)| path == Path::new(STDOUT))
+        self.files.iter().any(|(_, path)| path == Path::new(STDOUT))
     }
 
     /// Writes all of them, each as a whole or not at all.
@@ -140,12 +148,14 @@ impl ExportFiles {
         answer: &Answer<'_, D>,
         shown: &Shown,
     ) -> Result<(), Failure> {
-        for (format, path) in &self.0 {
+        for (format, path) in &self.files {
             let text = shown.text(&answer.text(*format));
             if path == Path::new(STDOUT) {
                 term::data(text.as_bytes())?;
-            } else {
-                write(path, text.as_bytes())?;
+                continue;
+            }
+            write(path, text.as_bytes())?;
+            if !self.quiet {
                 term::say(&format!("wrote {}", path.display()));
             }
         }

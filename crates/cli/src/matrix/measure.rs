@@ -172,7 +172,7 @@ impl Measurement<'_> {
         mut executor: Option<Executor>,
     ) -> Result<Exit, Failure> {
         let Self { project, options, screen, .. } = self;
-        let files = self.measuring.exports.files(self.json)?;
+        let files = self.measuring.exports.files(self.json)?.quiet(self.measuring.quiet);
         let run = MatrixRun { project, options, observer: screen };
         run.check(&matrix)?;
         let count = if executor.is_some() { 1 } else { options.workers };
@@ -286,6 +286,11 @@ impl Measurement<'_> {
         if missing {
             return Ok(Exit::FAILED);
         }
+        if result.lacks_metric() {
+            let (metric, known) = (&self.options.metric, result.results.known_metrics());
+            term::say(&format!("no run has reported {metric}; there is {}", known.join(", ")));
+            return Ok(Exit::FAILED);
+        }
         if result.untried {
             term::say("some cells have no result at all; give them more time");
             return Ok(Exit::FAILED);
@@ -305,6 +310,9 @@ impl Measurement<'_> {
         let unit = result.results.unit.as_deref();
         if let Some(start) = result.results.shell_start {
             term::say(&words::shell_start(start));
+        }
+        if result.mixed_sessions {
+            term::say(words::MIXED_SESSIONS);
         }
         let width = term::width();
         let table = table::render(&self.options.metric, unit, &result.rows, width);

@@ -103,6 +103,9 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         if !samples.any() {
             continue;
         }
+        if samples.is_mixed() && page.tables.is_empty() {
+            page.notes.push(words::MIXED_SESSIONS.to_owned());
+        }
         let table = samples.table();
         page.units.extend(samples.unit.clone().map(|unit| (metric.clone(), unit)));
         if !pairs.is_empty() {

@@ -6,6 +6,11 @@ use retake_types::{Disturbance, DisturbedNode, SeenDisturbance};
 
 use crate::term;
 
+/// Numbers beside each other that are not to be compared as they stand.
+pub(super) const MIXED_SESSIONS: &str = "the cells were measured in different sessions: medians \
+     beside each other may differ by what the machine did in between; a change compares only runs of \
+     common sessions";
+
 /// That the start of a shell is not part of the numbers.
 pub(super) fn shell_start(ms: f64) -> String {
     format!(

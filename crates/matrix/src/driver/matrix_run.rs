@@ -91,6 +91,8 @@ pub struct MatrixRunResult {
     pub comparisons: Vec<Comparison>,
     /// Every cell with its numbers.
     pub rows: Vec<CellRow>,
+    /// The cells were measured in different sessions, none of which measured all.
+    pub mixed_sessions: bool,
     /// Everything that was measured of them, with the metric that is compared and its unit.
     pub results: MetricResults,
     /// What disturbed the measurement, as far as the machine shows it.
@@ -104,6 +106,11 @@ pub struct MatrixRunResult {
 }
 
 impl MatrixRunResult {
+    /// Whether no result there is has the metric that is compared.
+    pub fn lacks_metric(&self) -> bool {
+        self.results.lacks_metric()
+    }
+
     /// Whether anything ran.
     pub fn ran(&self) -> bool {
         self.ok + self.failed > 0
@@ -120,6 +127,7 @@ impl MatrixRunResult {
             && self.unavailable.is_empty()
             && self.skipped.is_empty()
             && !self.untried
+            && !self.lacks_metric()
             && self.tripped.is_empty()
     }
 }
@@ -139,6 +147,7 @@ struct Numbers {
     tripped: Vec<usize>,
     rows: Vec<CellRow>,
     results: MetricResults,
+    mixed_sessions: bool,
 }
 
 /// What the loop was begun with.
@@ -240,15 +249,9 @@ impl MatrixRun<'_> {
         });
         // What happens here says nothing about other machines, which look for themselves.
         let watch = executor.is_none().then(|| MachineWatch::start(&keepers(workers)));
-        if let Some(watch) = &watch
-            && provided.is_ok()
-            && !matrix.cells.is_empty()
-        {
-            let disturbances = watch.at_start(self.options.workers);
-            self.observer.event(MatrixEvent::Disturbed(&disturbances));
-        }
-        let mut ended =
-            provided.and_then(|()| self.run_cells(workers, matrix, resources, &begun, executor));
+        let looked = watch.as_ref();
+        let mut ended = provided
+            .and_then(|()| self.run_cells(workers, (matrix, resources), &begun, executor, looked));
         if let Some(result) = ended.as_mut().ok().filter(|result| result.ran()) {
             if let Some(watch) = &watch {
                 let seen = watch.so_far(&keepers(workers), self.options.workers);
@@ -335,10 +338,10 @@ impl MatrixRun<'_> {
     fn run_cells<X>(
         &self,
         workers: &mut [Worker],
-        matrix: Matrix,
-        resources: Resources,
+        (matrix, resources): (Matrix, Resources),
         begun: &Begun,
         executor: Option<&mut X>,
+        watch: Option<&MachineWatch>,
     ) -> Result<MatrixRunResult, MatrixRunError<X::Error>>
     where
         X: RemoteExecutor,
@@ -347,6 +350,10 @@ impl MatrixRun<'_> {
         let keys = resources.identity.keys(&matrix);
         let recorded = RecordedResults::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &recorded, begun);
+        if let Some(watch) = watch.filter(|_| !plan.is_done()) {
+            let disturbances = watch.at_start(self.options.workers);
+            self.observer.event(MatrixEvent::Disturbed(&disturbances));
+        }
         let runner = CellRunner {
             project: self.project,
             resources: &resources,
@@ -441,7 +448,8 @@ impl MatrixRun<'_> {
         let rows = samples.rows(&compared.pairs, &comparisons);
         let tripped = compared.tripped(&self.options.gates, &comparisons);
         let results = samples.results(&rows);
-        Ok(Numbers { comparisons, tripped, rows, results })
+        let mixed_sessions = samples.is_mixed();
+        Ok(Numbers { comparisons, tripped, rows, results, mixed_sessions })
     }
 
     fn result(
@@ -450,7 +458,7 @@ impl MatrixRun<'_> {
         matrix: Matrix,
         resources: Resources,
         plan: &MatrixPlan,
-        Numbers { comparisons, tripped, rows, results }: Numbers,
+        Numbers { comparisons, tripped, rows, results, mixed_sessions }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
         let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
@@ -472,6 +480,7 @@ impl MatrixRun<'_> {
             tripped,
             rows,
             results,
+            mixed_sessions,
             disturbances: plan.disturbances(),
             matrix,
         }

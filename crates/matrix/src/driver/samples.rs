@@ -7,7 +7,7 @@ use retake_types::Better;
 use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
 use serde::Serialize;
 
-use super::recorded_results::{Block, RecordedResults, ResultRow};
+use super::recorded_results::{Block, RecordedResults};
 use super::resources::{Resources, short_sha};
 use crate::config::{CODE, COMMAND, Config};
 use crate::export::{CellResults, MetricResults};
@@ -30,6 +30,9 @@ pub struct Samples<'a> {
     recorded: &'a RecordedResults,
     /// The axes that have several values.
     varying: Vec<usize>,
+    /// The sessions that measured every cell, if there are some and others did not: numbers that stand
+    /// beside each other are then of these.
+    shared_sessions: Option<BTreeSet<usize>>,
 }
 
 /// One cell in a table of results.
@@ -70,6 +73,18 @@ impl CellSamples {
     }
 }
 
+/// The sessions that measured every cell of which there is anything, if these are not simply all.
+fn shared_sessions(cells: &[CellSamples]) -> Option<BTreeSet<usize>> {
+    let mut sessions = cells.iter().map(CellSamples::sessions).filter(|known| !known.is_empty());
+    let first = sessions.next()?;
+    let (mut shared, mut all) = (first.clone(), first);
+    for other in sessions {
+        shared.retain(|session| other.contains(session));
+        all.extend(other);
+    }
+    (!shared.is_empty() && shared != all).then_some(shared)
+}
+
 /// One number for each block, for those who only need to tell them apart and to order them.
 fn number(block: Block) -> u64 {
     (block.session as u64) << 40 | block.round
@@ -95,7 +110,7 @@ impl<'a> Samples<'a> {
         metric: &str,
     ) -> Self {
         let (mut reported, mut unit) = (None, None);
-        let cells = keys
+        let cells: Vec<CellSamples> = keys
             .iter()
             .map(|key| {
                 let (results, failed) = recorded.results(*key);
@@ -120,7 +135,29 @@ impl<'a> Samples<'a> {
         let configured = config.metrics.iter().find(|known| known.name == metric);
         let unit = unit.or_else(|| configured?.unit.clone());
         let varying = matrix.varying_axes();
-        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, recorded, varying }
+        let shared_sessions = shared_sessions(&cells);
+        let metric = metric.to_owned();
+        Self { matrix, keys, metric, better, unit, cells, recorded, varying, shared_sessions }
+    }
+
+    /// Whether numbers of a session stand beside those of other cells.
+    fn is_shown(&self, session: usize) -> bool {
+        self.shared_sessions.as_ref().is_none_or(|shared| shared.contains(&session))
+    }
+
+    /// The values of a cell that stand beside those of other cells, with their blocks.
+    fn shown(&self, cell: usize) -> (Vec<f64>, Vec<Block>) {
+        let CellSamples { values, blocks, .. } = &self.cells[cell];
+        let both = values.iter().copied().zip(blocks.iter().copied());
+        both.filter(|(_, block)| self.is_shown(block.session)).unzip()
+    }
+
+    /// Whether some cells were measured in sessions that others were not, and none measured all: then
+    /// numbers beside each other may differ by what the machine did in between.
+    pub fn is_mixed(&self) -> bool {
+        let mut sessions = self.cells.iter().map(CellSamples::sessions).filter(|s| !s.is_empty());
+        let first = sessions.next();
+        self.shared_sessions.is_none() && sessions.any(|sessions| Some(sessions) != first)
     }
 
     /// Whether any run has it.
@@ -235,6 +272,8 @@ impl<'a> Samples<'a> {
         let mut sessions: BTreeSet<usize> = common.blocks.iter().map(|b| b.session).collect();
         let mut comparison = if self.keys[a] == self.keys[b] {
             Comparison::of_one(whole_a, whole_b, metric, &self.what(a, resources))
+        } else if whole_a.values.is_empty() || whole_b.values.is_empty() {
+            Comparison::without_values(whole_a, whole_b, metric)
         } else if let Some(reason) = self.obstacle(a, b, common.blocks.len()) {
             sessions = [a, b].iter().flat_map(|&cell| self.cells[cell].sessions()).collect();
             Comparison::incomparable(whole_a, whole_b, metric, reason)
@@ -330,14 +369,14 @@ impl<'a> Samples<'a> {
     /// The cells one by one, each with its comparison against its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
         let row = |cell: usize| {
-            let samples = &self.cells[cell];
+            let (values, _) = self.shown(cell);
             // Along the last axis in which it is not the baseline itself.
             let change = pairs.iter().rposition(|&(_, b)| b == cell);
             CellRow {
                 name: self.matrix.varying_name(cell, &self.varying),
-                summary: summarise(&samples.values),
-                interval: median_interval(&samples.values),
-                failed: samples.failed.len(),
+                summary: summarise(&values),
+                interval: median_interval(&values),
+                failed: self.cells[cell].failed.len(),
                 change: change.and_then(|at| comparisons.get(at)).cloned(),
             }
         };
@@ -366,14 +405,15 @@ impl<'a> Samples<'a> {
                 })
                 .collect();
             let (results, _) = self.recorded.results(self.keys[index]);
+            let shown = results.into_iter().filter(|(block, _)| self.is_shown(block.session));
             let row = rows.get(index);
             CellResults {
                 name: row.map_or_else(String::new, |row| row.name.clone()),
                 parameters,
-                values: self.cells[index].values.clone(),
+                values: self.shown(index).0,
                 failed: self.cells[index].failed.len(),
                 change: row.and_then(|row| row.change.clone()),
-                runs: results.into_values().map(ResultRow::to_results).collect(),
+                runs: shown.map(|(_, row)| row.to_results()).collect(),
             }
         };
         let cells = (0..self.cells.len()).map(cell).collect();
@@ -386,24 +426,22 @@ impl<'a> Samples<'a> {
     }
 
     pub fn table(&self) -> Table {
-        let cells = self.matrix.cells.iter().zip(&self.cells);
         let all: Vec<usize> = (0..self.cells.len()).collect();
-        let every = self.interleaved(&all);
+        let cell = |index: usize| {
+            let (values, blocks) = self.shown(index);
+            let every = self.interleaved(&all);
+            Measured {
+                place: self.matrix.cells[index].0.iter().map(|at| *at as usize).collect(),
+                values,
+                blocks: blocks.into_iter().filter(|_| every).map(number).collect(),
+                failed: self.cells[index].failed.len(),
+            }
+        };
         Table {
             metric: self.metric.clone(),
             axes: self.matrix.axes.clone(),
             looked_at: self.sequential(&all),
-            cells: cells
-                .map(|(cell, samples)| Measured {
-                    place: cell.0.iter().map(|at| *at as usize).collect(),
-                    values: samples.values.clone(),
-                    blocks: match every {
-                        true => samples.blocks.iter().copied().map(number).collect(),
-                        false => Vec::new(),
-                    },
-                    failed: samples.failed.len(),
-                })
-                .collect(),
+            cells: all.iter().map(|&index| cell(index)).collect(),
         }
     }
 }

@@ -117,6 +117,19 @@ pub struct HyperfineResult {
 }
 
 impl MetricResults {
+    /// Whether there are results and none of them has the metric.
+    pub fn lacks_metric(&self) -> bool {
+        self.cells.iter().any(|cell| !cell.runs.is_empty())
+            && self.cells.iter().all(|cell| cell.values.is_empty())
+    }
+
+    /// Every metric that some run has, by name.
+    pub fn known_metrics(&self) -> Vec<&str> {
+        let runs = self.cells.iter().flat_map(|cell| &cell.runs);
+        let names: BTreeSet<&String> = runs.flat_map(|run| run.metrics.keys()).collect();
+        names.into_iter().map(String::as_str).collect()
+    }
+
     /// What a value is multiplied by: times are in seconds.
     fn scale(&self) -> Option<f64> {
         is_time(&self.metric, self.unit.as_deref())

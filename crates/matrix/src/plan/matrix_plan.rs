@@ -241,6 +241,14 @@ impl MatrixPlan {
         }
     }
 
+    /// Whether there was nothing to do from the start.
+    pub fn is_done(&self) -> bool {
+        match &self.source {
+            StepSource::Fixed(schedule) => schedule.total() == 0,
+            StepSource::UntilSure(sampling) => sampling.sampler.finished(),
+        }
+    }
+
     /// How many iterations of each cell there will be; empty where the numbers decide that.
     pub fn sizes(&self) -> Vec<u64> {
         match &self.source {

@@ -71,8 +71,14 @@ impl Comparison {
         }
     }
 
-    /// The interval of the change: `+3.1 % to +5.3 %`.
+    /// The interval of the change: `+3.1 % to +5.3 %`. Of too few samples there is none that would be
+    /// as sure as all others.
     pub fn interval_text(&self) -> Option<String> {
+        let few =
+            |why: &Reason| matches!(why, Reason::TooFew { .. } | Reason::TooFewForFamily { .. });
+        if self.reason.as_ref().is_some_and(few) {
+            return None;
+        }
         let unit = self.unit.as_deref();
         match (self.interval, self.difference) {
             (Some([low, high]), _) => Some(format!("{} to {}", percent(low), percent(high))),
@@ -152,6 +158,16 @@ mod tests {
         let expected =
             ["1 more run", "7 more runs", "42 more runs", "150 more runs", "13000 more runs"];
         assert_eq!(said, expected.map(|text| format!("about {text}")));
+    }
+
+    #[test]
+    fn too_few_samples_have_no_interval_in_words() {
+        let side = |name, values| Side { name, values, blocks: &[], failed: 0 };
+        let (a, b) = ([10.0, 11.0, 12.0], [20.0, 21.0, 22.0]);
+        let few = compare(side("a", &a), side("b", &b), "wall", &Criteria::default());
+        assert!(few.confidence < 0.95 && few.interval.is_some());
+        assert_eq!(few.interval_text(), None);
+        assert!(few.sentence().contains("+90.9 % (3 samples"), "{}", few.sentence());
     }
 
     #[test]
