@@ -1,15 +1,19 @@
-//! What a call costs beyond the recorded run it is for, what many calls leave behind, and what a
-//! flood of output costs the server.
+//! What a call costs beyond the recorded run it is for, what many calls leave behind, what a flood
+//! of output costs the server, how long a search in it takes, and how others do.
+
+mod client;
+mod peers;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
 use serde_json::{Value, json};
+
+use client::Client;
 
 use super::exec::{intent, plain, scratch};
 use super::median;
@@ -31,6 +35,7 @@ pub(crate) fn run() -> Result<(), String> {
     latency(&mut page, &retake, &place)?;
     leaks(&mut page, &retake, &place)?;
     flood(&mut page, &retake, &place)?;
+    peers::compare(&mut page, &retake, &place)?;
     page.write("mcp.md")
 }
 
@@ -38,101 +43,30 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-struct Client {
-    server: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    next: u64,
-}
-
-impl Client {
-    fn start(retake: &Path, project: &Path) -> Result<Self, String> {
-        let mut server = Command::new(retake)
-            .arg("mcp")
-            .current_dir(project)
-            .env_remove("RETAKE_STORE")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(text)?;
-        let stdin = server.stdin.take().ok_or("no stdin")?;
-        let stdout = BufReader::new(server.stdout.take().ok_or("no stdout")?);
-        let mut client = Self { server, stdin, stdout, next: 0 };
-        client.request(
-            "initialize",
-            &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}),
-        )?;
-        Ok(client)
-    }
-
-    fn request(&mut self, method: &str, params: &Value) -> Result<Value, String> {
-        self.next += 1;
-        let message =
-            json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params});
-        writeln!(self.stdin, "{message}").and_then(|()| self.stdin.flush()).map_err(text)?;
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).map_err(text)?;
-        let answer: Value = serde_json::from_str(&line).map_err(text)?;
-        match answer.get("result") {
-            Some(result) => Ok(result.clone()),
-            None => Err(line),
-        }
-    }
-
-    fn exec(&mut self, arguments: &Value) -> Result<(), String> {
-        let result =
-            self.request("tools/call", &json!({"name": "exec", "arguments": arguments}))?;
-        match &result["structuredContent"]["recorded"] {
-            Value::Bool(true) => Ok(()),
-            _ => Err(result.to_string()),
-        }
-    }
-
-    /// A number in `/proc/PID/status`.
-    fn status(&self, name: &str) -> Result<u64, String> {
-        let path = format!("/proc/{}/status", self.server.id());
-        let status = fs::read_to_string(path).map_err(text)?;
-        let line =
-            status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such field")?;
-        line.trim().trim_end_matches(" kB").parse().map_err(text)
-    }
-
-    fn descriptors(&self) -> Result<usize, String> {
-        Ok(fs::read_dir(format!("/proc/{}/fd", self.server.id())).map_err(text)?.count())
-    }
-
-    fn children(&self) -> Result<usize, String> {
-        let mut count = 0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.server.id())).map_err(text)? {
-            // A thread may end between the look and the read.
-            let list = fs::read_to_string(task.map_err(text)?.path().join("children"));
-            count += list.map_or(0, |list| list.split_whitespace().count());
-        }
-        Ok(count)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // It is of no use to anyone any more.
-        _ = self.server.kill();
-        _ = self.server.wait();
-    }
-}
+/// A policy with rules of each kind.
+const POLICY: &str =
+    "mcp:\n  policy:\n    preset: careful\n    deny: [\"git push\", \"rm -rf\", \"npm publish\"]\n";
 
 fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
     page.section(
         "A call of `exec` with `true`",
         "From the request's first byte to the answer's last, against the same run recorded by the engine and the \
-         store in this program. Target: at most 1.5x.",
+         store in this program. The policy is `careful` and three more rules. Target: at most 1.3x, in a sandbox at \
+         most 1.4x.",
     );
+    let project = place.join("project");
+    fs::write(project.join(".agent/config.yml"), POLICY).map_err(text)?;
     let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;
     let command =
         retake_engine::Command::new(Launch::new(["true"])).map_err(|p| format!("{p:?}"))?;
     let mut store = Store::open(&place.join("store")).map_err(text)?;
-    let mut client = Client::start(retake, &place.join("project"))?;
-    let (mut engine, mut calls) = (Vec::new(), Vec::new());
+    let mut clients = [
+        ("exec over MCP, not confined", Client::retake(retake, &project, &["--sandbox=off"])?),
+        ("exec over MCP, confined", Client::retake(retake, &project, &["--sandbox"])?),
+    ];
+    let mut engine = Vec::new();
+    let mut calls = clients.each_ref().map(|_| Vec::new());
     for round in 0..ROUNDS {
         if round % 100 == 0 {
             eprint!("\rcalls: round {round} of {ROUNDS}");
@@ -142,19 +76,20 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         keeper.run(&command, &cancel, LiveOutput::default(), &mut |_| {});
         recording.finish(&mut store, plain(outcome(0, b""))).map_err(text)?;
         engine.push(start.elapsed().as_secs_f64() * 1e6);
-        let start = Instant::now();
-        client.exec(&json!({"argv": ["true"]}))?;
-        calls.push(start.elapsed().as_secs_f64() * 1e6);
+        for ((_, client), calls) in clients.iter_mut().zip(&mut calls) {
+            let start = Instant::now();
+            client.exec(&json!({"argv": ["true"]}))?;
+            calls.push(start.elapsed().as_secs_f64() * 1e6);
+        }
     }
     eprintln!();
-    let (engine, calls) = (median(&engine), median(&calls));
-    page.table(
-        &["", "microseconds", "ratio"],
-        &[
-            vec!["recorded engine run".into(), format!("{engine:.0}"), "1.00".into()],
-            vec!["exec over MCP".into(), format!("{calls:.0}"), format!("{:.2}", calls / engine)],
-        ],
-    );
+    let engine = median(&engine);
+    let mut rows = vec![vec!["recorded engine run".into(), format!("{engine:.0}"), "1.00".into()]];
+    for ((name, _), calls) in clients.iter().zip(&calls) {
+        let calls = median(calls);
+        rows.push(vec![(*name).into(), format!("{calls:.0}"), format!("{:.2}", calls / engine)]);
+    }
+    page.table(&["", "microseconds", "ratio"], &rows);
     Ok(())
 }
 
@@ -163,7 +98,7 @@ fn leaks(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         "1,000 calls in a row",
         "After 100 calls, and after 1,000 more. Target: nothing is left behind.",
     );
-    let mut client = Client::start(retake, &place.join("project"))?;
+    let mut client = Client::retake(retake, &place.join("project"), &[])?;
     let mut rows = Vec::new();
     for (calls, name) in [(100, "after 100 calls"), (CALLS, "after 1,000 more")] {
         for _ in 0..calls {
@@ -184,28 +119,83 @@ fn leaks(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
 fn flood(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
     page.section(
         "1 GiB of output",
-        "One call whose command writes 1 GiB of lines; the server's peak. Target: under 32 MiB.",
+        "One call whose command writes 1 GiB of lines, with an error in its middle, and fails; then a search with \
+         `runs_logs`, before and after the output is compressed. The server's peak. Targets: under 32 MiB for the \
+         call, under 2 seconds for a search.",
     );
-    let mut client = Client::start(retake, &place.join("project"))?;
-    let file = place.join("lines");
-    let line = format!("{}\n", "x".repeat(99));
-    let block = line.repeat((1 << 20) / line.len());
-    let mut out = fs::File::create(&file).map_err(text)?;
-    for _ in 0..(1usize << 30).div_ceil(block.len()) {
-        out.write_all(block.as_bytes()).map_err(text)?;
-    }
-    drop(out);
+    let project = place.join("project");
+    let mut client = Client::retake(retake, &project, &["--sandbox=off"])?;
+    let file = gigabyte(place)?;
     let start = Instant::now();
-    client.exec(&json!({"argv": ["cat", file.to_string_lossy()], "timeout_seconds": 600}))?;
+    let line = format!("cat {}; exit 1", file.display());
+    let arguments = json!({"argv": ["sh", "-c", line], "timeout_seconds": 600});
+    let result = client.exec(&arguments)?;
     let seconds = start.elapsed().as_secs_f64();
-    let peak = client.status("VmHWM:")? as f64 / 1024.0;
-    page.table(
-        &["", "MB/s", "peak MiB"],
-        &[vec![
-            "exec over MCP".into(),
+    let told = result["content"][0]["text"].as_str().unwrap_or_default();
+    let shown = if told.contains(NEEDLE) { "shown" } else { "NOT SHOWN" };
+    let peak = |client: &Client| client.status("VmHWM:").map(|kib| kib as f64 / 1024.0);
+    let mut rows = vec![vec![
+        "exec, error in the middle".into(),
+        format!("{seconds:.2}"),
+        format!("{:.0}", (1u64 << 30) as f64 / 1e6 / seconds),
+        format!("{:.1}", peak(&client)?),
+        format!("{shown}, {} characters", told.chars().count()),
+    ]];
+    let run = result["structuredContent"]["runId"].clone();
+    drop(client);
+    for (name, compact) in [("runs_logs, as written", false), ("runs_logs, compressed", true)] {
+        if compact {
+            let mut compact = std::process::Command::new(retake);
+            compact.args(["runs", "prune", "--older-than", "3650d"]).current_dir(&project);
+            // Upkeep of the record compresses what is large.
+            compact.env_remove("RETAKE_STORE").stdout(std::process::Stdio::null());
+            crate::test::succeed(&mut compact)?;
+        }
+        let mut client = Client::retake(retake, &project, &["--sandbox=off"])?;
+        let mut times = Vec::new();
+        let mut matches = Value::Null;
+        for _ in 0..5 {
+            let start = Instant::now();
+            let asked = json!({"run": run, "pattern": "the .eedle"});
+            matches = client.call("runs_logs", &asked)?["structuredContent"]["matches"].clone();
+            times.push(start.elapsed().as_secs_f64());
+        }
+        let seconds = median(&times);
+        rows.push(vec![
+            name.into(),
+            format!("{seconds:.2}"),
             format!("{:.0}", (1u64 << 30) as f64 / 1e6 / seconds),
-            format!("{peak:.1}"),
-        ]],
-    );
+            format!("{:.1}", peak(&client)?),
+            format!("{matches} match"),
+        ]);
+    }
+    page.table(&["", "seconds", "MB/s", "peak MiB", ""], &rows);
     Ok(())
+}
+
+const NEEDLE: &str = "src/cart.c:17:3: error: the needle";
+
+/// A file of 1 GiB, with one line that matters.
+fn gigabyte(place: &Path) -> Result<std::path::PathBuf, String> {
+    let file = place.join("lines");
+    if file.exists() {
+        return Ok(file);
+    }
+    let mut out = std::io::BufWriter::new(fs::File::create(&file).map_err(text)?);
+    let (mut written, mut number, mut found) = (0, 0u64, false);
+    while written < 1 << 30 {
+        let line = format!(
+            "{number:08} INFO worker {}: handled request in {} ms\n",
+            number % 7,
+            number % 97
+        );
+        out.write_all(line.as_bytes()).map_err(text)?;
+        (written, number) = (written + line.len(), number + 1);
+        if written > 1 << 29 && !found {
+            found = true;
+            writeln!(out, "{NEEDLE}").map_err(text)?;
+        }
+    }
+    out.flush().map_err(text)?;
+    Ok(file)
 }
