@@ -1,4 +1,5 @@
-//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask bench <name>`.
+//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask bench <name>`,
+//! `cargo xtask fuzz <seconds>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
@@ -11,6 +12,8 @@ mod build_time;
 mod chromiums;
 #[cfg(feature = "bench")]
 mod cluster;
+#[cfg(feature = "bench")]
+mod fuzz;
 mod page;
 mod test;
 mod test_programs;
@@ -31,7 +34,11 @@ fn main() -> ExitCode {
         // One measured batch, in a process of its own.
         #[cfg(feature = "bench")]
         ["spin", ref batch @ ..] => bench::spin(batch),
-        _ => Err("usage: cargo xtask test | docs | bench NAME, such as exec".into()),
+        #[cfg(feature = "bench")]
+        ["fuzz", seconds] => fuzz::run(seconds),
+        #[cfg(not(feature = "bench"))]
+        ["fuzz", seconds] => fuzz_with_policy(seconds),
+        _ => Err("usage: cargo xtask test | docs | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,9 +61,27 @@ fn default_signals() {
 /// Benchmarks run in the profile of packages: a debug build would measure the compiler's patience.
 fn bench_released(name: &str) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let programs =
-        ["build", "--profile=dist", "--quiet", "-p", "retake", "-p", "retake-engine", "--bins"];
+    let programs = [
+        "build",
+        "--profile=dist",
+        "--quiet",
+        "-p",
+        "retake",
+        "-p",
+        "retake-agent",
+        "-p",
+        "retake-engine",
+        "--bins",
+    ];
     test::succeed(Command::new(&cargo).args(programs))?;
     let measure = ["run", "--profile=dist", "--quiet", "-p", "xtask", "--features", "bench", "--"];
     test::succeed(Command::new(cargo).args(measure).args(["bench", name]))
+}
+
+/// The fuzzer needs the policy, which `cargo xtask test` need not wait for.
+#[cfg(not(feature = "bench"))]
+fn fuzz_with_policy(seconds: &str) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let run = ["run", "--quiet", "-p", "xtask", "--features", "bench", "--", "fuzz", seconds];
+    test::succeed(Command::new(cargo).args(run))
 }

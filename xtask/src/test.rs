@@ -138,26 +138,40 @@ fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
 
 impl Agent {
     fn install(&self) -> Result<PathBuf, String> {
-        let directory = target().join("agents").join(self.variable);
-        let program = directory.join(self.program);
-        if !program.is_file() {
-            println!("installing {}", self.package);
-            // Aside first: an installation that was cut off leaves programs that look whole.
-            let aside = directory.with_extension("new");
-            for left in [&aside, &directory] {
-                if left.exists() {
-                    std::fs::remove_dir_all(left).map_err(|error| error.to_string())?;
-                }
+        npm_program(self.package, self.program, self.variable)
+    }
+}
+
+/// The program that a variable names, or of an agent that tests use, installed if need be.
+pub(crate) fn agent_program(variable: &str) -> Result<PathBuf, String> {
+    if let Some(given) = std::env::var_os(variable) {
+        return Ok(given.into());
+    }
+    let agent = AGENTS.iter().find(|agent| agent.variable == variable);
+    agent.ok_or_else(|| format!("there is no agent {variable}"))?.install()
+}
+
+/// A program of an npm package, installed into a directory of this name.
+pub(crate) fn npm_program(package: &str, program: &str, name: &str) -> Result<PathBuf, String> {
+    let directory = target().join("agents").join(name);
+    let program = directory.join(program);
+    if !program.is_file() {
+        println!("installing {package}");
+        // Aside first: an installation that was cut off leaves programs that look whole.
+        let aside = directory.with_extension("new");
+        for left in [&aside, &directory] {
+            if left.exists() {
+                std::fs::remove_dir_all(left).map_err(|error| error.to_string())?;
             }
-            std::fs::create_dir_all(&aside).map_err(|error| error.to_string())?;
-            let quiet = ["install", "--silent", "--no-save", "--ignore-scripts", "--prefix"];
-            succeed(Command::new("npm").args(quiet).arg(&aside).arg(self.package))?;
-            std::fs::rename(&aside, &directory).map_err(|error| error.to_string())?;
         }
-        match program.is_file() {
-            true => Ok(program),
-            false => Err(format!("{} has no {}", self.package, self.program)),
-        }
+        std::fs::create_dir_all(&aside).map_err(|error| error.to_string())?;
+        let quiet = ["install", "--silent", "--no-save", "--ignore-scripts", "--prefix"];
+        succeed(Command::new("npm").args(quiet).arg(&aside).arg(package))?;
+        std::fs::rename(&aside, &directory).map_err(|error| error.to_string())?;
+    }
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(format!("{package} has no {}", program.display())),
     }
 }
 

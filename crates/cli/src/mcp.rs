@@ -2,13 +2,15 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use retake_mcp::install::{self, Client, EntryChange, Scope, ServerCommand};
-use retake_mcp::{ServerEnd, ServerError, policy_words};
+use retake_mcp::{SandboxChoice, ServerEnd, ServerError, ServerSandbox, policy_words};
 use retake_policy::Policy;
 use retake_runner::config::Config;
+use retake_runner::context::RunContext;
 use retake_runner::project::Project;
-use retake_types::SandboxRequest;
+use retake_types::SandboxMode;
 use retake_types::config::SandboxedCommand;
 
 use crate::exec::{self, SandboxArgs};
@@ -17,7 +19,8 @@ use crate::{Exit, Failure, context, term};
 /// Serve agents over the Model Context Protocol: their commands run on the record
 ///
 /// Speaks on stdin and stdout, as MCP clients start it; `retake mcp install CLIENT` sets that up.
-/// What clients may run is `mcp.policy` in `.agent/config.yml`.
+/// What clients may run is `mcp.policy` in `.agent/config.yml`. Commands are confined, where this
+/// machine can do that, unless --sandbox=off or `sandbox.mcp` says otherwise.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -91,21 +94,37 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(Command::Uninstall { entry }) => return uninstall(entry, root),
         None => {}
     }
-    let config = Config::load(project.root.as_deref())?;
-    match args.check {
-        Some(line) => check(&line, &here.join(args.cwd.unwrap_or_default()), root, &config),
-        None => {
-            let sandbox = exec::sandbox_of(SandboxedCommand::Mcp, &args.sandbox, &config)?;
-            serve(&project, config, sandbox, here)
-        }
+    let mut config = Config::load(project.root.as_deref())?;
+    // A server that one call starts can be asked by the next.
+    let run_context = context::run_context(&project, &config).with_one_network();
+    let choice = sandbox_choice(&args.sandbox, &config)?;
+    let sandbox = ServerSandbox::new(choice, &config.policy, &run_context, &here);
+    let notice = sandbox.notice(&config.policy);
+    config.policy = sandbox.complete(config.policy);
+    if let Some(line) = args.check {
+        return check(&line, &here.join(args.cwd.unwrap_or_default()), root, &config);
     }
+    if let Some(notice) = notice {
+        term::say(&notice);
+    }
+    serve((&project, run_context), config, sandbox, here)
+}
+
+/// How commands are to be confined: as far as possible, where nobody says how.
+fn sandbox_choice(args: &SandboxArgs, config: &Config) -> Result<SandboxChoice, Failure> {
+    let usual = Some(SandboxMode::BestEffort);
+    let request = exec::sandbox_or(SandboxedCommand::Mcp, args, config, usual)?;
+    Ok(match args.has_mode() || config.sandbox.is_set(SandboxedCommand::Mcp) {
+        true => SandboxChoice::Asked(request),
+        false => SandboxChoice::ByDefault(request),
+    })
 }
 
 /// Serves the client on stdin and stdout until it is gone.
 fn serve(
-    project: &Project,
+    (project, run_context): (&Project, Arc<RunContext>),
     config: Config,
-    sandbox: SandboxRequest,
+    sandbox: ServerSandbox,
     here: PathBuf,
 ) -> Result<Exit, Failure> {
     if std::io::stdin().is_terminal() {
@@ -113,7 +132,6 @@ fn serve(
             "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
         );
     }
-    let run_context = context::run_context(project, &config);
     let served = retake_mcp::serve(run_context, config.policy.clone(), sandbox, here);
     if config.execution.audit.enabled
         && let Ok(store) = project.store()

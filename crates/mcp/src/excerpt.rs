@@ -1,17 +1,18 @@
 //! The part of an output that is worth a model's attention, within a budget.
 //!
 //! All of it where it fits. Otherwise the beginning, the end, and for a run that failed the lines
-//! that look like errors with what stands around them; in place of the rest, which lines are missing.
-//! Reads any amount in bounded memory. What it is given has been redacted.
+//! that look like errors, wherever they are, with what stands around them; in place of the rest,
+//! which lines are missing. The first error that a tool reports comes before everything else. Reads
+//! any amount in bounded memory. What it is given has been redacted.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::{ControlFlow, RangeInclusive};
 
 use super::error_lines::error_in;
-use super::output_line::{FittedLine, KeptPart, LineReader, OutputLine};
+use super::output_line::{self, FittedLine, KeptPart, LineReader, OutputLine};
+use super::output_scan::{ErrorLines, LineCount, LineStart, Position, ScannedOutput, earlier_line};
 
-/// Errors are looked for in this much of each end of an output.
-const SEARCHED: u64 = 4 << 20;
 /// A longer line is cut where the output does not fit as a whole.
 pub(super) const LONG_LINE: usize = 1000;
 /// What is kept of a line while it is read, and looked at for errors.
@@ -19,21 +20,15 @@ const KEPT_LINE: usize = 64 << 10;
 /// A line is not cut to less than this.
 pub(super) const SHORT_LINE: usize = 70;
 /// Lines around one that looks like an error.
-const BEFORE: usize = 2;
+const BEFORE: u64 = 2;
 const AFTER: u64 = 6;
 /// What it takes to say that lines are left out.
 pub(super) const GAP: usize = 40;
+/// What it takes to say that an error comes first, and where it would stand; and from which budget on
+/// that is done.
+const MOVED: usize = 80;
+const MOVED_FROM: usize = 1000;
 const BLOCK: usize = 64 << 10;
-
-/// A position in an output: where reading begins, or where it ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Position {
-    pub(super) bytes: u64,
-    /// Lines that end before it.
-    pub(super) lines: u64,
-    /// Characters before it of the line in which it is.
-    pub(super) chars: u64,
-}
 
 /// What is shown of one stream.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,8 +38,8 @@ pub(super) struct Excerpt {
     pub(super) lines: u64,
     /// What is not shown, the first of it.
     pub(super) missing: Option<Missing>,
-    /// Lines in which no error was looked for.
-    pub(super) unsearched: Option<(u64, u64)>,
+    /// It is no text, and nothing is shown.
+    pub(super) binary: bool,
     pub(super) end: Position,
 }
 
@@ -55,36 +50,58 @@ pub(super) enum Missing {
     Columns(u64, (u64, u64)),
 }
 
-/// Looks at the `length` bytes of an output that follow `start`, in at most `budget` characters.
-/// `errors` says that it is one of a run that failed.
-pub(super) fn excerpt(
-    input: &mut dyn Read,
-    length: u64,
-    start: Position,
+/// Looks at a part of an output, in at most `budget` characters. `errors` says that it is one of a
+/// run that failed.
+pub(super) fn excerpt<R: Read + Seek + Send>(
+    output: &ScannedOutput<'_, R>,
     budget: usize,
     errors: bool,
 ) -> io::Result<Excerpt> {
-    let mut collected = Collected::new(start, budget, errors);
-    let mut input = input.take(length);
-    let mut block = vec![0; BLOCK];
-    let mut at = 0;
-    let (early, late) = (SEARCHED, length.saturating_sub(SEARCHED).max(SEARCHED));
-    loop {
-        // A block lies in one part only.
-        let until = if at < early { early } else { late.max(at + 1) };
-        let room = if at < late { usize::try_from(until - at).unwrap_or(BLOCK) } else { BLOCK };
-        let read = input.read(&mut block[..room.min(BLOCK)])?;
-        if read == 0 {
+    let mut input = (output.open)()?;
+    input.seek(SeekFrom::Start(output.start.bytes))?;
+    let mut beginning = Beginning::new(output.start, budget, errors);
+    let mut rest = input.by_ref().take(output.end.saturating_sub(output.start.bytes));
+    let (mut block, mut read) = (vec![0; BLOCK], 0);
+    while !beginning.is_done() {
+        let length = rest.read(&mut block)?;
+        if length == 0 {
+            let end = output.start.bytes + read;
+            if let Some(whole) = beginning.whole(end) {
+                return Ok(whole);
+            }
             break;
         }
-        if (early..late).contains(&at) {
-            collected.pass_over(&block[..read]);
-        } else {
-            collected.take(&block[..read]);
+        if read == 0 && is_binary(&block[..length]) {
+            let (count, _) = output.find_line(0)?;
+            let end = Position { bytes: output.end, lines: count.lines, chars: 0 };
+            return Ok(Excerpt { lines: count.lines, binary: true, end, ..Excerpt::default() });
         }
-        at += read as u64;
+        read += length as u64;
+        beginning.take(&block[..length]);
     }
-    Ok(collected.finish(start.bytes + at))
+    let found = match errors {
+        true => output.find_errors(budget / 20 + 1)?,
+        false => ErrorLines { count: output.find_line(0)?.0, ..ErrorLines::default() },
+    };
+    let limit = beginning.limit;
+    let mut parts = Parts::new(beginning.entries, output.start, budget);
+    if errors {
+        let room = budget * 2 / 5;
+        parts.add_errors(&mut input, &found, limit, room)?;
+    }
+    let tail = Tail::read(&mut input, output, found.count, (budget, limit))?;
+    Ok(parts.with_tail(tail, found.count))
+}
+
+/// Whether bytes are no text: a good part of them is nothing that could be shown.
+pub(super) fn is_binary(bytes: &[u8]) -> bool {
+    const FEW: usize = 32;
+    let mut odd = 0;
+    for chunk in bytes.utf8_chunks() {
+        let is_odd = |c: char| c.is_control() && !"\t\n\r\x07\x08\x0b\x0c\x1b".contains(c);
+        odd += chunk.valid().chars().filter(|&c| is_odd(c)).count() + chunk.invalid().len();
+    }
+    odd >= FEW && odd > bytes.len() / 10
 }
 
 /// A line that may be shown.
@@ -96,11 +113,18 @@ struct Entry {
     cost: usize,
 }
 
-struct Collected {
+impl Entry {
+    fn new(number: u64, line: OutputLine, limit: usize) -> Self {
+        let fitted = line.fitted(limit);
+        Self { number, cost: fitted.text.chars().count() + 1, fitted }
+    }
+}
+
+/// The beginning of an output, or all of it if it fits.
+struct Beginning {
     budget: usize,
     /// What one line may take.
     limit: usize,
-    errors: bool,
     /// Everything so far, while it fits.
     whole: Option<String>,
     whole_chars: usize,
@@ -115,25 +139,17 @@ struct Collected {
     last_chars: u64,
     /// The first line, while there is no other.
     only: Option<OutputLine>,
-    head: Vec<Entry>,
-    head_room: usize,
-    tail: VecDeque<Entry>,
-    tail_chars: usize,
-    found: BTreeMap<u64, Entry>,
-    found_room: usize,
-    /// Lines up to this one belong to an error that was found.
-    found_until: u64,
-    unsearched: Option<(u64, u64)>,
+    entries: Vec<Entry>,
+    room: usize,
 }
 
-impl Collected {
+impl Beginning {
     fn new(start: Position, budget: usize, errors: bool) -> Self {
         let mut reader = LineReader::new(KeptPart { from: 0, most: KEPT_LINE.max(budget) }, None);
         reader.after(start.chars);
         Self {
             budget,
             limit: LONG_LINE.min(budget / 4).max(SHORT_LINE),
-            errors,
             whole: Some(String::new()),
             whole_chars: 0,
             reader,
@@ -142,19 +158,21 @@ impl Collected {
             begun: start.chars > 0,
             last_chars: 0,
             only: None,
-            head: Vec::new(),
-            head_room: if errors { budget / 5 } else { budget * 2 / 5 },
-            tail: VecDeque::new(),
-            tail_chars: 0,
-            found: BTreeMap::new(),
-            found_room: if errors { budget * 2 / 5 } else { 0 },
-            found_until: 0,
-            unsearched: None,
+            entries: Vec::new(),
+            room: if errors { budget / 5 } else { budget * 2 / 5 },
         }
+    }
+
+    /// Whether nothing more of the output belongs here.
+    fn is_done(&self) -> bool {
+        self.whole.is_none() && self.room == 0 && self.lines > self.before + 1
     }
 
     fn take(&mut self, block: &[u8]) {
         for piece in block.split_inclusive(|&byte| byte == b'\n') {
+            if self.is_done() {
+                return;
+            }
             match piece {
                 [text @ .., b'\n'] => {
                     self.push(text);
@@ -171,93 +189,32 @@ impl Collected {
         reader.push(text, &mut |piece| keep_whole(whole, whole_chars, *budget, piece));
     }
 
-    /// Counts lines and looks only at those that do not lie in one block.
-    fn pass_over(&mut self, block: &[u8]) {
-        let Some(first) = block.iter().position(|&byte| byte == b'\n') else {
-            return self.push(block);
-        };
-        self.take(&block[..=first]);
-        let last = block.iter().rposition(|&byte| byte == b'\n').unwrap_or(first);
-        let count = block[first + 1..=last].iter().filter(|&&byte| byte == b'\n').count() as u64;
-        if count > 0 {
-            self.whole = None;
-            let from = self.unsearched.map_or(self.lines + 1, |(from, _)| from);
-            self.lines += count;
-            self.unsearched = Some((from, self.lines));
-        }
-        if last + 1 < block.len() {
-            self.push(&block[last + 1..]);
-        }
-    }
-
     fn end_line(&mut self, newline: bool) {
         let Self { reader, whole, whole_chars, budget, .. } = self;
         let mut keep = |piece: &str| keep_whole(whole, whole_chars, *budget, piece);
-        let mut line = reader.end(&mut keep);
+        let line = reader.end(&mut keep);
         if newline {
             keep("\n");
         }
         self.begun = false;
         self.lines += 1;
         self.last_chars = line.chars;
-        let number = self.lines;
         let long = line.chars > self.limit as u64;
-        self.only = (long && number == self.before + 1).then(|| line.clone());
-        let error = if self.errors && self.found_room > 0 { error_in(&line.text) } else { None };
-        let is_error = error.is_some();
-        if let Some(part) = error.filter(|_| long) {
-            line.focus(part);
-        }
-        let fitted = line.fitted(self.limit);
-        let entry = Entry { number, cost: fitted.text.chars().count() + 1, fitted };
-        if self.head_room > 0 {
-            if entry.cost <= self.head_room {
-                self.head_room -= entry.cost;
-                self.head.push(entry.clone());
-            } else {
-                self.head_room = 0;
+        self.only = (long && self.lines == self.before + 1).then(|| line.clone());
+        if self.room > 0 {
+            let entry = Entry::new(self.lines, line, self.limit);
+            match self.room.checked_sub(entry.cost) {
+                Some(room) => {
+                    self.room = room;
+                    self.entries.push(entry);
+                }
+                None => self.room = 0,
             }
-        }
-        if self.found_room > 0 && (is_error || number <= self.found_until) {
-            self.found(&entry, is_error);
-        }
-        self.tail_chars += entry.cost;
-        self.tail.push_back(entry);
-        while self.tail.len() > BEFORE
-            && let Some(first) = self.tail.front()
-            && self.tail_chars - first.cost > self.budget
-        {
-            self.tail_chars -= first.cost;
-            self.tail.pop_front();
         }
     }
 
-    /// Keeps a line that looks like an error, with those before it, or one that follows it. The
-    /// error itself comes first: without room for it there is none for what stands around it.
-    fn found(&mut self, entry: &Entry, is_error: bool) {
-        let gap = if self.found.contains_key(&(entry.number - 1)) { 0 } else { GAP };
-        if entry.cost + gap > self.found_room {
-            if is_error {
-                self.found_room = 0;
-            }
-            return;
-        }
-        self.found_room -= entry.cost + gap;
-        self.found.insert(entry.number, entry.clone());
-        if !is_error {
-            return;
-        }
-        self.found_until = entry.number + AFTER;
-        for before in self.tail.iter().rev().take(BEFORE) {
-            if self.found.contains_key(&before.number) || before.cost > self.found_room {
-                break;
-            }
-            self.found_room -= before.cost;
-            self.found.insert(before.number, before.clone());
-        }
-    }
-
-    fn finish(mut self, bytes: u64) -> Excerpt {
+    /// The end was reached: all of the output, if it is shown by itself.
+    fn whole(&mut self, bytes: u64) -> Option<Excerpt> {
         let held = self.reader.held() as u64;
         let mut end = Position { bytes: bytes - held, lines: self.lines, chars: 0 };
         if self.begun {
@@ -267,61 +224,12 @@ impl Collected {
         let lines = self.lines;
         let fits = |whole: &String| whole.chars().count() <= self.budget;
         if let Some(text) = self.whole.take().filter(fits) {
-            return Excerpt { text, lines, end, ..Excerpt::default() };
+            return Some(Excerpt { text, lines, end, ..Excerpt::default() });
         }
-        if let Some(line) = self.only.take().filter(|_| lines == self.before + 1) {
-            let fitted = line.fitted(self.budget.max(SHORT_LINE));
-            let missing = fitted.cut.map(|cut| Missing::Columns(lines, cut));
-            return Excerpt {
-                text: fitted.text
-                    + "
-",
-                lines,
-                missing,
-                unsearched: None,
-                end,
-            };
-        }
-        let mut chosen: BTreeMap<u64, Entry> =
-            self.head.into_iter().map(|entry| (entry.number, entry)).collect();
-        chosen.extend(self.found);
-        let gaps = gaps(self.before, lines, chosen.keys().copied());
-        let gap = |(from, to)| left_out(from, to).len();
-        // All gaps but the last one, which the end of the output is about to make smaller.
-        let mut used: usize = chosen.values().map(|entry| entry.cost).sum();
-        used += gaps.iter().copied().map(gap).sum::<usize>();
-        let mut room = self.budget.saturating_sub(used);
-        let mut next = lines + 1;
-        for entry in self.tail.into_iter().rev() {
-            if entry.number + 1 != next {
-                break;
-            }
-            next = entry.number;
-            if chosen.contains_key(&entry.number) {
-                continue;
-            }
-            if entry.cost > room {
-                break;
-            }
-            room -= entry.cost;
-            chosen.insert(entry.number, entry);
-        }
-        let missing = self::gaps(self.before, lines, chosen.keys().copied());
-        let mut text = String::new();
-        let mut left = missing.iter().copied().peekable();
-        let mut cut = None;
-        for (number, entry) in chosen {
-            while let Some((from, to)) = left.next_if(|(from, _)| *from < number) {
-                text.push_str(&left_out(from, to));
-            }
-            text.push_str(&entry.fitted.text);
-            text.push('\n');
-            cut = cut.or(entry.fitted.cut.map(|cut| Missing::Columns(number, cut)));
-        }
-        left.for_each(|(from, to)| text.push_str(&left_out(from, to)));
-        let missing = missing.first().map(|(from, to)| Missing::Lines(*from, *to)).or(cut);
-        let unsearched = self.unsearched.filter(|_| self.errors);
-        Excerpt { text, lines, missing, unsearched, end }
+        let line = self.only.take().filter(|_| lines == self.before + 1)?;
+        let fitted = line.fitted(self.budget.max(SHORT_LINE));
+        let missing = fitted.cut.map(|cut| Missing::Columns(lines, cut));
+        Some(Excerpt { text: fitted.text + "\n", lines, missing, binary: false, end })
     }
 }
 
@@ -332,6 +240,250 @@ fn keep_whole(whole: &mut Option<String>, chars: &mut usize, budget: usize, piec
         if *chars > budget {
             *whole = None;
         }
+    }
+}
+
+/// The last lines of an output.
+struct Tail {
+    entries: VecDeque<Entry>,
+    end: Position,
+}
+
+impl Tail {
+    fn read<R: Read + Seek + Send>(
+        input: &mut R,
+        output: &ScannedOutput<'_, R>,
+        count: LineCount,
+        (budget, limit): (usize, usize),
+    ) -> io::Result<Self> {
+        let start = tail_start(input, output, count, budget)?;
+        let mut reader = LineReader::new(KeptPart { from: 0, most: KEPT_LINE }, None);
+        if start.at == output.start.bytes {
+            reader.after(output.start.chars);
+        }
+        let mut entries: VecDeque<Entry> = VecDeque::new();
+        let (mut used, mut last_chars) = (0, 0);
+        input.seek(SeekFrom::Start(start.at))?;
+        let mut rest = input.by_ref().take(output.end - start.at);
+        let mut seen = |number: u64, line: OutputLine| {
+            last_chars = line.chars;
+            let entry = Entry::new(number, line, limit);
+            used += entry.cost;
+            entries.push_back(entry);
+            while let Some(first) = entries.front()
+                && used - first.cost > budget
+            {
+                used -= first.cost;
+                entries.pop_front();
+            }
+            ControlFlow::Continue(())
+        };
+        let held = output_line::read_lines(&mut rest, start.line, &mut reader, &mut seen)?;
+        let end = match held {
+            None => Position { bytes: output.end, lines: count.lines, chars: 0 },
+            Some(held) => Position {
+                bytes: output.end - held as u64,
+                lines: count.lines - 1,
+                chars: last_chars,
+            },
+        };
+        Ok(Self { entries, end })
+    }
+}
+
+/// A line from which on the end of an output is read: more than fits.
+fn tail_start<R: Read + Seek>(
+    input: &mut R,
+    output: &ScannedOutput<'_, R>,
+    count: LineCount,
+    budget: usize,
+) -> io::Result<LineStart> {
+    let first = LineStart { line: output.start.lines + 1, at: output.start.bytes };
+    let from = output.end.saturating_sub(budget as u64 * 8 + BLOCK as u64);
+    if from <= first.at {
+        return Ok(first);
+    }
+    input.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    input.by_ref().take(output.end - from).read_to_end(&mut bytes)?;
+    let newline = memchr::memchr(b'\n', &bytes).filter(|newline| newline + 1 < bytes.len());
+    let Some(newline) = newline else { return Ok(count.late) };
+    let after = &bytes[newline + 1..];
+    let lines = memchr::memchr_iter(b'\n', after).count() as u64 + u64::from(count.unfinished);
+    let start = LineStart { line: count.lines + 1 - lines, at: from + newline as u64 + 1 };
+    // A line right before it that is longer than all of this takes no more room than others.
+    Ok(count.long.filter(|long| (long.line..long.line + 3).contains(&start.line)).unwrap_or(start))
+}
+
+/// What is shown of an output that does not fit.
+struct Parts {
+    budget: usize,
+    start: Position,
+    chosen: BTreeMap<u64, Entry>,
+    /// The lines around the error that comes before everything else.
+    first: Option<RangeInclusive<u64>>,
+}
+
+impl Parts {
+    fn new(beginning: Vec<Entry>, start: Position, budget: usize) -> Self {
+        let chosen = beginning.into_iter().map(|entry| (entry.number, entry)).collect();
+        Self { budget, start, chosen, first: None }
+    }
+
+    /// Adds lines that look like errors, with those around them: first what tools report, then what
+    /// sounds like one. An error itself comes first: without room for it there is none for what
+    /// stands around it.
+    fn add_errors<R: Read + Seek>(
+        &mut self,
+        input: &mut R,
+        found: &ErrorLines,
+        limit: usize,
+        mut room: usize,
+    ) -> io::Result<()> {
+        let beginning = self.chosen.keys().next_back().copied().unwrap_or(self.start.lines);
+        let first = found.reported.first().map(|error| error.line);
+        let first = first.filter(|line| *line > beginning && self.budget >= MOVED_FROM);
+        if first.is_some() {
+            room = room.saturating_sub(MOVED);
+        }
+        for error in found.reported.iter().chain(&found.likely) {
+            if room == 0 {
+                break;
+            }
+            let around = self.around(input, *error, limit)?;
+            let Some(at) = around.iter().position(|entry| entry.number == error.line) else {
+                continue;
+            };
+            if !self.chosen.contains_key(&error.line) {
+                let gap = if self.chosen.contains_key(&(error.line - 1)) { 0 } else { GAP };
+                if around[at].cost + gap > room {
+                    break;
+                }
+                room -= around[at].cost + gap;
+                self.chosen.insert(error.line, around[at].clone());
+            }
+            for before in around[..at].iter().rev() {
+                if self.chosen.contains_key(&before.number) || before.cost > room {
+                    break;
+                }
+                room -= before.cost;
+                self.chosen.insert(before.number, before.clone());
+            }
+            for after in &around[at + 1..] {
+                if !self.chosen.contains_key(&after.number) && after.cost <= room {
+                    room -= after.cost;
+                    self.chosen.insert(after.number, after.clone());
+                }
+            }
+            if first == Some(error.line) {
+                self.first = Some(self.neighbours(error.line, beginning));
+            }
+        }
+        Ok(())
+    }
+
+    /// The lines around an error, itself included.
+    fn around<R: Read + Seek>(
+        &self,
+        input: &mut R,
+        error: LineStart,
+        limit: usize,
+    ) -> io::Result<Vec<Entry>> {
+        let from = earlier_line(input, error, BEFORE, self.start.bytes)?;
+        input.seek(SeekFrom::Start(from.at))?;
+        let mut reader = LineReader::new(KeptPart { from: 0, most: KEPT_LINE }, None);
+        if from.at == self.start.bytes {
+            reader.after(self.start.chars);
+        }
+        let mut entries = Vec::new();
+        let mut seen = |number: u64, mut line: OutputLine| {
+            if number == error.line
+                && line.chars > limit as u64
+                && let Some(part) = error_in(&line.text)
+            {
+                line.focus(part);
+            }
+            entries.push(Entry::new(number, line, limit));
+            match number < error.line + AFTER {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        };
+        output_line::read_lines(input, from.line, &mut reader, &mut seen)?;
+        Ok(entries)
+    }
+
+    /// The chosen lines right before and after one that come after the beginning.
+    fn neighbours(&self, line: u64, beginning: u64) -> RangeInclusive<u64> {
+        let is_chosen = |line: &u64| *line > beginning && self.chosen.contains_key(line);
+        let from = (line.saturating_sub(BEFORE)..line).rev().take_while(is_chosen).last();
+        let to = (line + 1..=line + AFTER).take_while(is_chosen).last();
+        from.unwrap_or(line)..=to.unwrap_or(line)
+    }
+
+    /// Fills what room there is with the end of the output.
+    fn with_tail(mut self, tail: Tail, count: LineCount) -> Excerpt {
+        let (before, lines) = (self.start.lines, count.lines);
+        let gap = |(from, to)| left_out(from, to).len();
+        // All gaps but the last one, which the end of the output is about to make smaller.
+        let mut used: usize = self.chosen.values().map(|entry| entry.cost).sum();
+        used +=
+            gaps(before, lines, self.chosen.keys().copied()).into_iter().map(gap).sum::<usize>();
+        used += self.first.as_ref().map_or(0, |_| MOVED);
+        let mut room = self.budget.saturating_sub(used);
+        let mut next = lines + 1;
+        for entry in tail.entries.into_iter().rev() {
+            if entry.number + 1 != next {
+                break;
+            }
+            next = entry.number;
+            if self.chosen.contains_key(&entry.number) {
+                continue;
+            }
+            if entry.cost > room {
+                break;
+            }
+            room -= entry.cost;
+            self.chosen.insert(entry.number, entry);
+        }
+        let missing = gaps(before, lines, self.chosen.keys().copied());
+        let cut = |entry: &Entry| Some(Missing::Columns(entry.number, entry.fitted.cut?));
+        let first_missing = missing.first().map(|(from, to)| Missing::Lines(*from, *to));
+        let cut = first_missing.or_else(|| self.chosen.values().find_map(cut));
+        let text = self.text(&missing);
+        Excerpt { text, lines, missing: cut, binary: false, end: tail.end }
+    }
+
+    fn text(&self, missing: &[(u64, u64)]) -> String {
+        let mut text = String::new();
+        if let Some(first) = &self.first {
+            let error = self.chosen.range(first.clone());
+            text.push_str("[the first error]\n");
+            error.for_each(|(_, entry)| entry.write(&mut text));
+            text.push_str("[the beginning]\n");
+        }
+        let mut left = missing.iter().copied().peekable();
+        for (number, entry) in &self.chosen {
+            while let Some((from, to)) = left.next_if(|(from, _)| from < number) {
+                text.push_str(&left_out(from, to));
+            }
+            match &self.first {
+                Some(first) if first.start() == number => {
+                    text.push_str(&shown_above(*first.start(), *first.end()));
+                }
+                Some(first) if first.contains(number) => {}
+                _ => entry.write(&mut text),
+            }
+        }
+        left.for_each(|(from, to)| text.push_str(&left_out(from, to)));
+        text
+    }
+}
+
+impl Entry {
+    fn write(&self, text: &mut String) {
+        text.push_str(&self.fitted.text);
+        text.push('\n');
     }
 }
 
@@ -356,122 +508,12 @@ pub(super) fn left_out(from: u64, to: u64) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(text: &[u8], budget: usize, errors: bool) -> Excerpt {
-        excerpt(&mut &text[..], text.len() as u64, Position::default(), budget, errors).unwrap()
-    }
-
-    fn numbered(lines: u64) -> String {
-        (1..=lines).map(|n| format!("line {n}\n")).collect()
-    }
-
-    #[test]
-    fn what_fits_is_shown_whole_and_clean() {
-        let shown = of(b"\x1b[1m\x1b[32mok\x1b[0m\x1b(B\r\n 10%\r 99%\rdone\nlast \xff", 100, true);
-        assert_eq!(shown.text, "ok\ndone\nlast \u{fffd}");
-        assert_eq!((shown.lines, shown.missing), (3, None));
-        assert_eq!(of(b"", 100, true), Excerpt::default());
-    }
-
-    #[test]
-    fn head_and_tail_of_a_run_that_went_well() {
-        let shown = of(numbered(1000).as_bytes(), 100, false);
-        let expected = "line 1\nline 2\nline 3\nline 4\nline 5\n[lines 6-996 left out]\nline 997\nline 998\nline 999\nline 1000\n";
-        assert_eq!(shown.text, expected);
-        assert_eq!((shown.lines, shown.missing), (1000, Some(Missing::Lines(6, 996))));
-    }
-
-    #[test]
-    fn an_error_in_the_middle_comes_with_its_surroundings() {
-        let text = numbered(500) + "error[E0308]: mismatched types\n" + &numbered(500);
-        let shown = of(text.as_bytes(), 400, true);
-        assert!(
-            shown
-                .text
-                .contains("line 499\nline 500\nerror[E0308]: mismatched types\nline 1\nline 2\n"),
-            "{}",
-            shown.text
-        );
-        assert!(shown.text.len() <= 400 && shown.text.ends_with("line 500\n"), "{}", shown.text);
-        // What went well has no errors to look for.
-        assert!(!of(text.as_bytes(), 400, false).text.contains("E0308"));
-    }
-
-    #[test]
-    fn one_endless_line_is_cut_and_counted() {
-        let mut text = vec![b'x'; 20 << 20];
-        text.extend_from_slice(b"end");
-        let shown = of(&text, 4000, true);
-        assert!((3900..=4000).contains(&shown.text.len()), "{}", shown.text.len());
-        assert!(shown.text.ends_with("xend\n"));
-        let Some(Missing::Columns(1, (from, to))) = shown.missing else { panic!("{shown:?}") };
-        let rest = shown.text.len() as u64
-            - 1
-            - format!("[characters {from}-{to} of this line left out]").len() as u64;
-        assert_eq!(to - from + 1 + rest, text.len() as u64);
-        // Likewise between others.
-        let lines = [b"first\n", &text[..], b"\nlast\n"].concat();
-        let shown = of(&lines, 4000, true);
-        assert_eq!((shown.lines, shown.text.lines().count()), (3, 3));
-        assert!(
-            matches!(shown.missing, Some(Missing::Columns(2, (_, to))) if to > (20 << 20) - 300)
-        );
-    }
-
-    #[test]
-    fn the_budget_is_kept_whatever_the_lines_are() {
-        let errors: String = (0..50).map(|n| format!("error {n}: {}\n", "e".repeat(900))).collect();
-        let japanese = "日本語のエラー error\n".repeat(5000);
-        let mixed = numbered(3000) + &errors + &numbered(3000);
-        for text in [&errors, &japanese, &mixed] {
-            for budget in [100, 300, 1000, 3000, 8000] {
-                for failed in [false, true] {
-                    let shown = of(text.as_bytes(), budget, failed);
-                    let chars = shown.text.chars().count();
-                    assert!(
-                        chars <= budget && chars > budget / 4,
-                        "{budget}: {chars}\n{}",
-                        shown.text
-                    );
-                }
-            }
-        }
-        assert!(of(errors.as_bytes(), 300, true).text.contains("error"), "an error comes first");
-    }
-
-    #[test]
-    fn what_is_new_is_counted_from_the_beginning() {
-        let text = numbered(2000);
-        let half = numbered(1000).len();
-        let first = of(&text.as_bytes()[..half + 3], 200, false);
-        assert_eq!(first.end, Position { bytes: half as u64 + 3, lines: 1000, chars: 3 });
-        let mut rest = &text.as_bytes()[half + 3..];
-        let length = rest.len() as u64;
-        let second = excerpt(&mut rest, length, first.end, 200, false).unwrap();
-        assert!(second.text.starts_with("e 1001\nline 1002\n"), "{}", second.text);
-        let Some(Missing::Lines(from, to)) = second.missing else { panic!("{second:?}") };
-        let shown: Vec<&str> = second.text.lines().collect();
-        assert_eq!(shown[(from - 1001) as usize], format!("[lines {from}-{to} left out]"));
-        assert_eq!(shown[(from - 1000) as usize], format!("line {}", to + 1));
-        assert_eq!((second.lines, second.end.lines, second.end.chars), (2000, 2000, 0));
-        let nothing = excerpt(&mut &b""[..], 0, first.end, 200, false).unwrap();
-        assert_eq!((nothing.text.as_str(), nothing.lines, nothing.end), ("", 1001, first.end));
-        // An escape that is not whole yet is looked at again.
-        let torn = of(b"ok\n\x1b[3", 200, false);
-        assert_eq!((torn.end.bytes, torn.text.as_str()), (3, "ok\n"));
-    }
-
-    #[test]
-    fn a_huge_output_is_searched_at_both_ends_only_and_says_so() {
-        let lines = 2_000_000;
-        let text = numbered(lines);
-        let shown = of(text.as_bytes(), 1000, true);
-        assert_eq!(shown.lines, lines);
-        assert!(shown.text.ends_with("line 1999999\nline 2000000\n"));
-        let (from, to) = shown.unsearched.unwrap();
-        assert!(from > 300_000 && to > from && to < 1_700_000, "{from}-{to}");
+fn shown_above(from: u64, to: u64) -> String {
+    match to - from {
+        0 => format!("[line {from} is above]\n"),
+        _ => format!("[lines {from}-{to} are above]\n"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,16 +10,22 @@
 //! Nothing in here prints to stdout but `stdio_transport`.
 
 mod agent_configuration;
+mod effects_view;
 mod error_lines;
 mod excerpt;
+mod gemini_home;
 pub mod install;
+mod line_pattern;
 mod output_line;
+mod output_scan;
 mod output_source;
 pub mod policy_words;
 mod resources;
 mod run_view;
+mod sandbox_view;
 mod server;
 mod server_runs;
+mod server_sandbox;
 mod session;
 mod stdio_transport;
 mod terminal_text;
@@ -35,13 +41,14 @@ use std::time::Duration;
 
 use retake_policy::{InvalidRule, Policy};
 use retake_runner::context::RunContext;
-use retake_types::SandboxRequest;
 use retake_types::config::PolicyConfig;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use agent_configuration::{AgentConfiguration, agent_configuration};
+pub use gemini_home::GeminiHome;
+pub use server_sandbox::{SandboxChoice, SandboxState, ServerSandbox};
 
 use server::Server;
 use session::ClientSession;
@@ -76,11 +83,12 @@ pub enum ServerError {
 
 /// Serves one client until it is gone. Commands run in `directory` unless a call names another.
 ///
-/// Every command of the client is confined as `sandbox` says; the client has no say in it.
+/// Every command of the client is confined as `sandbox` says; the client has no say in it. The
+/// policy is complete: what it leaves to the sandbox was decided.
 pub fn serve(
     context: Arc<RunContext>,
     policy_config: PolicyConfig,
-    sandbox: SandboxRequest,
+    sandbox: ServerSandbox,
     directory: PathBuf,
 ) -> Result<ServerEnd, ServerError> {
     let project = context.project.root.as_deref().unwrap_or(&directory);

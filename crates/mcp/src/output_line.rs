@@ -5,8 +5,9 @@
 //! finds what was shown and columns are the same everywhere.
 
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 
 use super::terminal_text::TerminalText;
 
@@ -17,14 +18,6 @@ const WINDOW: usize = 64 << 10;
 /// What is kept around a match.
 const AROUND: usize = 1000;
 const BLOCK: usize = 64 << 10;
-
-/// A pattern that lines are searched for.
-pub(super) fn compile_pattern(text: &str) -> Result<Regex, regex::Error> {
-    let mut builder = RegexBuilder::new(text);
-    builder.size_limit(1 << 20);
-    // Without tables for other alphabets letters of any case are those of ASCII.
-    builder.build().or_else(|error| builder.unicode(false).build().map_err(|_| error))
-}
 
 /// Which characters of a line are kept.
 #[derive(Clone, Copy, Debug)]
@@ -309,16 +302,16 @@ impl<'a> LineReader<'a> {
     }
 }
 
-/// Reads all lines and gives those that are wanted, by their numbers; tells how many there are.
+/// Reads lines, the first of which has this number, until there are no more or `seen` wants none. Of
+/// a last line without a newline it tells how many bytes belong to something that has not ended.
 pub(super) fn read_lines(
     input: &mut dyn Read,
+    first: u64,
     reader: &mut LineReader<'_>,
-    wants: &dyn Fn(u64) -> bool,
-    seen: &mut dyn FnMut(u64, OutputLine),
-) -> io::Result<u64> {
+    seen: &mut dyn FnMut(u64, OutputLine) -> ControlFlow<()>,
+) -> io::Result<Option<usize>> {
     let mut block = vec![0; BLOCK];
-    let (mut number, mut begun) = (1, false);
-    let mut wanted = wants(number);
+    let (mut number, mut begun) = (first, false);
     loop {
         let read = input.read(&mut block)?;
         if read == 0 {
@@ -330,22 +323,21 @@ pub(super) fn read_lines(
                 text => (text, false),
             };
             begun = !ended;
-            if wanted {
-                reader.push(text, &mut |_| {});
-            }
+            reader.push(text, &mut |_| {});
             if ended {
-                if wanted {
-                    seen(number, reader.end(&mut |_| {}));
+                if seen(number, reader.end(&mut |_| {})).is_break() {
+                    return Ok(None);
                 }
                 number += 1;
-                wanted = wants(number);
             }
         }
     }
-    if begun && wanted {
-        seen(number, reader.end(&mut |_| {}));
+    let held = begun.then(|| reader.held());
+    if begun {
+        // The last one needs no answer.
+        _ = seen(number, reader.end(&mut |_| {}));
     }
-    Ok(if begun { number } else { number - 1 })
+    Ok(held)
 }
 
 #[cfg(test)]

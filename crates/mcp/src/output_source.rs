@@ -1,11 +1,12 @@
 //! Where the output of a run is read from, and the part of it that fits a budget.
 
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read, Seek};
 
 use retake_store::Store;
 use retake_types::{Run, State, Stream, text};
 
-use super::excerpt::{self, Excerpt, Missing, Position};
+use super::excerpt::{self, Excerpt, Missing};
+use super::output_scan::{Position, ScannedOutput};
 use super::server_runs::EndedRun;
 
 /// Where the output of a run is read from.
@@ -48,24 +49,26 @@ impl OutputSource<'_> {
     ) -> io::Result<StreamExcerpt> {
         let id = run.intent.id();
         let failed = run.state != State::Running && !run.success();
-        let of = |input: &mut dyn Read, bytes: u64, start: Position| {
-            let excerpt = excerpt::excerpt(input, bytes - start.bytes, start, budget, failed)?;
+        let since = |store: &Store, start: Position| {
+            let open = || store.read_output(id, stream).map_err(io::Error::other);
+            let bytes = open()?.length();
+            let start = if start.bytes <= bytes { start } else { Position::default() };
+            let excerpt = of(&open, bytes, start, budget, failed)?;
             Ok(StreamExcerpt { bytes, excerpt, start, lost: false })
-        };
-        let opened = |store: &Store| store.read_output(id, stream).map_err(io::Error::other);
-        let recorded = |store: &Store| {
-            let mut output = opened(store)?;
-            let length = output.length();
-            of(&mut output, length, Position::default())
         };
         let at = stream.index();
         match self {
             Self::Carried { ended, store } => {
                 let bytes = &ended.streams[at];
                 match store {
-                    Some(store) if !ended.complete[at] => recorded(store),
+                    Some(store) if !ended.complete[at] => since(store, Position::default()),
                     _ => match carried_ends(bytes).filter(|_| !ended.complete[at]) {
-                        None => of(&mut &bytes[..], bytes.len() as u64, Position::default()),
+                        None => Ok(StreamExcerpt {
+                            bytes: bytes.len() as u64,
+                            excerpt: of_bytes(bytes, Position::default(), budget, failed)?,
+                            start: Position::default(),
+                            lost: false,
+                        }),
                         Some(ends) => Ok(StreamExcerpt {
                             bytes: ended.sizes[at].bytes,
                             excerpt: both_ends(ends, ended.sizes[at], budget, failed)?,
@@ -75,15 +78,8 @@ impl OutputSource<'_> {
                     },
                 }
             }
-            Self::Recorded(store) => recorded(store),
-            Self::Since(store, positions) => {
-                let mut output = opened(store)?;
-                let length = output.length();
-                let start =
-                    if positions[at].bytes <= length { positions[at] } else { Position::default() };
-                io::Seek::seek(&mut output, io::SeekFrom::Start(start.bytes))?;
-                of(&mut output, length, start)
-            }
+            Self::Recorded(store) => since(store, Position::default()),
+            Self::Since(store, positions) => since(store, positions[at]),
             Self::SizeOnly(sizes) => {
                 let StreamSize { bytes, lines } = sizes[at];
                 let missing = (bytes > 0).then_some(Missing::Lines(1, lines.max(1)));
@@ -92,6 +88,21 @@ impl OutputSource<'_> {
             }
         }
     }
+}
+
+fn of<R: Read + Seek + Send>(
+    open: &dyn Fn() -> io::Result<R>,
+    end: u64,
+    start: Position,
+    budget: usize,
+    failed: bool,
+) -> io::Result<Excerpt> {
+    excerpt::excerpt(&ScannedOutput { open, start, end }, budget, failed)
+}
+
+/// Of bytes that follow a position that has none before it.
+fn of_bytes(bytes: &[u8], start: Position, budget: usize, failed: bool) -> io::Result<Excerpt> {
+    of(&|| Ok(Cursor::new(bytes)), bytes.len() as u64, start, budget, failed)
 }
 
 /// The beginning and the end of an output whose middle the result does not carry.
@@ -110,10 +121,7 @@ fn both_ends(
     failed: bool,
 ) -> io::Result<Excerpt> {
     let room = budget.saturating_sub(excerpt::GAP) / 2;
-    let of = |mut bytes: &[u8], start| {
-        let length = bytes.len() as u64;
-        excerpt::excerpt(&mut bytes, length, start, room, failed)
-    };
+    let of = |bytes: &[u8], start| of_bytes(bytes, start, room, failed);
     let ended = tail.iter().filter(|&&byte| byte == b'\n').count() as u64;
     let before = Position { lines: size.lines.saturating_sub(ended), ..Position::default() };
     let (first, last) = (of(head, Position::default())?, of(tail, before)?);

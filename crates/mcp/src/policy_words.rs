@@ -312,7 +312,7 @@ mod tests {
             allow: words(allow),
             deny: words(deny),
             directories: Vec::new(),
-            shell,
+            shell: Some(shell),
             environment: EnvMode::Merge,
             max_timeout: Duration::from_secs(60),
             max_running_time: Duration::from_secs(60),

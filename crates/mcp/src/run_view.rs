@@ -1,53 +1,34 @@
 //! One run as a model sees it: how it ended first, then its tests and changes, then as much of its
 //! output as was asked for, and how to get the rest.
 //!
-//! Clients differ in what they hand to their model: Claude Code and Codex give it the structured
-//! content alone, others the text. So each of the two says everything.
+//! Clients differ in what they hand to their model, the text or the structured content, so each of
+//! the two says everything; those that would drop the text get nothing else.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use retake_policy::RunMode;
-use retake_runner::{denied_text, run_text};
+use retake_runner::run_text;
 use retake_types::config::PolicyConfig;
 use retake_types::request::millis;
 use retake_types::{
-    Effects, ErrorCode, LeftFate, LeftFile, LeftForHost, Observations, OutcomeKind, Run, RunError,
-    RunOutcome, SandboxReport, State, Stream, TestStatus, text,
+    Effects, ErrorCode, LeftFate, OutcomeKind, Run, RunError, RunOutcome, State, Stream, text,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::excerpt::{Excerpt, Missing, Position};
+use super::effects_view::{ChangesView, TestsView, changes, tests};
+use super::excerpt::{Excerpt, Missing};
 use super::output_line::byte_at;
+use super::output_scan::Position;
 use super::output_source::{OutputSource, StreamExcerpt};
+use super::sandbox_view::{denied, left_for_host, refused_hosts};
 use super::terminal_text::visible;
 
-/// How many failed tests and changed files are listed.
-const LISTED: usize = 20;
-/// How much of a test's message is shown.
-const MESSAGE: usize = 500;
+/// How many of each kind of thing are listed.
+pub(super) const LISTED: usize = 20;
 /// How much of a command.
 const COMMAND: usize = 1000;
-
-fn denied(report: &SandboxReport, cwd: &Path) -> Vec<String> {
-    let (lines, unlisted) = denied_text::lines(report, cwd);
-    let more = lines.len().saturating_sub(LISTED) as u64 + unlisted;
-    let mut denied: Vec<String> = lines.into_iter().take(LISTED).map(|line| line.what).collect();
-    if more > 0 {
-        denied.push(format!("{} more", text::count(more, "time")));
-    }
-    denied
-}
-
-fn left_for_host(left: &LeftForHost) -> Vec<String> {
-    let line = |file: &LeftFile| {
-        let aside = if file.moved_to.is_some() { ", moved aside" } else { "" };
-        visible(&format!("{} {}{aside}", file.kind.as_str(), file.path))
-    };
-    left.files.iter().take(LISTED).map(line).collect()
-}
 
 /// One run.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -66,6 +47,7 @@ pub(super) struct RunView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) outcome: Option<String>,
     pub(super) success: bool,
+    /// As a shell gives it: 124 after a timeout, 127 for a program that is not there, 128 + n after signal n
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,6 +72,9 @@ pub(super) struct RunView {
     /// What the sandbox kept the command from, such as "write ~/.bashrc by sh"
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) denied: Vec<String>,
+    /// Hosts that the command wanted to reach and was refused
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) refused_hosts: Vec<String>,
     /// What the command left in the project that the user's machine may execute later, such as git hooks
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_for_host: Vec<String>,
@@ -112,41 +97,6 @@ pub(super) struct ErrorView {
     pub(super) message: String,
 }
 
-/// Results of tests that the run printed or wrote reports of.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct TestsView {
-    pub(super) framework: String,
-    pub(super) passed: u64,
-    pub(super) failed: u64,
-    pub(super) skipped: u64,
-    /// More tests would have run
-    pub(super) partial: bool,
-    pub(super) failures: Vec<FailureView>,
-    /// What went wrong outside of any test
-    pub(super) problems: Vec<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct FailureView {
-    pub(super) name: String,
-    pub(super) message: Option<String>,
-}
-
-/// Files that the run changed, relative to the tracked directory.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ChangesView {
-    pub(super) created: Vec<String>,
-    pub(super) modified: Vec<String>,
-    pub(super) deleted: Vec<String>,
-    /// As "from -> to"
-    pub(super) renamed: Vec<String>,
-    /// How many more there are than are listed
-    pub(super) omitted: usize,
-}
-
 /// What is shown of one output stream.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -157,6 +107,9 @@ pub(super) struct StreamView {
     pub(super) lines: u64,
     /// Whether the text below is all of it
     pub(super) complete: bool,
+    /// It is no text, and not shown
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) binary: bool,
     /// The text begins with this line, as what came before it was shown earlier
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since_line: Option<u64>,
@@ -179,7 +132,7 @@ impl AdviceContext {
             RunMode::Background => policy.max_running_time,
         };
         Self {
-            shell_allowed: policy.shell,
+            shell_allowed: policy.shell == Some(true),
             background: mode == RunMode::Background,
             longest_ms: millis(longest),
         }
@@ -210,9 +163,7 @@ impl RunView {
             .to_owned(),
             outcome: outcome.map(|outcome| outcome.kind.as_str().to_owned()),
             success: run.success(),
-            exit_code: outcome
-                .filter(|outcome| outcome.kind == OutcomeKind::Exited)
-                .and_then(|outcome| outcome.exit_code),
+            exit_code: outcome.and_then(|outcome| outcome.exit_code),
             signal: outcome.and_then(|outcome| outcome.signal.clone()),
             start_time: intent.start_time.to_string(),
             duration_ms: outcome.map(|outcome| outcome.duration_ms),
@@ -236,6 +187,9 @@ impl RunView {
             denied: outcome
                 .and_then(|outcome| outcome.sandbox.as_ref())
                 .map_or_else(Vec::new, |report| denied(report, &intent.request.directory())),
+            refused_hosts: outcome
+                .and_then(|outcome| outcome.sandbox.as_ref())
+                .map_or_else(Vec::new, refused_hosts),
             left_for_host: outcome
                 .and_then(|outcome| outcome.sandbox.as_ref()?.left_for_host.as_ref())
                 .map_or_else(Vec::new, left_for_host),
@@ -293,7 +247,7 @@ impl RunView {
                 }
             };
             self.ends[stream.index()] = excerpt.end;
-            let Excerpt { text, lines, missing, unsearched, .. } = excerpt;
+            let Excerpt { text, lines, missing, binary, .. } = excerpt;
             if let Some(missing) = missing.filter(|_| !lost) {
                 let rest = match missing {
                     Missing::Lines(from, to) => format!("\"lines\":\"{from}-{to}\""),
@@ -305,14 +259,9 @@ impl RunView {
                     "Not all of {name} is shown. The rest: runs_logs {{\"run\":\"{short}\",\"stream\":\"{name}\",{rest}}}, or \"pattern\" to search it."
                 ));
             }
-            if let Some((from, to)) = unsearched.filter(|_| !lost) {
-                self.notes.push(format!(
-                    "{name} is so large that lines {from}-{to} were not searched for errors; runs_logs with \"pattern\" does."
-                ));
-            }
             let since = (start != Position::default()).then_some(start.lines + 1);
-            let complete = missing.is_none() && since.is_none() && !lost;
-            let view = StreamView { bytes, lines, complete, since_line: since, text };
+            let complete = missing.is_none() && since.is_none() && !lost && !binary;
+            let view = StreamView { bytes, lines, complete, binary, since_line: since, text };
             match stream {
                 Stream::Stdout => self.stdout = view,
                 Stream::Stderr => self.stderr = view,
@@ -320,24 +269,28 @@ impl RunView {
         }
     }
 
-    /// The whole view as text, what matters most first.
+    /// The whole view as text, what matters most first, for who just gave the command.
     pub(super) fn text(&self) -> String {
-        let mut text = self.about.clone();
+        self.text_below(&self.about)
+    }
+
+    /// The same for who did not.
+    pub(super) fn text_with_command(&self) -> String {
+        let (heading, rest) = self.about.split_once('\n').unwrap_or((&self.about, ""));
+        self.text_below(&format!("{heading}\n$ {}\n{rest}", visible(&self.command)))
+    }
+
+    fn text_below(&self, about: &str) -> String {
+        let mut text = about.to_owned();
+        let both = self.stderr.bytes > 0 && self.stdout.bytes > 0;
         for (name, stream) in [("stderr", &self.stderr), ("stdout", &self.stdout)] {
             if stream.bytes == 0 {
                 continue;
             }
-            let lines = text::count(stream.lines, "line");
-            _ = write!(text, "--- {name}: {lines}, {}", text::size(stream.bytes));
-            if stream.text.is_empty() {
-                let what = if stream.since_line.is_some() { "nothing new" } else { "not shown" };
-                _ = writeln!(text, "; {what} ---");
-                continue;
+            // Output that is all there needs no title, but errors do.
+            if !stream.complete || both || name == "stderr" {
+                stream.write_title(name, &mut text);
             }
-            if let Some(since) = stream.since_line {
-                _ = write!(text, "; from line {since} on");
-            }
-            text.push_str(" ---\n");
             text.push_str(&stream.text);
             if !text.ends_with('\n') {
                 text.push('\n');
@@ -376,13 +329,20 @@ impl RunView {
         for denied in &self.denied {
             _ = writeln!(text, "denied by the sandbox: {denied}");
         }
+        if !self.refused_hosts.is_empty() {
+            _ = writeln!(
+                text,
+                "refused by the sandbox: {} (the user can allow hosts: sandbox.allow_net)",
+                self.refused_hosts.join(", ")
+            );
+        }
         for left in &self.left_for_host {
             _ = writeln!(text, "may be executed later on the user's machine: {left}");
         }
         text
     }
 
-    /// How it ended, after how long, and what it was.
+    /// How it ended, after how long, and which run it is.
     fn heading(&self, run: &Run) -> String {
         let ended = match &run.outcome {
             Some(outcome) => self.how_it_ended(outcome),
@@ -394,7 +354,7 @@ impl RunView {
         } else {
             " [not recorded]".to_owned()
         };
-        format!("{ended}{of}\n$ {}\n", visible(&self.command))
+        format!("{ended}{of}\n")
     }
 
     fn how_it_ended(&self, outcome: &RunOutcome) -> String {
@@ -420,86 +380,22 @@ impl RunView {
     }
 }
 
-impl TestsView {
-    fn write(&self, text: &mut String) {
-        let partial = if self.partial { ", cut short" } else { "" };
-        _ = writeln!(
-            text,
-            "tests ({}): {} passed, {} failed, {} skipped{partial}",
-            self.framework, self.passed, self.failed, self.skipped
-        );
-        for problem in &self.problems {
-            _ = writeln!(text, "  {problem}");
+impl StreamView {
+    fn write_title(&self, name: &str, text: &mut String) {
+        _ = write!(text, "--- {name}");
+        let size = text::size(self.bytes);
+        if self.binary {
+            _ = write!(text, ": binary, {size}, not shown");
+        } else if !self.complete {
+            _ = write!(text, ": {}, {size}", text::count(self.lines, "line"));
         }
-        for failure in &self.failures {
-            _ = writeln!(text, "  FAILED {}", failure.name);
-            for line in failure.message.iter().flat_map(|message| message.lines()) {
-                _ = writeln!(text, "    {line}");
-            }
+        match (self.since_line, self.text.is_empty() && !self.binary) {
+            (Some(_), true) => text.push_str("; nothing new"),
+            (None, true) => text.push_str("; not shown"),
+            (Some(since), false) => _ = write!(text, "; from line {since} on"),
+            (None, false) => {}
         }
-        let rest = self.failed.saturating_sub(self.failures.len() as u64);
-        if rest > 0 && !self.failures.is_empty() {
-            _ = writeln!(text, "  and {rest} more");
-        }
-    }
-}
-
-impl ChangesView {
-    fn write(&self, text: &mut String) {
-        let lists = [
-            ("created", &self.created),
-            ("modified", &self.modified),
-            ("deleted", &self.deleted),
-            ("renamed", &self.renamed),
-        ];
-        if lists.iter().all(|(_, files)| files.is_empty()) {
-            text.push_str("no files changed\n");
-        }
-        for (did, files) in lists.iter().filter(|(_, files)| !files.is_empty()) {
-            _ = writeln!(text, "{did}: {}", files.join(", "));
-        }
-        if self.omitted > 0 {
-            _ = writeln!(text, "and {}", text::count(self.omitted as u64, "more file"));
-        }
-    }
-}
-
-fn tests(effects: &Observations) -> Option<TestsView> {
-    let results = effects.test_results.as_ref()?;
-    let failed = results
-        .details
-        .iter()
-        .filter(|d| matches!(d.status, TestStatus::Failed | TestStatus::Error));
-    Some(TestsView {
-        framework: results.framework.as_str().to_owned(),
-        passed: results.passed,
-        failed: results.failed,
-        skipped: results.skipped,
-        partial: results.partial,
-        failures: failed
-            .take(LISTED)
-            .map(|test| FailureView {
-                name: test.name.clone(),
-                message: test.error.as_deref().map(|text| cut(text, MESSAGE)),
-            })
-            .collect(),
-        problems: results.problems.iter().take(LISTED).map(|text| cut(text, MESSAGE)).collect(),
-    })
-}
-
-fn changes(effects: &Observations) -> ChangesView {
-    let mut omitted = 0;
-    let mut some = |files: Vec<String>| {
-        omitted += files.len().saturating_sub(LISTED);
-        files.into_iter().take(LISTED).collect()
-    };
-    let renamed = effects.files_renamed.iter().map(|pair| format!("{} -> {}", pair.from, pair.to));
-    ChangesView {
-        created: some(effects.files_created.clone()),
-        modified: some(effects.files_modified.clone()),
-        deleted: some(effects.files_deleted.clone()),
-        renamed: some(renamed.collect()),
-        omitted,
+        text.push_str(" ---\n");
     }
 }
 

@@ -23,23 +23,39 @@ reads it by line range or pattern; do not run the command again for that, nor pi
 or tail. Use exec_start for what keeps running. runs_list, runs_search and tests tell what was run \
 before and how it went.";
 
+const NO_SHELL: &str = " Shell lines (pipes, &&, redirections, variables) are off: give one plain \
+command at a time, or argv.";
+
 pub(super) struct Server {
     pub(super) session: Arc<ClientSession>,
+}
+
+/// Tells the loop that offered this server to an agent that the agent knows its tools.
+fn note_listed() {
+    if let Some(file) = std::env::var_os("RETAKE_MCP_LISTED") {
+        // Who waits for it says that it did not come.
+        _ = std::fs::OpenOptions::new().write(true).create_new(true).open(file);
+    }
 }
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let own = Implementation::new("retake", env!("CARGO_PKG_VERSION"));
-        ServerConfig::new(capabilities).with_server_info(own).with_instructions(INSTRUCTIONS)
+        let mut instructions = INSTRUCTIONS.to_owned() + &self.session.sandbox.instructions();
+        if self.session.policy_config.shell != Some(true) {
+            instructions.push_str(NO_SHELL);
+        }
+        ServerConfig::new(capabilities).with_server_info(own).with_instructions(instructions)
     }
 
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::all().to_vec()))
+        note_listed();
+        Ok(ListToolsResult::with_all_items(tools::offered(&context)))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-use super::excerpt::Position;
+use super::output_scan::Position;
 use super::output_source::StreamSize;
 
 /// How many runs that are over are remembered for `exec_wait`.
@@ -209,10 +209,13 @@ impl ServerRuns {
         self.with(|runs| runs.values().cloned().collect())
     }
 
-    /// The background run whose id is, or ends in, this text.
+    /// The background run whose id is, or ends in, this text; `last` is the one that began last.
     pub(super) fn find(&self, text: &str) -> Option<Arc<ServerRun>> {
         let wanted = text.trim().to_ascii_lowercase();
         let all = self.all();
+        if wanted == "last" {
+            return all.into_iter().filter(|run| run.background).max_by_key(|run| run.begun);
+        }
         let mut found = all.iter().filter(|run| {
             run.background && wanted.len() >= 4 && run.id.to_string().ends_with(&wanted)
         });

@@ -11,13 +11,12 @@ use retake_runner::{recovery, run};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
 use retake_types::config::PolicyConfig;
-use retake_types::{
-    CorrelationIds, Intent, Redacted, RefusalReason, RunId, SandboxRequest, StartFailure,
-};
+use retake_types::{CorrelationIds, Intent, Redacted, RefusalReason, RunId, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::policy_words;
 use super::server_runs::ServerRuns;
+use super::server_sandbox::ServerSandbox;
 use super::tool_error::{ToolError, refusal_reason, store_error};
 use super::worker_pool::WorkerPool;
 
@@ -26,7 +25,7 @@ pub(super) struct ClientSession {
     pub(super) policy: Policy,
     pub(super) policy_config: PolicyConfig,
     /// How every command is confined.
-    pub(super) sandbox: SandboxRequest,
+    pub(super) sandbox: ServerSandbox,
     pub(super) workers: WorkerPool,
     pub(super) runs: ServerRuns,
     /// Where commands run unless a call names a directory.
@@ -39,7 +38,7 @@ pub(super) struct ClientSession {
 impl ClientSession {
     pub(super) fn new(
         context: Arc<RunContext>,
-        (policy, policy_config, sandbox): (Policy, PolicyConfig, SandboxRequest),
+        (policy, policy_config, sandbox): (Policy, PolicyConfig, ServerSandbox),
         workers: WorkerPool,
         directory: PathBuf,
     ) -> Self {

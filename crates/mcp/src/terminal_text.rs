@@ -17,6 +17,11 @@ fn hides(c: char) -> bool {
         | '\u{feff}' | '\u{e0000}'..='\u{e01ef}')
 }
 
+/// Whether a character is shown as it is.
+pub(super) fn is_text(c: char) -> bool {
+    c == '\t' || !c.is_control() && !hides(c)
+}
+
 #[derive(Debug, Default, PartialEq)]
 enum Escape {
     #[default]
@@ -85,7 +90,7 @@ impl TerminalText {
     fn characters(&mut self, text: &str, out: &mut dyn FnMut(&str)) {
         let mut plain = 0;
         for (at, c) in text.char_indices() {
-            if self.escape == Escape::None && (c == '\t' || !c.is_control() && !hides(c)) {
+            if self.escape == Escape::None && is_text(c) {
                 continue;
             }
             self.text(&text[plain..at], out);
@@ -261,9 +266,9 @@ pub(super) fn clean(bytes: &[u8]) -> String {
 pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match c != '\t' && (c.is_control() || hides(c)) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
+        match is_text(c) {
+            true => shown.push(c),
+            false => shown.extend(c.escape_default()),
         }
     }
     shown

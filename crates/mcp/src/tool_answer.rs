@@ -3,6 +3,28 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 
+/// What a client makes of an answer that is both text and data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerForm {
+    /// It hands the text to its model, or wants the data for itself.
+    TextAndData,
+    /// It hands the data to its model and drops the text: as JSON the output costs more, and reads
+    /// worse.
+    Text,
+}
+
+/// Clients that drop the text, by the name they give themselves.
+const DROPS_TEXT: [&str; 2] = ["claude-code", "codex-mcp-client"];
+
+impl AnswerForm {
+    pub(super) fn of_client(name: Option<&str>) -> Self {
+        match name {
+            Some(name) if DROPS_TEXT.contains(&name) => Self::Text,
+            _ => Self::TextAndData,
+        }
+    }
+}
+
 /// The answer to one call.
 pub(super) struct ToolAnswer {
     facts: serde_json::Value,
@@ -18,9 +40,9 @@ impl ToolAnswer {
         Self { facts, text, failed }
     }
 
-    pub(super) fn into_result(self) -> CallToolResult {
+    pub(super) fn into_result(self, form: AnswerForm) -> CallToolResult {
         let mut result = CallToolResult::success(vec![ContentBlock::text(self.text)]);
-        result.structured_content = Some(self.facts);
+        result.structured_content = (form == AnswerForm::TextAndData).then_some(self.facts);
         result.is_error = Some(self.failed);
         result
     }

@@ -2,10 +2,16 @@
 //!
 //! A worker is a process, so beyond a few those that are not needed any more are ended. How many
 //! may be in use is the session's to say.
+//!
+//! A confined worker has temporary files of its own, and a client whose calls follow each other must
+//! find those of the call before. So calls take the first worker that is free, and what stays in the
+//! background takes the last.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use retake_policy::RunMode;
 use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
 
@@ -14,31 +20,56 @@ const READY: usize = 4;
 
 pub(super) struct WorkerPool {
     context: Arc<RunContext>,
-    ready: Mutex<Vec<Worker>>,
+    workers: Mutex<Workers>,
+}
+
+struct Workers {
+    ready: BTreeMap<usize, Worker>,
+    /// How many there ever were.
+    made: usize,
+}
+
+/// A worker in use, and its number.
+pub(super) struct TakenWorker {
+    number: usize,
+    pub(super) worker: Worker,
 }
 
 impl WorkerPool {
     /// Starts the first workers. Call it while the program is small and has one thread.
     pub(super) fn start(context: &Arc<RunContext>) -> io::Result<Self> {
-        let ready: io::Result<Vec<Worker>> =
-            (0..READY).map(|_| Worker::independent(context)).collect();
-        Ok(Self { context: context.clone(), ready: Mutex::new(ready?) })
+        let ready: io::Result<BTreeMap<usize, Worker>> =
+            (0..READY).map(|number| Ok((number, Worker::independent(context)?))).collect();
+        let workers = Mutex::new(Workers { ready: ready?, made: READY });
+        Ok(Self { context: context.clone(), workers })
     }
 
-    pub(super) fn take(&self) -> io::Result<Worker> {
-        // The one used last: its record is open.
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        ready.map_or_else(|| Worker::independent(&self.context), Ok)
+    pub(super) fn take(&self, mode: RunMode) -> io::Result<TakenWorker> {
+        let number = {
+            let mut workers = self.workers();
+            let ready = match mode {
+                RunMode::Foreground => workers.ready.pop_first(),
+                RunMode::Background => workers.ready.pop_last(),
+            };
+            if let Some((number, worker)) = ready {
+                return Ok(TakenWorker { number, worker });
+            }
+            workers.made += 1;
+            workers.made - 1
+        };
+        Ok(TakenWorker { number, worker: Worker::independent(&self.context)? })
     }
 
-    pub(super) fn give_back(&self, worker: Worker) {
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        if ready.len() < READY {
-            ready.push(worker);
-        } else {
-            // RunOutcome its process takes a moment, which no other run needs to wait for.
-            drop(ready);
-            drop(worker);
-        }
+    pub(super) fn give_back(&self, taken: TakenWorker) {
+        let mut workers = self.workers();
+        workers.ready.insert(taken.number, taken.worker);
+        let spare = (workers.ready.len() > READY).then(|| workers.ready.pop_last());
+        drop(workers);
+        // To end its process takes a moment, which no other run needs to wait for.
+        drop(spare);
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

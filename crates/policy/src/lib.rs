@@ -6,6 +6,7 @@
 //! shows them makes the sentences.
 
 mod glob;
+mod inline_code;
 mod meaning;
 mod path;
 mod refusal;
@@ -134,7 +135,7 @@ impl Policy {
             allow,
             deny,
             directories,
-            shell: config.shell,
+            shell: config.shell.unwrap_or(false),
             environment_mode: config.environment,
             allowed_variables: environment_allow.to_vec(),
             max_timeout: config.max_timeout,
@@ -265,6 +266,9 @@ impl Policy {
             !self.has_rules()
                 || !self.allow.is_empty()
                 || self.deny.iter().any(|rule| rule.could_deny(words))
+                // It may be a shell, or anything else that runs what follows.
+                || words[1..].iter().any(|word| word.get().is_none())
+                || self.denied_among(words).is_some()
         };
         let unnamed = started.unnamed.iter().filter(could_be_denied);
         let unnamed =
@@ -292,6 +296,7 @@ impl Policy {
                 refusals.push(PolicyRefusal::MayBeDenied { rule, command: line(), word, because });
             } else {
                 refusals.extend(self.check_arguments(command));
+                refusals.extend(self.check_code(command, started));
             }
             let is_relative = || command.programs.iter().any(Program::is_relative);
             if self.has_rules() && unknown && is_relative() {
@@ -311,21 +316,57 @@ impl Policy {
         if self.deny.is_empty() || command.is_seen_through || treats_arguments_as_data(name) {
             return None;
         }
-        let refuse = |rule: &Rule, inner: &[Word]| PolicyRefusal::MayRunDenied {
+        let (rule, inner) = self.denied_among(&command.words)?;
+        Some(PolicyRefusal::MayRunDenied {
             rule: rule.to_string(),
             command: command_line(&command.words),
-            inner: command_line(inner),
-        };
-        for at in 1..command.words.len() {
-            let rest = &command.words[at..];
-            if let Some(rule) = self.deny.iter().find(|rule| rule.denies_words(rest)) {
-                return Some(refuse(rule, rest));
+            inner: command_line(&inner),
+        })
+    }
+
+    /// The command among the arguments of another one that a rule denies, as words or as a line.
+    fn denied_among(&self, words: &[Word]) -> Option<(&Rule, Vec<Word>)> {
+        let denies = |words: &[Word]| self.deny.iter().find(|rule| rule.denies_words(words));
+        for at in 1..words.len() {
+            let rest = &words[at..];
+            if let Some(rule) = denies(rest) {
+                return Some((rule, rest.to_vec()));
             }
             let line = rest[0].text().filter(|text| text.contains(char::is_whitespace));
             for words in line.map(|line| shell::commands(&line)).unwrap_or_default() {
-                if let Some(rule) = self.deny.iter().find(|rule| rule.denies_words(&words)) {
-                    return Some(refuse(rule, &words));
+                if let Some(rule) = denies(&words) {
+                    return Some((rule, words));
                 }
+            }
+        }
+        None
+    }
+
+    /// Code that a program is given may name a command that a rule denies.
+    fn check_code(
+        &self,
+        command: &StartedCommand,
+        started: &StartedCommands,
+    ) -> Option<PolicyRefusal> {
+        let name = command.words.first()?.text()?;
+        let name = name.rsplit('/').next().unwrap_or_default();
+        if self.deny.is_empty() {
+            return None;
+        }
+        let mut texts = inline_code::texts(name, &command.words);
+        if inline_code::reads_code(name, &command.words) {
+            let writers = started.commands.iter().filter(|other| command.reads_from(other));
+            let written = writers.flat_map(|writer| writer.words.iter().skip(1));
+            let read = started.documents.iter().cloned().chain(written.filter_map(Word::text));
+            texts.extend(read.filter(|text| inline_code::may_start(name, text)));
+        }
+        for words in texts.iter().flat_map(|text| inline_code::possible_commands(text)) {
+            if let Some(rule) = self.deny.iter().find(|rule| rule.denies_words(&words)) {
+                return Some(PolicyRefusal::MayRunDenied {
+                    rule: rule.to_string(),
+                    command: command_line(&command.words),
+                    inner: command_line(&words),
+                });
             }
         }
         None

@@ -97,6 +97,8 @@ pub(super) struct Program {
     files: Option<(PathBuf, PathBuf)>,
     /// What its bare name means to us, whatever the child's PATH says.
     usual: Option<PathBuf>,
+    /// What the file is, once a rule asks.
+    identity: OnceLock<Option<ProgramFile>>,
 }
 
 impl Program {
@@ -111,7 +113,13 @@ impl Program {
             true => files.as_ref().map(|(_, real)| real.clone()),
             false => usual(name, cwd),
         };
-        Self { given: given.to_string_lossy().into_owned(), files, usual }
+        let given = given.to_string_lossy().into_owned();
+        Self { given, files, usual, identity: OnceLock::new() }
+    }
+
+    fn identity(&self) -> Option<&ProgramFile> {
+        let find = || self.real().and_then(ProgramFile::of);
+        self.identity.get_or_init(find).as_ref()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -276,11 +284,11 @@ impl Rule {
         let files = program.files.iter().flat_map(|(file, real)| [file, real]);
         pattern(program.name())
             || files.into_iter().any(|file| named(file))
-            || program.real().is_some_and(|real| self.is_file(real))
+            || self.is_file(program)
     }
 
-    /// Whether a file is the program of the rule, under another name or as a copy.
-    fn is_file(&self, real: &Path) -> bool {
+    /// Whether a program is the one of the rule, under another name or as a copy.
+    fn is_file(&self, program: &Program) -> bool {
         if self.program.contains(['*', '?']) {
             return false;
         }
@@ -294,7 +302,7 @@ impl Rule {
             is_one.then(|| ProgramFile::of(&path)).flatten()
         };
         let Some(own) = self.file.get_or_init(find) else { return false };
-        own.path == *real || ProgramFile::of(real).is_some_and(|file| file.is_same(own))
+        program.identity().is_some_and(|file| own.path == file.path || file.is_same(own))
     }
 
     /// How many words after the program's name it is about.

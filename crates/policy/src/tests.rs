@@ -16,7 +16,7 @@ fn config(allow: &[&str], deny: &[&str], shell: bool) -> PolicyConfig {
         allow: words(allow),
         deny: words(deny),
         directories: Vec::new(),
-        shell,
+        shell: Some(shell),
         environment: EnvMode::Merge,
         max_timeout: Duration::from_secs(60),
         max_running_time: Duration::from_secs(600),

@@ -25,7 +25,7 @@ fn policy(project: &Path, allow: &[&str], deny: &[&str]) -> Result<Policy, Vec<I
         allow: words(allow),
         deny: words(deny),
         directories: vec!["/tmp".to_owned()],
-        shell: true,
+        shell: Some(true),
         environment: EnvMode::Merge,
         max_timeout: Duration::from_secs(60),
         max_running_time: Duration::from_secs(60),

@@ -1,18 +1,19 @@
 //! The keeper of confined runs: made for a policy, kept for as long as the policy is the same.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use retake_engine::{ConfineError, Keeper, KeeperSettings};
-use retake_sandbox::{Confinement, Covered, Places, Policy};
+pub use retake_sandbox::enclosing;
+use retake_sandbox::{Confinement, Covered, Places, Policy, SharedNetwork};
 use retake_types::request::StdinSource;
 use retake_types::{
-    RunRequest, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxRequest,
-    StartFailure, text,
+    DroppedPromise, RunRequest, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart,
+    SandboxReport, SandboxRequest, StartFailure, text,
 };
 
-use crate::context::RunContext;
+use crate::context::{RunContext, WorkerNetwork};
 use crate::machine;
 use crate::nested_runs::NestedRecord;
 use crate::prepare::{self, PreparedRun};
@@ -54,12 +55,12 @@ impl ConfinedKeeper {
 pub(crate) fn choose<'a>(
     (unconfined, confined): (&'a mut Keeper, &'a mut Option<ConfinedKeeper>),
     prepared: &mut PreparedRun,
-    store: Option<&Path>,
+    (store, network): (Option<&Path>, Option<&WorkerNetwork>),
     settings: KeeperSettings,
 ) -> Result<RunKeeper<'a>, StartFailure> {
     match prepared.request.sandbox.is_on() {
         false => Ok(unconfined.into()),
-        true => keeper(confined, prepared, store, settings),
+        true => keeper(confined, prepared, (store, network), settings),
     }
 }
 
@@ -68,7 +69,7 @@ pub(crate) fn choose<'a>(
 fn keeper<'a>(
     known: &'a mut Option<ConfinedKeeper>,
     prepared: &mut PreparedRun,
-    store: Option<&Path>,
+    (store, network): (Option<&Path>, Option<&WorkerNetwork>),
     settings: KeeperSettings,
 ) -> Result<RunKeeper<'a>, StartFailure> {
     let Some(policy) = prepared.policy.clone() else {
@@ -94,7 +95,8 @@ fn keeper<'a>(
         };
         // Looked at first: what is replaced meanwhile is then found to have changed.
         let covered = Covered::by(whole);
-        let keeper = start(whole, (mode, given_input), Reports::Denials, settings)?;
+        let mode_and_input = (mode, given_input);
+        let keeper = start_in(whole, mode_and_input, network, settings)?;
         let store = store.map(Path::to_owned);
         let policy = policy.clone();
         let nested = NestedRecord::default();
@@ -129,7 +131,29 @@ pub fn start_keeper(
         Ok(store) => policy.without_store(store),
         Err(_) => policy,
     };
-    start(&policy, (request.mode, false), Reports::Nothing, settings)
+    let network = NetworkUse::Own;
+    start(&policy, (request.mode, false), Reports::Nothing, (network, settings))
+}
+
+/// What a sandbox of commands in this directory promises, found out by making one.
+pub fn try_confinement(
+    request: &SandboxRequest,
+    cwd: &Path,
+    context: &RunContext,
+) -> Result<SandboxReport, StartFailure> {
+    let keeper = start_keeper(request, cwd, context, KeeperSettings::default())?;
+    let mut report = keeper.confinement().map(Confinement::report).ok_or_else(|| {
+        let (part, errno) = (SandboxPart::Namespaces, libc::EOPNOTSUPP);
+        StartFailure::Sandbox(SandboxFailure::Missing { part, errno })
+    })?;
+    // A record that is made later lies in the open, where nothing can be hidden.
+    let project = context.project.root.as_deref().unwrap_or(cwd);
+    let is_inside = context.project.store().is_ok_and(|store| store.starts_with(project));
+    let record = DroppedPromise::Record;
+    if report.level == SandboxLevel::Landlock && is_inside && !report.dropped.contains(&record) {
+        report.dropped.push(record);
+    }
+    Ok(report)
 }
 
 /// What this machine can do, found out by doing it.
@@ -162,7 +186,8 @@ pub fn probe() -> SandboxProbe {
     };
     let attempt = |mode| {
         let policy = Policy::new(&request, &places).ok()?;
-        Some(start(&policy, (mode, false), Reports::Nothing, KeeperSettings::default()))
+        let settings = (NetworkUse::Own, KeeperSettings::default());
+        Some(start(&policy, (mode, false), Reports::Nothing, settings))
     };
     let level = |keeper: &Keeper| keeper.confinement().map(Confinement::level);
     let lacking = match attempt(SandboxMode::Strict) {
@@ -174,6 +199,37 @@ pub fn probe() -> SandboxProbe {
     };
     let level = attempt(SandboxMode::BestEffort).and_then(Result::ok).as_ref().and_then(level);
     found(level, lacking)
+}
+
+/// A keeper whose runs have the network of the other workers, where they have one together.
+fn start_in(
+    policy: &Policy,
+    mode_and_input: (SandboxMode, bool),
+    network: Option<&WorkerNetwork>,
+    settings: KeeperSettings,
+) -> Result<Keeper, StartFailure> {
+    let start =
+        |shared: NetworkUse| start(policy, mode_and_input, Reports::Denials, (shared, settings));
+    let Some(network) = network else { return start(NetworkUse::Own) };
+    // Two that begin at the same time must not make one each.
+    let mut known = network.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(made) = &*known
+        && let Ok(keeper) = start(NetworkUse::Joined(made.clone()))
+    {
+        return Ok(keeper);
+    }
+    let keeper = start(NetworkUse::Shared)?;
+    *known = keeper.shared_network().cloned();
+    Ok(keeper)
+}
+
+/// Whose network a sandbox has.
+#[derive(Clone)]
+enum NetworkUse {
+    Own,
+    /// Its own, which others may join.
+    Shared,
+    Joined(Arc<SharedNetwork>),
 }
 
 /// What a sandbox tells of what goes on inside.
@@ -188,9 +244,14 @@ fn start(
     policy: &Policy,
     (mode, given_input): (SandboxMode, bool),
     reports: Reports,
-    settings: KeeperSettings,
+    (network, settings): (NetworkUse, KeeperSettings),
 ) -> Result<Keeper, StartFailure> {
     let enter = |mut confinement: Confinement| -> Result<Keeper, ConfineError> {
+        match &network {
+            NetworkUse::Own => {}
+            NetworkUse::Shared => confinement.share_network(None),
+            NetworkUse::Joined(known) => confinement.share_network(Some(known.clone())),
+        }
         if given_input {
             confinement.note_given_input();
         }

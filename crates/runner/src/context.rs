@@ -1,7 +1,8 @@
 //! What all runs of one invocation share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use retake_sandbox::SharedNetwork;
 use retake_store::Store;
 use retake_types::config::{ExecutionConfig, RedactionConfig};
 
@@ -9,6 +10,9 @@ use crate::config::Config;
 use crate::notice::Notify;
 use crate::policy_cache::PolicyCache;
 use crate::project::Project;
+
+/// A network that the first confined worker makes, and the others join.
+pub type WorkerNetwork = Arc<Mutex<Option<Arc<SharedNetwork>>>>;
 
 /// The project, the part of its configuration that shapes a run, and where notices go.
 #[derive(Clone)]
@@ -19,6 +23,8 @@ pub struct RunContext {
     pub tracking_ignore: Vec<String>,
     pub test_reports: Vec<String>,
     pub policies: PolicyCache,
+    /// Where confined workers have one network together, once one of them has made it.
+    pub network: Option<WorkerNetwork>,
     pub notify: Notify,
     /// Called when a worker opens the record, after dead runs were marked: results of runs on other
     /// machines are collected here.
@@ -39,9 +45,16 @@ impl RunContext {
             tracking_ignore: config.tracking_ignore.clone(),
             test_reports: config.test_reports.clone(),
             policies: PolicyCache::default(),
+            network: None,
             notify,
             on_open,
         })
+    }
+
+    /// The same, where what listens in one confined worker can be reached from all others.
+    #[must_use]
+    pub fn with_one_network(&self) -> Arc<Self> {
+        Arc::new(Self { network: Some(WorkerNetwork::default()), ..self.clone() })
     }
 }
 

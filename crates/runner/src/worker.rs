@@ -131,7 +131,8 @@ impl Worker {
         let open = self.store.as_ref().map(Store::path);
         let store = open.or_else(|| self.context.project.store().ok());
         let keepers = (&mut self.keeper, &mut self.confined);
-        let keeper = confined::choose(keepers, &mut prepared, store, settings(self.session));
+        let parts = (store, self.context.network.as_ref());
+        let keeper = confined::choose(keepers, &mut prepared, parts, settings(self.session));
         let record = self.store.as_mut().zip(recording);
         let parts = (keeper, &self.cancel);
         Ok(run::run(prepared, &self.context, parts, record, output_use, observer))
@@ -200,7 +201,8 @@ impl Worker {
     pub fn run_unrecorded(&mut self, mut prepared: PreparedRun) -> FinishedRun {
         let store = self.context.project.store().ok();
         let keepers = (&mut self.keeper, &mut self.confined);
-        let keeper = confined::choose(keepers, &mut prepared, store, settings(self.session));
+        let parts = (store, self.context.network.as_ref());
+        let keeper = confined::choose(keepers, &mut prepared, parts, settings(self.session));
         let parts = (keeper, &self.cancel);
         run::run(prepared, &self.context, parts, None, OutputUse::NONE, &mut ())
     }

@@ -98,6 +98,22 @@ fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
+/// A namespace of the calling process.
+pub(crate) fn open_namespace(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: a C string.
+    owned(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }.into())
+}
+
+/// Becomes a member of a namespace. One that gains rights by it may not be looked at by others any
+/// more, and could not write its own maps of users either.
+pub(crate) fn join_namespace(namespace: &OwnedFd, kind: c_int) -> io::Result<()> {
+    // SAFETY: plain system calls on our own process.
+    unsafe {
+        check(libc::setns(namespace.as_raw_fd(), kind).into())?;
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 1).into()).map(drop)
+    }
+}
+
 /// Carries out the steps. `slots` has room for what they save.
 pub(crate) fn carry_out(
     steps: &[Step],

@@ -63,6 +63,26 @@ pub fn seccomp_available() -> [bool; 2] {
     seccomp::available()
 }
 
+/// The variable that tells a process inside how it is confined.
+const INSIDE: &str = "RETAKE_SANDBOX";
+
+/// How this process itself is confined by a sandbox of ours, if it is.
+pub fn enclosing() -> Option<SandboxLevel> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    // What a sandbox always sets, and nobody can take back.
+    let is_set = |line: &str| status.lines().any(|found| found == line);
+    if !(is_set("NoNewPrivs:\t1") && is_set("Seccomp:\t2")) {
+        return None;
+    }
+    // Only a sandbox has it; outside nobody but root could make it.
+    if record_inside().is_some() {
+        return Some(SandboxLevel::Full);
+    }
+    // Landlock leaves no mark but this one.
+    let landlock = SandboxLevel::Landlock;
+    std::env::var(INSIDE).is_ok_and(|named| named == landlock.as_str()).then_some(landlock)
+}
+
 /// Everything that a process needs to confine itself, made before it exists.
 #[derive(Debug)]
 pub struct Confinement {
@@ -74,6 +94,27 @@ pub struct Confinement {
     abi: u32,
     dropped: Vec<DroppedPromise>,
     network: Network,
+    shared: Shared,
+}
+
+/// Whether the network of a confinement is also that of others.
+#[derive(Clone, Debug, Default)]
+enum Shared {
+    /// It is its own.
+    #[default]
+    No,
+    /// Others may join it later.
+    First,
+    /// It is that of another one.
+    Joins(Arc<SharedNetwork>),
+}
+
+/// The network that several confinements share, and the user namespace that it belongs to. What
+/// listens in one of them can be reached from the others.
+#[derive(Debug)]
+pub struct SharedNetwork {
+    user: OwnedFd,
+    network: OwnedFd,
 }
 
 /// What a process that confined itself hands to its runner.
@@ -84,6 +125,32 @@ pub struct Handed {
     pub root: OwnedFd,
     /// Where the kernel notifies of calls, if it does. Once it is closed they fail.
     pub listener: Option<OwnedFd>,
+    /// The namespaces that others may join.
+    pub shared: Option<SharedNetwork>,
+}
+
+impl SharedNetwork {
+    /// From the descriptors of the namespaces.
+    pub fn new([user, network]: [OwnedFd; 2]) -> Self {
+        Self { user, network }
+    }
+
+    /// The descriptors of the namespaces.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [self.user.as_raw_fd(), self.network.as_raw_fd()]
+    }
+
+    /// Those of the calling process. Allocates nothing.
+    fn own() -> std::io::Result<Self> {
+        let user = enter::open_namespace(c"/proc/self/ns/user")?;
+        Ok(Self { user, network: enter::open_namespace(c"/proc/self/ns/net")? })
+    }
+
+    /// Makes the calling process, which has one thread, a member. Allocates nothing.
+    pub fn join(&self) -> std::io::Result<()> {
+        enter::join_namespace(&self.user, libc::CLONE_NEWUSER)?;
+        enter::join_namespace(&self.network, libc::CLONE_NEWNET)
+    }
 }
 
 #[derive(Debug)]
@@ -130,7 +197,33 @@ impl Confinement {
         let filter = seccomp::filter(Sockets::Namespaced);
         let (notified, judge) = (denials::program(), Arc::new(Judge::full(policy)));
         let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
-        Self { mechanism, filter, notified, judge, abi, dropped, network }
+        let shared = Shared::No;
+        Self { mechanism, filter, notified, judge, abi, dropped, network, shared }
+    }
+
+    /// Lets others join its network, or joins the one of another confinement. One that leads to
+    /// ports of the machine stays alone: each port can lead there once only.
+    pub fn share_network(&mut self, known: Option<Arc<SharedNetwork>>) {
+        let Mechanism::Namespaces { steps, .. } = &mut self.mechanism else { return };
+        if self.network.handed() != 1 {
+            return;
+        }
+        self.shared = match known {
+            None => Shared::First,
+            Some(known) => {
+                // It is up already, and not ours to change.
+                steps.retain(|step| !matches!(step, Step::Loopback));
+                Shared::Joins(known)
+            }
+        };
+    }
+
+    /// The network that it joins.
+    pub fn joined_network(&self) -> Option<&Arc<SharedNetwork>> {
+        match &self.shared {
+            Shared::Joins(known) => Some(known),
+            Shared::No | Shared::First => None,
+        }
     }
 
     /// The level of a machine without namespaces.
@@ -156,7 +249,8 @@ impl Confinement {
         let dropped = host_rules::dropped(policy, abi);
         let judge = Arc::new(Judge::landlock(policy, temp.path()));
         let (mechanism, notified) = (Mechanism::Landlock { ruleset, temp }, denials::program());
-        Ok(Self { mechanism, filter, notified, judge, abi, dropped, network })
+        let shared = Shared::No;
+        Ok(Self { mechanism, filter, notified, judge, abi, dropped, network, shared })
     }
 
     pub fn level(&self) -> SandboxLevel {
@@ -243,7 +337,11 @@ impl Confinement {
             }
             _ => Vec::new(),
         };
-        let own = [("TMPDIR", temp.to_owned()), ("RETAKE_STORE", self.nested_record())];
+        let own = [
+            ("TMPDIR", temp.to_owned()),
+            ("RETAKE_STORE", self.nested_record()),
+            (INSIDE, PathBuf::from(self.level().as_str())),
+        ];
         let list = own.into_iter().chain(caches::variables(&layered, temp));
         let list = list.map(|(name, value)| (name.into(), value.into()));
         list.chain(self.network.variables()).collect()
@@ -253,11 +351,15 @@ impl Confinement {
     pub fn clone_flags(&self) -> i32 {
         match self.mechanism {
             Mechanism::Namespaces { .. } => {
+                let network = match self.shared {
+                    Shared::Joins(_) => 0,
+                    Shared::No | Shared::First => libc::CLONE_NEWNET,
+                };
                 libc::CLONE_NEWUSER
                     | libc::CLONE_NEWNS
                     | libc::CLONE_NEWPID
-                    | libc::CLONE_NEWNET
                     | libc::CLONE_NEWIPC
+                    | network
             }
             Mechanism::Landlock { .. } => 0,
         }
@@ -273,15 +375,17 @@ impl Confinement {
     /// one and those that it hands out. For a process made with [`Self::clone_flags`] and not yet
     /// threaded; allocates nothing.
     pub fn enter(&mut self, kept: RawFd) -> Result<Handed, SetupFailure> {
-        let ruleset = self.enter_mechanism(kept)?;
+        let (ruleset, shared) = self.enter_mechanism(kept)?;
         // Before the right to do so at low ports is given up.
         let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
         }
-        let mut open = [kept; lists::MOST_PORTS + 2];
-        open[1..].iter_mut().zip(sockets.as_slice()).for_each(|(place, fd)| *place = *fd);
+        let mut open = [kept; lists::MOST_PORTS + 4];
+        let handed = shared.as_ref().map_or([kept; 2], SharedNetwork::descriptors);
+        let handed = sockets.as_slice().iter().chain(&handed);
+        open[1..].iter_mut().zip(handed).for_each(|(place, fd)| *place = *fd);
         open.sort_unstable();
         enter::close_all_but(&open).map_err(part(SandboxPart::Descriptors))?;
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
@@ -289,10 +393,14 @@ impl Confinement {
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
         enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
         let listener = self.notified.as_deref().and_then(denials::install);
-        Ok(Handed { sockets, root, listener })
+        Ok(Handed { sockets, root, listener, shared })
     }
 
-    fn enter_mechanism(&mut self, kept: RawFd) -> Result<Option<OwnedFd>, SetupFailure> {
+    /// Gives the rules that still have to be enforced, and the namespaces that others may join.
+    fn enter_mechanism(
+        &mut self,
+        kept: RawFd,
+    ) -> Result<(Option<OwnedFd>, Option<SharedNetwork>), SetupFailure> {
         let close = |kept: &[RawFd]| -> Setup {
             enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
         };
@@ -300,12 +408,18 @@ impl Confinement {
             Mechanism::Namespaces { steps, slots, uid_map, gid_map, .. } => {
                 close(&[kept])?;
                 enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
-                enter::carry_out(steps, slots, self.abi)
+                let shared = match self.shared {
+                    Shared::First => Some(SharedNetwork::own()),
+                    Shared::No | Shared::Joins(_) => None,
+                };
+                let shared = shared.transpose().map_err(part(SandboxPart::Namespaces))?;
+                Ok((enter::carry_out(steps, slots, self.abi)?, shared))
             }
             Mechanism::Landlock { ruleset, .. } => {
                 let fd = ruleset.as_raw_fd();
                 close(&[kept.min(fd), kept.max(fd)])?;
-                ruleset.try_clone().map(Some).map_err(part(SandboxPart::Descriptors))
+                let ruleset = ruleset.try_clone().map_err(part(SandboxPart::Descriptors))?;
+                Ok((Some(ruleset), None))
             }
         }
     }

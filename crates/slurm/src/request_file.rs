@@ -140,6 +140,7 @@ impl RequestFile {
             tracking_ignore: Vec::new(),
             test_reports: Vec::new(),
             policies: PolicyCache::default(),
+            network: None,
             notify,
             on_open: |_, _| {},
         };

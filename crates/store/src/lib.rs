@@ -60,6 +60,7 @@ pub use read::page_cursor::BadCursor;
 pub use read::run_lookup::StoredRunTree;
 pub use read::runs::{RunCursor, RunFilter, RunPage, RunStatus};
 pub use read::runs_over_time::{TimeSlice, Totals};
+pub use read::scan::{ScannedLines, scan_lines, scan_threads};
 pub use read::search::{SearchEffort, SearchHit, SearchResults};
 pub use read::stats::{CommandStats, Stats};
 pub use read::test_history::{TestHistory, TestResult};

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use common::{TestStore, all_files, intent};
 use proptest::prelude::*;
+use retake_store::SearchEffort;
 use retake_store::{
     Break, BreakKind, Defect, Error, Exported, OutputDamage, Store, Verification, VerifyDepth,
     repair,
@@ -364,7 +365,7 @@ fn every_damaged_output_is_reported_and_the_others_are_read() {
     assert_eq!(found, [0, 1, 4, 5].map(|n| Some(intents[n].id())));
     assert!(read_all(&test.store, intents[2].id()).unwrap() == text(BLOCK + 5, 1));
 
-    let search = test.store.search("line", 10, 1 << 30).unwrap();
+    let search = test.store.search("line", 10, SearchEffort::reading(1 << 30)).unwrap();
     assert_eq!(search.hits.len(), 2);
     assert_eq!(search.damaged.len(), 4);
 
@@ -389,7 +390,9 @@ fn an_edited_spool_is_not_compressed_and_not_indexed() {
     test.compact();
     assert!(path.exists());
     assert_found(&test, one.id());
-    assert!(test.store.search("forgedword", 9, 1 << 30).unwrap().hits.is_empty());
+    assert!(
+        test.store.search("forgedword", 9, SearchEffort::reading(1 << 30)).unwrap().hits.is_empty()
+    );
 }
 
 #[test]

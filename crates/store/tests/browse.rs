@@ -142,7 +142,8 @@ fn output_is_told_in_order_and_in_portions() {
     assert!(matches!(gone, Err(Error::NotFound { .. })));
 }
 
-const EFFORT: SearchEffort = SearchEffort { scanned_bytes: 1 << 20, sifted: 1000 };
+const EFFORT: SearchEffort =
+    SearchEffort { scanned_bytes: 1 << 20, sifted: 1000, ..SearchEffort::UNLIMITED };
 
 #[test]
 fn a_search_goes_on_where_it_ended() {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{TestStore, intent, outcome};
+use retake_store::SearchEffort;
 use retake_store::{
     Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, Verification, VerifyDepth,
 };
@@ -59,7 +60,7 @@ fn the_first_release_s_database_opens_and_verifies() {
         }
     }
     assert_eq!(page.runs.iter().filter(|run| run.state == State::Interrupted).count(), 1);
-    let hits = test.store.search("needle", 9, 0).unwrap().hits;
+    let hits = test.store.search("needle", 9, SearchEffort::reading(0)).unwrap().hits;
     assert_eq!(hits[0].snippet, "a needle in a haystack");
     let id: LoopId = expected["loop"].as_str().unwrap().parse().unwrap();
     assert_eq!(test.store.get_loop(id).unwrap().stop_reason, Some(StopReason::Completed));

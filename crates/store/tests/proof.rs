@@ -12,6 +12,7 @@ use common::{TestStore, all_files, files_with, intent};
 use jiff::{Timestamp, ToSpan};
 use memchr::memmem;
 use proptest::prelude::*;
+use retake_store::SearchEffort;
 use retake_store::{
     Break, BreakKind, Error, Head, Prune, RunFilter, Store, Verification, VerifyDepth,
 };
@@ -137,7 +138,7 @@ fn a_deleted_run_is_gone_from_every_file_and_the_chain_still_verifies() {
         test.record(&intent(&format!("after {i}")), 0, &[(Stdout, b"zyxaaa zyxzzz common\n")]);
     }
     test.compact();
-    assert_eq!(test.store.search("zyxwvsmall", 5, 0).unwrap().hits.len(), 1);
+    assert_eq!(test.store.search("zyxwvsmall", 5, SearchEffort::reading(0)).unwrap().hits.len(), 1);
     assert!(!files_with(&test.root(), b"zyxwv").is_empty());
     let head = test.store.head().unwrap();
 
@@ -146,8 +147,11 @@ fn a_deleted_run_is_gone_from_every_file_and_the_chain_still_verifies() {
     let left = files_with(&test.root(), b"zyxwv");
     assert!(left.is_empty(), "{left:?}");
     assert!(matches!(test.store.get(doomed.id()), Err(Error::NotFound { .. })));
-    assert_eq!(test.store.search("zyxwvsmall", 5, 1 << 30).unwrap().hits.len(), 0);
-    assert_eq!(test.store.search("zyxaaa", 50, 0).unwrap().hits.len(), 40);
+    assert_eq!(
+        test.store.search("zyxwvsmall", 5, SearchEffort::reading(1 << 30)).unwrap().hits.len(),
+        0
+    );
+    assert_eq!(test.store.search("zyxaaa", 50, SearchEffort::reading(0)).unwrap().hits.len(), 40);
     let intact = test.assert_intact();
     assert_eq!((intact.runs, intact.erased), (40, 2));
     assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
@@ -186,7 +190,7 @@ fn an_index_that_cannot_be_undone_is_made_anew() {
     test.store.delete(doomed.id()).unwrap();
     assert!(files_with(&test.root(), b"zyxwvlost").is_empty());
     test.compact();
-    assert_eq!(test.store.search("zyxwvkept", 5, 0).unwrap().hits.len(), 1);
+    assert_eq!(test.store.search("zyxwvkept", 5, SearchEffort::reading(0)).unwrap().hits.len(), 1);
     test.assert_intact();
 }
 
@@ -272,7 +276,7 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     let pending = intent("pending");
     test.record(&pending, 0, &[(Stdout, "x\nthe needle, déjà vu\n".as_bytes())]);
 
-    let found = test.store.search("NEEDLE", 10, 1 << 30).unwrap();
+    let found = test.store.search("NEEDLE", 10, SearchEffort::reading(1 << 30)).unwrap();
     let seen: Vec<_> = found
         .hits
         .iter()
@@ -291,12 +295,14 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     }
     assert_eq!((found.skipped_bytes, found.more), (0, false));
 
-    let found = test.store.search("needle", 10, 0).unwrap();
+    let found = test.store.search("needle", 10, SearchEffort::reading(0)).unwrap();
     assert_eq!(found.hits.len(), 1);
     assert!(found.skipped_bytes > 500_000, "{}", found.skipped_bytes);
-    let first = test.store.search("needle", 1, 1 << 30).unwrap();
+    let first = test.store.search("needle", 1, SearchEffort::reading(1 << 30)).unwrap();
     assert_eq!((first.hits[0].run.intent.id(), first.more), (pending.id(), true));
-    let hits = |text: &str| test.store.search(text, 10, 1 << 30).unwrap().hits.len();
+    let hits = |text: &str| {
+        test.store.search(text, 10, SearchEffort::reading(1 << 30)).unwrap().hits.len()
+    };
     assert_eq!(hits("needle in a"), 1);
     assert_eq!(hits("in needle"), 0);
     assert_eq!(hits("hays*"), 1);
@@ -304,7 +310,7 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     assert_eq!(hits("\"; OR *"), 0);
     assert_eq!(hits("--"), 0);
     test.compact();
-    assert_eq!(test.store.search("deja vu", 10, 0).unwrap().hits.len(), 1);
+    assert_eq!(test.store.search("deja vu", 10, SearchEffort::reading(0)).unwrap().hits.len(), 1);
     assert_eq!(test.store.compact(Duration::ZERO).unwrap(), Default::default());
 }
 
@@ -333,7 +339,11 @@ fn no_erased_word_stays_between_the_leaves_of_the_index() {
         test.tamper("INSERT INTO search (search) VALUES ('integrity-check')");
         for other in run + 1..RUNS {
             let word = words(other).nth(250).unwrap();
-            assert_eq!(test.store.search(&word, 5, 0).unwrap().hits.len(), 1, "{word}");
+            assert_eq!(
+                test.store.search(&word, 5, SearchEffort::reading(0)).unwrap().hits.len(),
+                1,
+                "{word}"
+            );
         }
     }
 }
@@ -377,7 +387,7 @@ proptest! {
             prop_assert_eq!(test.assert_intact().runs, left.len() as u64);
             test.tamper("INSERT INTO search (search) VALUES ('integrity-check')");
             for (other, word) in &left {
-                let hits = test.store.search(word, 5, 0).unwrap().hits;
+                let hits = test.store.search(word, 5, SearchEffort::reading(0)).unwrap().hits;
                 prop_assert_eq!(hits.len(), 1);
                 prop_assert_eq!(hits[0].run.intent.id(), *other);
             }

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Denial, LeftForHost, NetworkRequest, NetworkUse, OsText};
 
-/// How much confinement a run must have to take place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How much confinement a run must have to take place. Ordered: each asks for more than those before.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
     /// None is asked for.

@@ -236,6 +236,9 @@ pub fn lingering_ended(waited: Duration) -> String {
     format!("The agent did not exit within {} of its result and was ended", time(waited))
 }
 
+/// An agent that was offered retake's MCP server did not use it.
+pub const SERVER_NOT_LISTED: &str = "agent.mcp: the agent was offered retake's MCP server and did not ask for its tools; its commands are not on the record (its own settings may exclude servers, or it could not start `retake mcp`)";
+
 /// `The pre hook failed: make clean`.
 pub fn hook_failed(when: HookTime, command: &str) -> String {
     format!("The {} hook failed: {command}", when.as_str())

@@ -42,6 +42,10 @@ pub enum AgentEvent<'a> {
         /// The tools, as far as the agent named them.
         tools: Option<&'a DeniedTools>,
     },
+    /// The agent was offered retake's MCP server and did not ask for its tools.
+    ServerNotListed {
+        number: u32,
+    },
     /// The agent had given its result and did not exit.
     LingeringEnded {
         number: u32,

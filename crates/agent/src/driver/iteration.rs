@@ -69,6 +69,10 @@ struct FinishedAttempt {
     before: Marks,
 }
 
+/// Where retake's server notes that the agent asked for its tools, and the variable that names it.
+const LISTED_FILE: &str = ".mcp-listed";
+const LISTED_VARIABLE: &str = "RETAKE_MCP_LISTED";
+
 impl AgentLoop {
     pub(super) fn iterate(
         &mut self,
@@ -166,13 +170,19 @@ impl AgentLoop {
         let Ok(store) = self.session.worker.context().project.store() else {
             return Ok(ServerOffer::default()); // a server without a record would have nothing to say
         };
+        let listed = task.workspace.dir().join(LISTED_FILE);
+        // One that an earlier attempt left says nothing of this one.
+        _ = std::fs::remove_file(&listed);
         let ids = [
             (PARENT_VARIABLE, id.to_string()),
             (STORE_VARIABLE, store.to_string_lossy().into_owned()),
             ("RETAKE_TASK_ID", task.workspace.name().to_string()),
             ("RETAKE_STEP_ID", number.to_string()),
+            (LISTED_VARIABLE, listed.to_string_lossy().into_owned()),
         ];
-        offer(kind, &ids).map_err(AgentRunError::Server)
+        let mut offer = offer(kind, &ids).map_err(AgentRunError::Server)?;
+        offer.listed = (!offer.is_nothing()).then_some(listed);
+        Ok(offer)
     }
 
     fn agent_request(
@@ -180,7 +190,7 @@ impl AgentLoop {
         planned: PlannedAttempt,
         id: RunId,
         prompts: &IterationPrompts,
-    ) -> Result<(RunRequest, Input), AgentRunError> {
+    ) -> Result<(RunRequest, Input, ServerOffer), AgentRunError> {
         let number = planned.number;
         let task = &self.session.task;
         let kind = task.program(planned.agent).kind;
@@ -205,12 +215,12 @@ impl AgentLoop {
         request.position.iteration = number.into();
         request.environment.set("RETAKE_ITERATION", number.to_string());
         request.environment.set("RETAKE_TASK_ID", task.workspace.name().as_str());
-        for (name, value) in offer.variables {
-            request.environment.set(name, value);
+        for (name, value) in &offer.variables {
+            request.environment.set(name.clone(), value.clone());
         }
         task.sandbox.equip_agent(kind, &mut request);
         let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
-        Ok((request, input))
+        Ok((request, input, offer))
     }
 
     fn run_agent(
@@ -222,7 +232,7 @@ impl AgentLoop {
     ) -> Result<FinishedAttempt, AgentRunError> {
         let task = &self.session.task;
         let before = Marks::take(&task.workspace.status_paths());
-        let (request, input) = self.agent_request(planned, id, prompts)?;
+        let (request, input, offer) = self.agent_request(planned, id, prompts)?;
         let settings = &task.settings;
         let kind = task.program(planned.agent).kind;
         let track = settings.iteration.track_file_changes;
@@ -284,6 +294,12 @@ impl AgentLoop {
             }
             verdict => verdict,
         };
+        let listed = offer.listed.as_ref().map(|file| std::fs::remove_file(file).is_ok());
+        let worked = matches!(verdict, AttemptVerdict::Completed | AttemptVerdict::Failed { .. });
+        if worked && listed == Some(false) {
+            self.session.display.event(AgentEvent::ServerNotListed { number });
+            self.log.note(display::SERVER_NOT_LISTED);
+        }
         if observed.ended_by_us == Some(EndedByUs::Lingering) {
             let waited = task.settings.result_grace;
             self.session.display.event(AgentEvent::LingeringEnded { number, waited });

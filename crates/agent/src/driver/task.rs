@@ -33,10 +33,21 @@ pub struct RunOptions {
 }
 
 /// What an agent is given so that it can use a server: arguments and variables.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct ServerOffer {
     pub arguments: Vec<String>,
     pub variables: Vec<(OsString, OsString)>,
+    /// Files that are there until this is dropped.
+    pub files: Option<Box<dyn std::any::Any>>,
+    /// The server makes this file when the agent asks for its tools.
+    pub listed: Option<PathBuf>,
+}
+
+impl ServerOffer {
+    /// Whether the agent is told of no server.
+    pub fn is_nothing(&self) -> bool {
+        self.arguments.is_empty() && self.variables.is_empty()
+    }
 }
 
 /// Offers a server to an agent of a kind; the variables tell the server whose commands it runs.

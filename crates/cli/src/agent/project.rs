@@ -106,8 +106,7 @@ impl AgentProject {
     pub(super) fn server_offer(&self) -> Option<Box<OfferServer>> {
         #[cfg(feature = "mcp")]
         if self.config.agent.mcp {
-            let store = self.project.store().ok()?.to_owned();
-            return Some(Box::new(move |kind, ids| {
+            return Some(Box::new(|kind, ids| {
                 let client = match kind {
                     AgentKind::Claude => Client::Claude,
                     AgentKind::Codex => Client::Codex,
@@ -116,8 +115,13 @@ impl AgentProject {
                     // How it starts servers is not known.
                     AgentKind::Custom => return Ok(ServerOffer::default()),
                 };
-                let given = retake_mcp::agent_configuration(client, &store, ids)?;
-                Ok(ServerOffer { arguments: given.arguments, variables: given.variables })
+                let given = retake_mcp::agent_configuration(client, ids)?;
+                Ok(ServerOffer {
+                    arguments: given.arguments,
+                    variables: given.variables,
+                    files: given.files.map(|files| Box::new(files) as _),
+                    listed: None,
+                })
             }));
         }
         None

@@ -166,6 +166,9 @@ impl AgentDisplay for AgentScreen {
                 let then = if pauses { "; the loop pauses" } else { "" };
                 self.message(&format!("⚠️ The agent is blocked: {}{then}", blockers.join("; ")));
             }
+            AgentEvent::ServerNotListed { .. } => {
+                self.message(&format!("⚠️ {}", display::SERVER_NOT_LISTED));
+            }
             AgentEvent::LingeringEnded { waited, .. } => {
                 self.message(&format!("⚠️ {}", display::lingering_ended(waited)));
             }

@@ -111,6 +111,11 @@ impl SandboxArgs {
     pub(super) fn args(&self) -> Args {
         Args { line: Vec::new(), program: Vec::new(), matches: self.0.clone() }
     }
+
+    /// Whether the command line says how to confine.
+    pub(crate) fn has_mode(&self) -> bool {
+        self.args().given(ExecFlag::Sandbox)
+    }
 }
 
 impl clap::Args for SandboxArgs {

@@ -32,7 +32,7 @@ use crate::{Exit, context, term, words};
 
 pub(crate) use args::{Args, SandboxArgs};
 use request::Typed;
-pub(crate) use request::sandbox_of;
+pub(crate) use request::{sandbox_of, sandbox_or};
 
 /// The printed result: the run, and the part of its output that a result carries.
 #[derive(Serialize)]

@@ -151,10 +151,22 @@ pub(crate) fn sandbox_of(
     args: &SandboxArgs,
     config: &Config,
 ) -> Result<SandboxRequest, Failure> {
+    sandbox_or(command, args, config, None)
+}
+
+/// The same, with the mode that holds where neither the command line nor the configuration says
+/// one.
+pub(crate) fn sandbox_or(
+    command: SandboxedCommand,
+    args: &SandboxArgs,
+    config: &Config,
+    usual: Option<SandboxMode>,
+) -> Result<SandboxRequest, Failure> {
     let args = args.args();
     let mut problems = Problems::default();
     let asked = sandbox(&args, &context::here(), &mut problems);
-    let mode = args.given(ExecFlag::Sandbox).then_some(asked.mode);
+    let given = args.given(ExecFlag::Sandbox).then_some(asked.mode);
+    let mode = given.or(usual.filter(|_| !config.sandbox.is_set(command)));
     let request = config.sandbox.request(command, mode, asked);
     if !request.is_on() && request.has_rules() {
         problems.0.push(RefusalReason::SandboxOff);

@@ -1,8 +1,10 @@
 //! `retake runs search`: which run wrote this?
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use retake_runner::run_text;
-use retake_store::{SearchHit, SearchResults};
+use retake_store::{SearchEffort, SearchHit, SearchResults};
 use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 
@@ -10,13 +12,13 @@ use crate::record::Record;
 use crate::term::{Palette, Shade, visible};
 use crate::{Exit, Failure, record, term};
 
-/// What is not indexed yet, and the middle of large output, is read up to this much.
-const SCAN: u64 = 64 << 20;
+/// What is not indexed yet, and the middle of large output, is read for this long.
+const SCAN: Duration = Duration::from_secs(10);
 
 /// Search the output of all runs
 ///
 /// Words are whole, in the given order and in any case; a * at the end completes the last one.
-/// What is not indexed is read through, up to 64 MiB; more with --all.
+/// All output is looked at: what is not indexed is read, for up to 10 seconds; longer with --all.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The words to find
@@ -86,7 +88,11 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     }
     let store = record.read_if_any()?;
     let found = match &store {
-        Some(store) => store.search(&text, args.limit, if args.all { u64::MAX } else { SCAN })?,
+        Some(store) => {
+            let limited = SearchEffort::within(SCAN);
+            let effort = if args.all { SearchEffort::UNLIMITED } else { limited };
+            store.search(&text, args.limit, effort)?
+        }
         None => SearchResults::default(),
     };
     if args.json {
@@ -104,7 +110,8 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
         }
         if found.skipped_bytes > 0 {
             term::say(&format!(
-                "{} of output are not indexed and were not looked at; --all reads them",
+                "stopped after {}: {} of older output were not looked at; --all reads them",
+                term::duration(SCAN),
                 term::size(found.skipped_bytes)
             ));
         }

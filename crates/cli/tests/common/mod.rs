@@ -7,6 +7,7 @@ mod agent_env;
 mod browser_env;
 #[path = "../../../../xtask/src/cluster/mod.rs"]
 pub(crate) mod cluster;
+mod degraded_env;
 pub(crate) mod gallery_env;
 pub(crate) mod mirror_env;
 mod record_env;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 pub(crate) use agent_env::{Detached, Running, STUBBORN};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use browser_env::Browser;
+#[allow(unused_imports, reason = "each test program uses its own part")]
+pub(crate) use degraded_env::WITHOUT;
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use record_env::on_disk;
 #[allow(unused_imports, reason = "each test program uses its own part")]
@@ -58,6 +61,12 @@ impl Called {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", self.snapshot()))
     }
+}
+
+/// Says why a test looks at nothing.
+#[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
+pub(crate) fn skip(reason: &str) {
+    eprintln!("SKIP: {reason}");
 }
 
 impl Sandbox {

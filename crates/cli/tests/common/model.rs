@@ -97,6 +97,16 @@ impl Model {
         std::fs::write(home.join("opencode.json"), settings.to_string()).expect("written");
     }
 
+    /// What the model was shown of the results of tools, in the end, in their order.
+    pub(crate) fn tool_results(&self) -> Vec<String> {
+        let requests = self.requests();
+        let bodies = requests.lines().filter_map(|line| {
+            let request: Value = serde_json::from_str(line).ok()?;
+            Some(tool_results(&request["body"]))
+        });
+        bodies.rev().find(|results| !results.is_empty()).unwrap_or_default()
+    }
+
     /// Everything it was asked, a line of JSON for each request.
     pub(crate) fn requests(&self) -> String {
         std::fs::read_to_string(&self.requests).expect("a log")
@@ -108,6 +118,51 @@ impl Drop for Model {
         // It may have ended already.
         _ = self.server.kill();
         _ = self.server.wait();
+    }
+}
+
+/// The results of tools in a request, in any of the four dialects.
+fn tool_results(body: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for message in list(&body["messages"]) {
+        if message["role"] == "tool" {
+            found.push(shown(&message["content"]));
+        }
+        for block in list(&message["content"]) {
+            if block["type"] == "tool_result" {
+                found.push(shown(&block["content"]));
+            }
+        }
+    }
+    for item in list(&body["input"]) {
+        if item["type"].as_str().is_some_and(|kind| kind.ends_with("_call_output")) {
+            found.push(shown(&item["output"]));
+        }
+    }
+    for content in list(&body["contents"]) {
+        for part in list(&content["parts"]) {
+            if let Some(response) = part["functionResponse"].get("response") {
+                found.push(shown(response));
+            }
+        }
+    }
+    found
+}
+
+/// The text of a result: blocks one after the other, anything else as JSON.
+fn shown(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(blocks) if blocks.iter().all(|block| block["text"].is_string()) => {
+            blocks.iter().filter_map(|block| block["text"].as_str()).collect()
+        }
+        Value::Object(only)
+            if only.len() == 1 && only.get("output").is_some_and(Value::is_string) =>
+        {
+            only["output"].as_str().unwrap_or_default().to_owned()
+        }
+        other => other.to_string(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::common::{RETAKE, called};
+use crate::common::{RETAKE, called, skip};
 use crate::escape_attempts::ATTEMPTS;
 use crate::escape_attempts::Kept::{AtFullOnly, Everywhere, Nowhere};
 
@@ -308,13 +308,6 @@ struct How {
     mode: &'static str,
     /// Without namespaces, so that Landlock is all there is.
     landlock: bool,
-}
-
-fn skip(reason: &str) {
-    #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    {
-        eprintln!("SKIP: {reason}");
-    }
 }
 
 fn all_attempts(user: Option<u32>, how: &How) {

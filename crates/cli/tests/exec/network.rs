@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Called, RETAKE, Sandbox, alive, called, eventually};
+use crate::common::{Called, RETAKE, Sandbox, alive, called, eventually, skip};
 
 /// A server of files that is also a proxy for every host: it stands for the network outside.
 struct Outside {
@@ -140,13 +140,6 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.base));
-    }
-}
-
-fn skip(reason: &str) {
-    #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    {
-        eprintln!("SKIP: {reason}");
     }
 }
 

@@ -17,7 +17,7 @@ fn a_command_that_works() {
     assert_eq!(facts["stdout"]["text"], "hello\n");
     assert_eq!(
         steady(&crate::client::text(&result)),
-        "ok: exit code 0 after TIME [run ID]\n$ echo hello\n--- stdout: 1 line, 6 B ---\nhello\n"
+        "ok: exit code 0 after TIME [run ID]\nhello\n"
     );
 }
 
@@ -36,7 +36,6 @@ fn a_failing_build_shows_its_errors_not_its_noise() {
     assert_eq!(
         steady(&text),
         "failed: exit code 101 after TIME [run ID]
-$ sh build
 --- stderr: 606 lines, 24.7 KiB ---
    Compiling dependency number 1 v1.0.0
    Compiling dependency number 2 v1.0.0
@@ -122,7 +121,6 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     assert!(
         text.starts_with(
             "failed: exit code 101 after TIME [run ID]
-$ sh test
 tests (cargo): 1 passed, 1 failed, 1 skipped
   FAILED subtracts
     thread 'subtracts' panicked at src/lib.rs:9:5:
@@ -144,8 +142,6 @@ fn a_timeout_keeps_what_was_printed_and_says_what_to_do() {
     assert_eq!(
         steady(&text),
         "timed out after TIME: it was ended, with everything it had started [run ID]
-$ sh wait
---- stdout: 1 line, 27 B ---
 connecting to the database
 ---
 Look at the last output for what it waited for. Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running.
@@ -162,7 +158,6 @@ fn a_huge_log_fits_and_can_be_read_on() {
     assert_eq!(
         text,
         "ok: exit code 0 after TIME [run ID]
-$ seq 1000000
 --- stdout: 1000000 lines, 6.57 MiB ---
 1
 2
@@ -205,6 +200,97 @@ fn what_is_no_text_is_shown_as_well_as_it_can_be() {
     let mut client = Client::new(&sandbox);
     let result = client.tool("exec", json!({"argv": ["printf", "a\\377b\\033[1mc\\0d\\n"]}));
     assert_eq!(result["structuredContent"]["stdout"]["text"], "a\u{fffd}bcd\n");
+}
+
+#[test]
+fn what_is_binary_is_not_shown() {
+    let sandbox = Sandbox::new();
+    let bytes: Vec<u8> =
+        (0..5u32 << 10).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(sandbox.project().join("image"), &bytes).unwrap();
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"argv": ["cat", "image"]}));
+    assert_eq!(
+        steady(&crate::client::text(&result)),
+        "ok: exit code 0 after TIME [run ID]\n--- stdout: binary, 5 KiB, not shown ---\n"
+    );
+    let facts = &result["structuredContent"]["stdout"];
+    assert_eq!((&facts["binary"], &facts["text"]), (&json!(true), &json!("")), "{facts}");
+    assert_eq!(facts["bytes"], 5120);
+    let logs = client.text("runs_logs", json!({"run": "last"}));
+    assert!(logs.contains("binary, 5 KiB, not shown") && logs.len() < 300, "{logs}");
+    assert!(client.text("runs_logs", json!({"run": "last", "lines": "1"})).contains('\u{fffd}'));
+}
+
+#[test]
+fn exit_codes_are_those_of_the_command_line() {
+    let sandbox = Sandbox::new();
+    sandbox.file("die", "kill -TERM $$\n");
+    let mut client = Client::new(&sandbox);
+    for (arguments, code) in [
+        (json!({"argv": ["sh", "-c", "exit 3"]}), 3),
+        (json!({"argv": ["sleep", "60"], "timeout_seconds": 0.2}), 124),
+        (json!({"argv": ["no-such-program"]}), 127),
+        (json!({"argv": ["/etc/passwd"]}), 126),
+        (json!({"argv": ["sh", "die"]}), 143),
+        (json!({"command": "no-such-program | cat; exit 7"}), 7),
+    ] {
+        let facts = client.tool("exec", arguments.clone())["structuredContent"].clone();
+        assert_eq!(facts["exitCode"], code, "{arguments}: {facts}");
+        let run = facts["runId"].as_str().unwrap();
+        assert_eq!(sandbox.retake(&["runs", "show", run, "--json"]).json()["exitCode"], code);
+        let shown = client.tool("runs_show", json!({"run": run}));
+        assert_eq!(shown["structuredContent"]["exitCode"], code, "{arguments}");
+    }
+}
+
+#[test]
+fn a_wrong_argument_suggests_the_right_one() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::new(&sandbox);
+    for (tool, arguments, meant) in [
+        ("exec", json!({"cmd": "ls"}), "did you mean command?"),
+        ("exec", json!({"command": "ls", "timeout": 5}), "did you mean timeout_seconds?"),
+        ("exec_wait", json!({"run": "x", "until": "ready"}), "did you mean pattern?"),
+        ("runs_logs", json!({"run_id": "last"}), "did you mean run?"),
+        (
+            "exec",
+            json!({"command": "ls", "limits": {"memory": 5}}),
+            "did you mean limits.memory_mb?",
+        ),
+    ] {
+        let answer = client.tool(tool, arguments.clone());
+        assert_eq!(answer["isError"], true);
+        assert!(crate::client::text(&answer).contains(meant), "{arguments}: {answer}");
+    }
+}
+
+#[test]
+fn what_a_model_sees_of_a_small_answer_is_hardly_more_than_the_output() {
+    let sandbox = Sandbox::new();
+    // 446 bytes of `ls -la`.
+    let listing = "total 28\ndrwxr-xr-x 4 user user 4096 Nov 17 12:00 .\ndrwxr-xr-x 9 user user 4096 Nov 17 11:58 ..\n-rw-r--r-- 1 user user  512 Nov 17 12:00 Cargo.toml\n-rw-r--r-- 1 user user 9021 Nov 17 12:00 README.md\n-rw-r--r-- 1 user user   87 Nov 17 12:00 build.rs\n-rw-r--r-- 1 user user 1070 Nov 17 12:00 LICENSE-MIT\ndrwxr-xr-x 3 user user 4096 Nov 17 12:00 src\ndrwxr-xr-x 2 user user 4096 Nov 17 12:00 tests\n";
+    sandbox.file("listing", listing);
+    let mut client = Client::new(&sandbox);
+    let text = client.text("exec", json!({"command": "cat listing"}));
+    assert!(text.len() * 10 <= listing.len() * 12, "{} for {}: {text}", text.len(), listing.len());
+    let listed = client.request("tools/list", json!({}))["result"].to_string();
+    assert!(listed.len() < 20_000, "{}", listed.len());
+}
+
+#[test]
+fn clients_that_drop_the_text_get_nothing_else() {
+    let sandbox = Sandbox::new();
+    for (name, has_data) in [("claude-code", false), ("codex-mcp-client", false), ("other", true)] {
+        let mut client = Client::named(&sandbox, name);
+        let result = client.tool("exec", json!({"argv": ["echo", "hello"]}));
+        assert!(crate::client::text(&result).ends_with("]\nhello\n"), "{result}");
+        assert_eq!(result.get("structuredContent").is_some(), has_data, "{name}: {result}");
+        let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
+        for tool in tools.as_array().unwrap() {
+            assert_eq!(tool.get("outputSchema").is_some(), has_data, "{name}: {tool}");
+        }
+    }
 }
 
 #[test]

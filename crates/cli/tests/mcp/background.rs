@@ -13,15 +13,15 @@ fn a_started_command_is_fed_watched_and_stopped() {
     assert_eq!(started["structuredContent"]["state"], "running");
     let run = run_id(&started);
     client.tool("exec_input", json!({"run": run, "text": "one\n"}));
-    let seen = client.tool("exec_wait", json!({"run": run, "until": "on[e]", "seconds": 30}));
+    let seen = client.tool("exec_wait", json!({"run": run, "pattern": "on[e]", "seconds": 30}));
     assert_eq!(seen["structuredContent"]["stdout"]["text"], "one\n");
     assert!(text(&seen).contains("The pattern was found."), "{seen}");
     // Only what is new.
     client.tool("exec_input", json!({"run": &run[28..], "text": "two\n"}));
-    let seen = client.tool("exec_wait", json!({"run": run, "until": "two", "seconds": 30}));
+    let seen = client.tool("exec_wait", json!({"run": run, "pattern": "two", "seconds": 30}));
     assert_eq!(seen["structuredContent"]["stdout"]["text"], "two\n");
     assert!(text(&seen).contains("The pattern was found."), "{seen}");
-    let none = client.text("exec_wait", json!({"run": run, "until": "three", "seconds": 0.05}));
+    let none = client.text("exec_wait", json!({"run": run, "pattern": "three", "seconds": 0.05}));
     assert!(none.contains("The pattern was not found yet"), "{none}");
     let stopped = client.tool("exec_stop", json!({"run": run}));
     assert_eq!(stopped["structuredContent"]["outcome"], "cancelled");
@@ -68,7 +68,7 @@ fn it_ends_with_the_server_however_that_ends() {
         sandbox.file("serve", "#!/bin/sh\nsetsid sleep 1000 &\necho $! $$\nwait\n");
         let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "serve"]})));
         let seen =
-            client.tool("exec_wait", json!({"run": run, "until": "\\d+ \\d+", "seconds": 30}));
+            client.tool("exec_wait", json!({"run": run, "pattern": "\\d+ \\d+", "seconds": 30}));
         let pids: Vec<i32> = {
             let started = client.tool("runs_logs", json!({"run": run, "stream": "stdout"}));
             let line = started["structuredContent"]["text"].as_str().unwrap().to_owned();

@@ -1,8 +1,8 @@
 //! A client that says exactly what a test wants said.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -16,7 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Client {
     pub(crate) server: Child,
     stdin: Option<ChildStdin>,
+    stderr: Option<ChildStderr>,
     lines: Receiver<String>,
+    /// What the server said of itself.
+    info: Value,
     /// What came while something else was waited for.
     early: VecDeque<Value>,
     next: i64,
@@ -29,21 +32,53 @@ impl Client {
 
     /// With a change to how the server is started.
     pub(crate) fn with(sandbox: &Sandbox, change: impl FnOnce(&mut Command)) -> Self {
-        let mut client = Self::silent(sandbox, change);
-        let answer = client.request(
+        Self::silent(sandbox, change).begun("test")
+    }
+
+    /// As another program would.
+    pub(crate) fn named(sandbox: &Sandbox, name: &str) -> Self {
+        Self::silent(sandbox, |_| {}).begun(name)
+    }
+
+    /// With a server that this command starts; what it says is kept.
+    pub(crate) fn speaking(mut command: Command) -> Self {
+        command.stderr(Stdio::piped());
+        Self::started(command).begun("test")
+    }
+
+    fn begun(mut self, name: &str) -> Self {
+        let answer = self.request(
             "initialize",
-            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}),
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": name, "version": "1"}}),
         );
         assert_eq!(answer["result"]["serverInfo"]["name"], "retake", "{answer}");
-        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        client
+        self.info = answer["result"].clone();
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        self
+    }
+
+    /// What the server tells a model about itself.
+    pub(crate) fn instructions(&self) -> String {
+        self.info["instructions"].as_str().unwrap().to_owned()
+    }
+
+    /// What the server wrote to stderr, once it is gone.
+    pub(crate) fn said(&mut self) -> String {
+        let mut text = String::new();
+        self.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        text
     }
 
     /// Started, and nothing said yet.
     pub(crate) fn silent(sandbox: &Sandbox, change: impl FnOnce(&mut Command)) -> Self {
         let mut command = sandbox.command(RETAKE);
-        command.arg("mcp").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("mcp");
         change(&mut command);
+        Self::started(command)
+    }
+
+    fn started(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = command.spawn().unwrap();
         let stdout = BufReader::new(server.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -55,8 +90,9 @@ impl Client {
                 }
             }
         });
-        let stdin = server.stdin.take();
-        Self { server, stdin, lines, early: VecDeque::new(), next: 0 }
+        let (stdin, stderr) = (server.stdin.take(), server.stderr.take());
+        let (early, info) = (VecDeque::new(), Value::Null);
+        Self { server, stdin, stderr, lines, info, early, next: 0 }
     }
 
     pub(crate) fn send(&mut self, message: &Value) {

@@ -24,6 +24,8 @@ def ask(id, method, params):
 ask(1, "initialize", {"protocolVersion": "2025-11-25", "capabilities": {},
                       "clientInfo": {"name": "agent", "version": "1"}})
 say({"method": "notifications/initialized"})
+if os.environ.get("LISTS", "1") == "1":
+    ask(3, "tools/list", {})
 ask(2, "tools/call", {"name": "exec", "arguments": {"argv": ["echo", "from the agent"]}})
 process.stdin.close()
 process.wait()
@@ -48,6 +50,26 @@ fn an_agents_commands_are_inside_its_iteration() {
     assert_eq!(command["parentId"], iteration["id"]);
     assert_eq!(command["correlationIds"]["taskId"], "task");
     assert_eq!(command["correlationIds"]["stepId"], "1");
+}
+
+#[test]
+fn an_agent_that_does_not_list_the_tools_is_reported() {
+    let told = "the agent was offered retake's MCP server and did not ask for its tools";
+    for (script, is_told) in [
+        (CALLS.to_owned(), false),
+        (CALLS.replace("start\n", "start\nexport LISTS=0\n"), true),
+        ("start; complete; result".to_owned(), true),
+        // One that could not even begin has other problems.
+        ("exit 3".to_owned(), false),
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.agent("mcp: true", &[&script]);
+        sandbox.workspace("task", &[]);
+        let ran = sandbox.run_agent(&["-m", "1"]);
+        assert_eq!(ran.snapshot().contains(told), is_told, "{script}: {}", ran.snapshot());
+        let left = sandbox.project().join(".agent/workspaces/task/.mcp-listed");
+        assert!(!left.exists());
+    }
 }
 
 #[test]

@@ -15,12 +15,16 @@ fn what_is_new_has_the_numbers_that_runs_logs_takes() {
     sandbox.file("count", "seq 1 1000\nread go\nseq 1001 2000\nread go\n");
     let mut client = Client::new(&sandbox);
     let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "count"]})));
-    let first = client
-        .tool("exec_wait", json!({"run": run, "until": "^1000$", "seconds": 30, "max_chars": 200}));
+    let first = client.tool(
+        "exec_wait",
+        json!({"run": run, "pattern": "^1000$", "seconds": 30, "max_chars": 200}),
+    );
     assert_eq!(first["structuredContent"]["stdout"]["lines"], 1000, "{first}");
     client.tool("exec_input", json!({"run": run, "text": "\n"}));
-    let second = client
-        .tool("exec_wait", json!({"run": run, "until": "^2000$", "seconds": 30, "max_chars": 200}));
+    let second = client.tool(
+        "exec_wait",
+        json!({"run": run, "pattern": "^2000$", "seconds": 30, "max_chars": 200}),
+    );
     let facts = &second["structuredContent"]["stdout"];
     assert_eq!((&facts["lines"], &facts["bytes"]), (&json!(2000), &json!(8893)), "{second}");
     assert_eq!((&facts["complete"], &facts["sinceLine"]), (&json!(false), &json!(1001)));
@@ -59,10 +63,10 @@ fn patterns_match_lines_as_they_are_shown() {
     );
     let mut client = Client::new(&sandbox);
     let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "serve"]})));
-    let ready = json!({"run": run, "until": "^server ready$", "seconds": 30});
+    let ready = json!({"run": run, "pattern": "^server ready$", "seconds": 30});
     let seen = client.tool("exec_wait", ready);
     assert!(text(&seen).contains("The pattern was found."), "{seen}");
-    let prompt = json!({"run": run, "until": "^> $|^> more$", "seconds": 30});
+    let prompt = json!({"run": run, "pattern": "^> $|^> more$", "seconds": 30});
     client.tool("exec_input", json!({"run": run, "text": "\n"}));
     let seen = client.tool("exec_wait", prompt.clone());
     assert!(text(&seen).contains("The pattern was found."), "{seen}");

@@ -36,6 +36,7 @@ fn a_denied_call_is_explained_and_recorded() {
 #[test]
 fn a_shell_and_places_outside_need_permission() {
     let sandbox = Sandbox::new();
+    sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    shell: false\n");
     let mut client = Client::new(&sandbox);
     std::os::unix::fs::symlink("/", sandbox.project().join("root")).unwrap();
     for arguments in [

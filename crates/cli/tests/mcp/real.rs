@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 fn the_inspector_lists_calls_and_reads() {
     let Some(program) = program("RETAKE_INSPECTOR") else { return };
     let sandbox = Sandbox::new();
+    sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    deny: [tac]\n");
     let inspect = |words: &[&str]| {
         called(
             sandbox.command(program.to_str().unwrap()).args(["--cli", RETAKE, "mcp"]).args(words),
@@ -33,7 +34,7 @@ fn the_inspector_lists_calls_and_reads() {
     let listed = inspect(&["--method", "resources/list"]);
     assert_eq!(listed.json()["resources"].as_array().unwrap().len(), 1);
     // What was refused, and what is not there.
-    let refused = inspect(&[&call[..], &["command=echo a | cat"]].concat());
+    let refused = inspect(&[&call[..], &["command=echo a | tac"]].concat());
     assert_eq!(refused.code, 5, "{}", refused.snapshot());
     let missing = inspect(&["--method", "tools/call", "--tool-name", "no_such_tool"]);
     assert_eq!(missing.code, 5, "{}", missing.snapshot());
@@ -48,10 +49,11 @@ fn claude_starts_what_install_wrote_and_its_model_reads_the_answers() {
     let Some(program) = program("RETAKE_CLAUDE") else { return };
     let sandbox = Sandbox::new();
     std::fs::create_dir_all(sandbox.dir.path().join("home")).unwrap();
+    sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    deny: [tac]\n");
     assert_eq!(sandbox.retake(&["mcp", "install", "claude"]).code, 0);
     let turns = json!([
         uses("mcp__retake__exec", &json!({"command": "ls /no/such/place"})),
-        uses("mcp__retake__exec", &json!({"command": "echo a | cat"})),
+        uses("mcp__retake__exec", &json!({"command": "echo a | tac"})),
         uses("mcp__retake__runs_list", &json!({"status": "failed"})),
         {"text": "Done."},
     ]);
@@ -90,15 +92,10 @@ fn claude_starts_what_install_wrote_and_its_model_reads_the_answers() {
 }
 
 /// A workspace whose agent is offered the server.
-fn workspace(kind: &str, program: &Path, extra: &str) -> Sandbox {
-    // Not in /tmp: Gemini reads no file that others could have put there.
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    std::fs::create_dir_all(dir.path().join("project/.agent")).unwrap();
-    let sandbox = Sandbox { dir };
-    let config = format!(
-        "agent:\n  kind: {kind}\n  command: {}\n  mcp: true\n{extra}mcp:\n  policy:\n    shell: true\n",
-        program.display()
-    );
+pub(crate) fn workspace(kind: &str, program: &Path, extra: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let config =
+        format!("agent:\n  kind: {kind}\n  command: {}\n  mcp: true\n{extra}", program.display());
     sandbox.file(".agent/config.yml", &config);
     sandbox.workspace("task", &[]);
     std::fs::create_dir_all(sandbox.agent_dir()).unwrap();
@@ -128,7 +125,7 @@ fn assert_inside(sandbox: &Sandbox, ran: &Called) {
     assert_eq!(command["success"], true, "{command}");
 }
 
-const RUN: [&str; 6] = ["agent", "run", "task", "-v", "-m", "1"];
+pub(crate) const RUN: [&str; 6] = ["agent", "run", "task", "-v", "-m", "1"];
 
 #[test]
 fn claude_is_offered_the_server() {

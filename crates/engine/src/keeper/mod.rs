@@ -17,10 +17,11 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::{KeeperOrder, RawUsage, SharedBlock};
-use retake_sandbox::{Confinement, DenialWatch};
+use retake_sandbox::{Confinement, DenialWatch, SharedNetwork};
 use retake_types::{SandboxFailure, SandboxPart, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 use serve::{KeeperInheritance, Scratch};
@@ -141,6 +142,7 @@ pub struct Keeper {
     confinement: Option<Confinement>,
     /// The root directory as it is inside of the confinement.
     root: Option<OwnedFd>,
+    shared_network: Option<Arc<SharedNetwork>>,
     /// Sees what of it is denied.
     denials: Option<DenialWatch>,
     /// For the next run.
@@ -200,6 +202,68 @@ pub(crate) struct Spawn<'a> {
     pub(crate) cgroup_files: &'a [RawFd],
 }
 
+/// As `fork`, with namespaces of its own.
+///
+/// # Safety
+///
+/// As for `fork`: in the child only what is safe after a fork of a threaded program.
+unsafe fn clone_process(flags: i32) -> libc::pid_t {
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+    // SAFETY: no stack, no addresses: a copy of this process.
+    unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t }
+}
+
+/// The same in a network that others made. Only a process that joins the user namespace it belongs to
+/// may do that, so one in between joins, makes the process as a sibling of its own, and ends.
+///
+/// # Safety
+///
+/// As for [`clone_process`].
+unsafe fn clone_joined(flags: i32, network: &SharedNetwork) -> libc::pid_t {
+    let mut ends = [-1; 2];
+    // SAFETY: plain system calls; the one in between calls nothing else and ends by `_exit`.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
+            return -1;
+        }
+        let between = libc::fork();
+        if between == 0 {
+            let made = match network.join() {
+                Ok(()) => clone_process(flags | libc::CLONE_PARENT),
+                Err(_) => -1,
+            };
+            if made == 0 {
+                // The process itself.
+                libc::close(ends[0]);
+                libc::close(ends[1]);
+                return 0;
+            }
+            let answer = if made < 0 { -syscalls::errno() } else { made };
+            libc::write(ends[1], (&raw const answer).cast(), size_of_val(&answer));
+            libc::_exit(0);
+        }
+        let errno = syscalls::errno();
+        libc::close(ends[1]);
+        let mut answer: libc::pid_t = -errno;
+        if between > 0 {
+            answer = -libc::EPROTO;
+            let size = size_of_val(&answer);
+            while libc::read(ends[0], (&raw mut answer).cast(), size) < 0
+                && syscalls::errno() == libc::EINTR
+            {}
+            while libc::waitpid(between, std::ptr::null_mut(), 0) < 0
+                && syscalls::errno() == libc::EINTR
+            {}
+        }
+        libc::close(ends[0]);
+        if answer < 0 {
+            *libc::__errno_location() = -answer;
+            return -1;
+        }
+        answer
+    }
+}
+
 impl Keeper {
     /// Forks the keeper. Do it early: the cost grows with the memory in use at this moment, and
     /// only at this moment.
@@ -240,8 +304,8 @@ impl Keeper {
         loop {
             let socket = self.socket();
             match syscalls::receive::<protocol::RawReport>(socket) {
-                Received::Message(protocol::RawReport::Confined { notified }, fds) => {
-                    return self.entered(notified, fds);
+                Received::Message(protocol::RawReport::Confined { notified, shared }, fds) => {
+                    return self.entered((notified, shared), fds);
                 }
                 Received::Message(protocol::RawReport::NotConfined(failure), _) => {
                     let explain = |confinement: &Confinement| confinement.explain(failure);
@@ -271,12 +335,21 @@ impl Keeper {
     }
 
     /// Begins to answer the notifications of a confined keeper: unanswered, its calls would fail.
-    fn entered(&mut self, notified: bool, fds: [RawFd; MAX_FDS]) -> Result<(), ConfineError> {
+    fn entered(
+        &mut self,
+        (notified, shared): (bool, bool),
+        fds: [RawFd; MAX_FDS],
+    ) -> Result<(), ConfineError> {
         // SAFETY: came with the message; ours alone.
         let owned = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
         let mut sockets: Vec<OwnedFd> = fds.into_iter().filter(|fd| *fd >= 0).map(owned).collect();
         let Some(confinement) = &mut self.confinement else { return Ok(()) };
         let mut further = sockets.split_off(confinement.sockets().min(sockets.len())).into_iter();
+        if shared {
+            let namespaces = further.next().zip(further.next());
+            self.shared_network =
+                namespaces.map(|(user, network)| Arc::new(SharedNetwork::new([user, network])));
+        }
         confinement.open_network(sockets).map_err(ConfineError::Process)?;
         let (root, listener) = (further.next(), further.next());
         // None arrives when this program has no descriptor to spare.
@@ -302,6 +375,11 @@ impl Keeper {
         self.confinement.as_ref()
     }
 
+    /// The network of its runs, where others may join it.
+    pub fn shared_network(&self) -> Option<&Arc<SharedNetwork>> {
+        self.shared_network.as_ref()
+    }
+
     /// Sees what its runs are denied; `None` where nothing is confined, or nothing can be seen.
     pub fn denials(&self) -> Option<&DenialWatch> {
         self.denials.as_ref()
@@ -324,10 +402,10 @@ impl Keeper {
             let pid = match confinement.as_ref().map_or(0, Confinement::clone_flags) {
                 0 => libc::fork(),
                 // As `fork`, with namespaces of its own.
-                flags => {
-                    let flags = libc::c_long::from(flags | libc::SIGCHLD);
-                    libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t
-                }
+                flags => match confinement.as_ref().and_then(Confinement::joined_network) {
+                    None => clone_process(flags),
+                    Some(network) => clone_joined(flags, network),
+                },
             };
             let errno = syscalls::errno();
             if pid == 0 {
@@ -357,6 +435,7 @@ impl Keeper {
             confinement,
             root: None,
             denials: None,
+            shared_network: None,
             death_mark: None,
         })
     }

@@ -27,9 +27,9 @@ pub(super) enum KeeperOrder {
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
     /// The keeper is confined, as was asked. The first report of such a keeper. The sockets that
-    /// the confinement hands out come along, then its root directory, then the listener if its
-    /// calls are notified.
-    Confined { notified: bool },
+    /// the confinement hands out come along, then the namespaces that others may join, then its
+    /// root directory, then the listener if its calls are notified.
+    Confined { notified: bool, shared: bool },
     /// It could not be, and has ended.
     NotConfined(retake_sandbox::SetupFailure),
     /// The program runs; a descriptor of the process comes along.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use retake_runner::again::{self, AgainComparison, ThenAndNow};
 use retake_types::{RunId, State, text};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::run_request::CallRequest;
@@ -29,7 +29,12 @@ pub(super) struct RepeatedRun {
     /// The run that was repeated
     of: String,
     compared: String,
+    #[schemars(schema_with = "described_by_exec")]
     run: RunView,
+}
+
+fn described_by_exec(_: &mut SchemaGenerator) -> Schema {
+    super::run_schema().into()
 }
 
 pub(super) async fn again(
@@ -64,7 +69,8 @@ pub(super) async fn again(
         }
     };
     let of = then.intent.id();
-    let text = format!("compared with run {}: {compared}\n{}", of.short(), view.text());
+    let text =
+        format!("compared with run {}: {compared}\n{}", of.short(), view.text_with_command());
     Ok(ToolAnswer::new(&RepeatedRun { of: of.to_string(), compared, run: view }, text))
 }
 

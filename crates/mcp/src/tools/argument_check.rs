@@ -13,19 +13,19 @@ pub(super) fn read<T: DeserializeOwned>(
     mut given: JsonObject,
 ) -> Result<T, Vec<String>> {
     given.retain(|_, value| !value.is_null());
-    let given = Value::Object(given);
-    let schema = Value::Object((*tool.input_schema).clone());
     let mut problems = Vec::new();
-    check(&schema, &schema, &given, "", &mut problems);
+    object(&tool.input_schema, &tool.input_schema, &given, "", &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
-    serde_json::from_value(given).map_err(|error| vec![error.to_string()])
+    serde_json::from_value(Value::Object(given)).map_err(|error| vec![error.to_string()])
 }
 
-fn check(root: &Value, schema: &Value, value: &Value, path: &str, problems: &mut Vec<String>) {
+/// A value, against the schema of an argument in the schema of all of them.
+fn check(root: &JsonObject, schema: &Value, value: &Value, path: &str, problems: &mut Vec<String>) {
     if let Some(name) = schema["$ref"].as_str() {
-        let meant = root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null);
+        let name = name.trim_start_matches("#/$defs/");
+        let meant = root.get("$defs").and_then(|all| all.get(name)).unwrap_or(&Value::Null);
         return check(root, meant, value, path, problems);
     }
     let types: Vec<&str> = match &schema["type"] {
@@ -50,26 +50,37 @@ fn check(root: &Value, schema: &Value, value: &Value, path: &str, problems: &mut
                 check(root, &schema["items"], part, &format!("{path}[{at}]"), problems);
             }
         }
-        Value::Object(fields) => object(root, schema, fields, path, problems),
+        Value::Object(fields) => {
+            let none = JsonObject::new();
+            object(root, schema.as_object().unwrap_or(&none), fields, path, problems);
+        }
         _ => {}
     }
 }
 
 fn object(
-    root: &Value,
-    schema: &Value,
+    root: &JsonObject,
+    schema: &JsonObject,
     fields: &JsonObject,
     path: &str,
     problems: &mut Vec<String>,
 ) {
     let none = JsonObject::new();
-    let known = schema["properties"].as_object().unwrap_or(&none);
+    let part = |name: &str| schema.get(name).unwrap_or(&Value::Null);
+    let known = part("properties").as_object().unwrap_or(&none);
     let inside = |name: &str| match path {
         "" => name.to_owned(),
         path => format!("{path}.{name}"),
     };
+    let is_required = |name: &str| {
+        part("required").as_array().is_some_and(|all| all.iter().any(|one| one == name))
+    };
     for (name, value) in fields {
-        let others = &schema["additionalProperties"];
+        // What is null was not given.
+        if value.is_null() && known.contains_key(name) && !is_required(name) {
+            continue;
+        }
+        let others = part("additionalProperties");
         match known.get(name) {
             Some(schema) => check(root, schema, value, &inside(name), problems),
             None if others.is_object() => check(root, others, value, &inside(name), problems),
@@ -84,20 +95,83 @@ fn object(
             None => {}
         }
     }
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let required = part("required").as_array().into_iter().flatten().filter_map(Value::as_str);
     for name in required.filter(|name| !fields.contains_key(*name)) {
         problems.push(format!("{} is missing", inside(name)));
     }
 }
 
+/// What models call an argument, and what it is called.
+const SYNONYMS: [(&str, &str); 31] = [
+    ("args", "argv"),
+    ("bash", "command"),
+    ("body", "text"),
+    ("cmd", "command"),
+    ("cmdline", "command"),
+    ("code", "command"),
+    ("count", "limit"),
+    ("dir", "cwd"),
+    ("directory", "cwd"),
+    ("environment", "env"),
+    ("expression", "pattern"),
+    ("filter", "pattern"),
+    ("grep", "pattern"),
+    ("id", "run"),
+    ("input", "text"),
+    ("job", "run"),
+    ("line", "command"),
+    ("max", "limit"),
+    ("path", "cwd"),
+    ("pid", "run"),
+    ("process", "run"),
+    ("query", "text"),
+    ("query", "pattern"),
+    ("regex", "pattern"),
+    ("script", "command"),
+    ("search", "pattern"),
+    ("tail", "lines"),
+    ("until", "pattern"),
+    ("variables", "env"),
+    ("workdir", "cwd"),
+    ("workingdirectory", "cwd"),
+];
+
 fn meant(name: &str, known: &[&str], inside: &dyn Fn(&str) -> String) -> String {
-    let near = known.iter().find(|one| one.starts_with(name) || name.starts_with(**one));
-    let nearest = known.iter().map(|one| (strsim::levenshtein(name, one), one)).min();
-    let nearest = nearest.filter(|(distance, _)| *distance <= 2).map(|(_, one)| one);
-    match near.or(nearest) {
+    match nearest(name, known) {
         Some(one) => format!("did you mean {}?", inside(one)),
         None => format!("there are {}", known.join(", ")),
     }
+}
+
+/// The argument that a wrong name most likely means.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let plain = |name: &str| -> String {
+        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    };
+    let name = plain(name);
+    let all = || known.iter().map(|one| (plain(one), *one));
+    let find = |is_meant: &dyn Fn(&str) -> bool| {
+        all().find(|(plain, _)| is_meant(plain)).map(|(_, one)| one)
+    };
+    let meaning = |one: &str| SYNONYMS.contains(&(name.as_str(), one));
+    // `cmd` is `command`, `timeout_ms` is `timeout_seconds`.
+    let is_short = |one: &str| {
+        let mut rest = one.chars();
+        name.len() > 2
+            && one.chars().next() == name.chars().next()
+            && name.chars().all(|wanted| rest.any(|c| c == wanted))
+    };
+    let shares = |one: &str| {
+        let same = one.chars().zip(name.chars()).take_while(|(a, b)| a == b).count();
+        same >= 4 && 2 * same >= name.len()
+    };
+    let close = all().map(|(plain, one)| (strsim::levenshtein(&name, &plain), one)).min();
+    find(&|one| one == name)
+        .or_else(|| find(&|one| one.starts_with(&name) || name.starts_with(one)))
+        .or_else(|| find(&meaning))
+        .or_else(|| close.filter(|(distance, _)| *distance <= 2).map(|(_, one)| one))
+        .or_else(|| find(&is_short))
+        .or_else(|| find(&shares))
 }
 
 fn is(kind: &str, value: &Value) -> bool {
@@ -132,5 +206,37 @@ fn told(value: &Value) -> String {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn a_wrong_name_suggests_the_nearest_right_one() {
+        let exec = ["command", "argv", "cwd", "env", "timeout_seconds", "max_chars", "shell"];
+        for (given, meant) in [
+            ("cmd", "command"),
+            ("comand", "command"),
+            ("commands", "command"),
+            ("script", "command"),
+            ("args", "argv"),
+            ("timeout", "timeout_seconds"),
+            ("timeoutSeconds", "timeout_seconds"),
+            ("timeout_ms", "timeout_seconds"),
+            ("workingDirectory", "cwd"),
+            ("workdir", "cwd"),
+            ("environment", "env"),
+            ("maxChars", "max_chars"),
+            ("max_characters", "max_chars"),
+        ] {
+            assert_eq!(nearest(given, &exec), Some(meant), "{given}");
+        }
+        assert_eq!(nearest("sandbox", &exec), None);
+        assert_eq!(nearest("until", &["run", "seconds", "pattern"]), Some("pattern"));
+        assert_eq!(nearest("query", &["run", "lines", "pattern"]), Some("pattern"));
+        assert_eq!(nearest("query", &["text", "limit"]), Some("text"));
+        assert_eq!(nearest("run_id", &["run", "seconds"]), Some("run"));
     }
 }

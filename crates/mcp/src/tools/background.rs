@@ -1,13 +1,12 @@
 //! Commands that outlive the call that starts them, and end with the server.
 
-use std::cell::Cell;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use regex::bytes::Regex;
 use retake_policy::RunMode;
-use retake_store::Store;
+use retake_store::{ScannedLines, Store, scan_lines, scan_threads};
 use retake_types::{Run, RunId, State, Stream, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,8 +15,9 @@ use super::exec::budget;
 use super::launch::{LaunchedRun, launch};
 use super::run_request::{CallRequest, ExecArguments};
 use super::{Call, ClientSession, ToolAnswer, ToolError};
-use crate::excerpt::Position;
-use crate::output_line::{self, KeptPart, LineReader};
+use crate::line_pattern::LinePattern;
+use crate::output_line::{KeptPart, LineReader};
+use crate::output_scan::Position;
 use crate::output_source::OutputSource;
 use crate::run_view::{AdviceContext, RunView};
 use crate::server_runs::ServerRun;
@@ -27,8 +27,6 @@ use crate::terminal_text;
 const EARLY_END: Duration = Duration::from_millis(300);
 const USUAL_WAIT: f64 = 30.0;
 const LONGEST_WAIT: f64 = 600.0;
-/// How much unseen output a pattern is looked for in.
-const SEARCHED: u64 = 8 << 20;
 /// How far back the beginning of a line is looked for.
 const LINE: u64 = 64 << 10;
 /// How long a run may take from the call to its entry in the record.
@@ -42,14 +40,14 @@ const LOOKS: u32 = 8;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitArguments {
-    /// The run, as exec_start named it
+    /// The run, as exec_start named it, or "last" for the one that was started last
     run: String,
     /// Wait at most this many seconds. Default: 30; at most 600
     #[serde(default)]
     seconds: Option<f64>,
     /// Return as soon as a line of output that exec_wait has not shown yet matches this regular expression; ^ and $ are the ends of the line
     #[serde(default)]
-    until: Option<String>,
+    pattern: Option<String>,
     /// How many characters of output to show at most. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
@@ -58,7 +56,7 @@ pub(super) struct WaitArguments {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InputArguments {
-    /// The run, as exec_start named it
+    /// The run, as exec_start named it, or "last" for the one that was started last
     run: String,
     /// What to write, exactly; most programs want a newline at the end
     #[serde(default)]
@@ -80,7 +78,7 @@ pub(super) struct WrittenInput {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StopArguments {
-    /// The run, as exec_start named it
+    /// The run, as exec_start named it, or "last" for the one that was started last
     run: String,
     /// Kill it at once instead of asking it to end first
     #[serde(default)]
@@ -128,26 +126,23 @@ pub(super) async fn wait(
     let time = Duration::try_from_secs_f64(seconds.min(LONGEST_WAIT)).map_err(|_| {
         ToolError::argument(format!("seconds: {seconds} is not a number of seconds"))
     })?;
-    let until = match &wait.until {
-        None => None,
-        Some(pattern) => Some(
-            output_line::compile_pattern(pattern)
-                .map_err(|error| ToolError::argument(format!("until: {error}")))?,
-        ),
-    };
+    let pattern = wait.pattern.as_deref().map(LinePattern::new).transpose();
+    let pattern = pattern.map_err(|error| ToolError::argument(format!("pattern: {error}")))?;
     let deadline = tokio::time::Instant::now() + time;
     let mut watched = run.watch();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
-    let mut matched = None;
+    let (mut matched, mut searched) = (None, [0; 2]);
     // How often what was printed last has been looked at.
-    let mut looks = if until.is_some() { 0 } else { LOOKS };
+    let mut looks = if pattern.is_some() { 0 } else { LOOKS };
     loop {
         let over = watched.borrow_and_update().over;
-        if let Some(pattern) = &until {
+        if let Some(pattern) = &pattern {
             let (pattern, id, from) = (pattern.clone(), run.id, run.reported());
-            let found = session.read(move |store| matches(store, id, from, &pattern)).await;
-            matched = Some(found.unwrap_or(false));
+            let found =
+                session.read(move |store| search(store, id, (from, searched), &pattern)).await;
+            let found = found.unwrap_or(Searched { found: false, until: searched });
+            (matched, searched) = (Some(found.found), found.until);
         }
         if over || matched == Some(true) {
             break;
@@ -162,7 +157,7 @@ pub(super) async fn wait(
                 if changed.is_err() {
                     break;
                 }
-                if until.is_some() {
+                if pattern.is_some() {
                     looks = 0;
                     tokio::time::sleep(LOOK_AGAIN).await;
                 } else if !run.progress().over {
@@ -186,7 +181,7 @@ pub(super) async fn wait(
         (None, true) => view.notes.push("It goes on.".to_owned()),
         _ => {}
     }
-    Ok(ToolAnswer::new(&view, view.text()))
+    Ok(ToolAnswer::new(&view, view.text_with_command()))
 }
 
 pub(super) async fn input(
@@ -220,7 +215,7 @@ pub(super) async fn stop(
     }
     run.wait_until_over().await;
     let view = view_unreported(session, &run, budget(stop.max_chars)).await?;
-    Ok(ToolAnswer::new(&view, view.text()))
+    Ok(ToolAnswer::new(&view, view.text_with_command()))
 }
 
 fn find(session: &ClientSession, run: &str) -> Result<Arc<ServerRun>, ToolError> {
@@ -284,37 +279,70 @@ async fn view_unreported(
     Ok(RunView::new(&run, &output, budget, context))
 }
 
-fn matches(
+/// What a look for a pattern came to.
+struct Searched {
+    found: bool,
+    /// Up to where each stream has no line that matches.
+    until: [u64; 2],
+}
+
+/// Looks for a pattern in what was not shown yet. What was looked at before has none.
+fn search(
     store: &Store,
     id: RunId,
-    from: [Position; 2],
-    pattern: &Regex,
-) -> Result<bool, ToolError> {
+    (shown, searched): ([Position; 2], [u64; 2]),
+    pattern: &LinePattern,
+) -> Result<Searched, ToolError> {
+    let mut until = searched;
     for stream in Stream::BOTH {
+        let at = stream.index();
         let mut output = store.read_output(id, stream)?;
-        let (length, shown) = (output.length(), from[stream.index()].bytes);
-        let start = shown.max(length.saturating_sub(SEARCHED));
-        let mut reader = LineReader::new(KeptPart { from: 0, most: 0 }, Some(pattern));
-        let found = Cell::new(false);
-        let mut look = || -> io::Result<()> {
-            // A match may begin in what was shown of the line, but not end there.
+        let (length, shown) = (output.length(), shown[at].bytes);
+        let start = searched[at].max(shown).min(length);
+        let mut reader = LineReader::new(KeptPart { from: 0, most: 0 }, Some(&pattern.line));
+        // A match may begin in what was shown of the line, but not end there.
+        if start == shown {
             let back = start.saturating_sub(LINE);
             let mut before = Vec::new();
-            output.seek(SeekFrom::Start(back))?;
-            (&mut output).take(start - back).read_to_end(&mut before)?;
-            let begin = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+            let mut read = || -> io::Result<()> {
+                output.seek(SeekFrom::Start(back))?;
+                (&mut output).take(start - back).read_to_end(&mut before).map(|_| ())
+            };
+            read().map_err(|error| retake_store::Error::reading(id, error))?;
+            let begin = memchr::memrchr(b'\n', &before).map_or(0, |newline| newline + 1);
             reader.behind(&terminal_text::clean(&before[begin..]));
-            output_line::read_lines(
-                &mut (&mut output).take(length - start),
-                &mut reader,
-                &|_| !found.get(),
-                &mut |_, line| found.set(found.get() || line.matched()),
-            )?;
-            Ok(())
-        };
-        if look().is_ok() && found.get() {
-            return Ok(true);
         }
+        let look = |lines: &[u8]| {
+            let mut found = false;
+            pattern.matching_lines(lines, &mut |_| {
+                found = true;
+                false
+            });
+            found
+        };
+        let (mut found, mut begun, mut searched) = (false, false, start);
+        let mut take = |scanned: ScannedLines<'_, bool>| {
+            match scanned {
+                ScannedLines::Lines { at, found: any, .. } => (found, searched) = (any, at.end),
+                ScannedLines::Piece { at, bytes, ends } => {
+                    reader.push(bytes, &mut |_| {});
+                    begun = !ends;
+                    if ends {
+                        found = reader.end(&mut |_| {}).matched();
+                        searched = at + bytes.len() as u64 + 1;
+                    }
+                }
+            }
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let readers: Result<Vec<_>, _> =
+            (0..scan_threads(length - start)).map(|_| store.read_output(id, stream)).collect();
+        scan_lines(readers?, start..length, true, &look, &mut take)
+            .map_err(|error| retake_store::Error::reading(id, error))?;
+        if found || (begun && reader.end(&mut |_| {}).matched()) {
+            return Ok(Searched { found: true, until });
+        }
+        until[at] = searched;
     }
-    Ok(false)
+    Ok(Searched { found: false, until })
 }

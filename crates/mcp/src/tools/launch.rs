@@ -51,10 +51,10 @@ pub(super) async fn launch(
     session.runs.add(&run);
     let (session, ours) = (session.clone(), run.clone());
     let outcome = tokio::task::spawn_blocking(move || {
-        let taken = session.workers.take().map_err(ToolError::NoProcess);
-        let result = taken.and_then(|mut worker| {
-            let result = run_on(&session, &mut worker, &ours, call, input);
-            session.workers.give_back(worker);
+        let taken = session.workers.take(call.mode).map_err(ToolError::NoProcess);
+        let result = taken.and_then(|mut taken| {
+            let result = run_on(&session, &mut taken.worker, &ours, call, input);
+            session.workers.give_back(taken);
             result
         });
         if result.is_err() {

@@ -10,6 +10,7 @@ mod run_request;
 mod runs;
 mod test_history;
 
+use std::any::TypeId;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -21,12 +22,12 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::output_source::StreamSize;
 use super::run_view::RunView;
 use super::session::ClientSession;
-use super::tool_answer::ToolAnswer;
+use super::tool_answer::{AnswerForm, ToolAnswer};
 use super::tool_error::ToolError;
 
 /// One call: who made it, and how to reach the client before it is answered.
@@ -35,6 +36,7 @@ pub(super) struct Call {
     pub(super) context: RequestContext<RoleServer>,
     /// When the call came: progress is counted from here, whatever the call does meanwhile.
     begun: Instant,
+    form: AnswerForm,
 }
 
 impl Call {
@@ -47,7 +49,8 @@ impl Call {
             .or_else(|| Some(context.id.to_string()));
         ids.task_id = given(&["taskId"]).or(ids.task_id);
         ids.step_id = given(&["stepId"]).or(ids.step_id);
-        Self { ids, context, begun: Instant::now() }
+        let form = answer_form(&context);
+        Self { ids, context, begun: Instant::now(), form }
     }
 
     fn wants_progress(&self) -> bool {
@@ -70,12 +73,26 @@ impl Call {
     }
 }
 
+fn answer_form(context: &RequestContext<RoleServer>) -> AnswerForm {
+    let client = context.peer.peer_info();
+    AnswerForm::of_client(client.as_ref().map(|client| client.client_info.name.as_str()))
+}
+
 /// A text in a request's metadata, under any of these names.
 fn said(meta: &Value, names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| {
         let text = meta.get(*name)?.as_str()?;
         (!text.is_empty() && text.len() <= 256).then(|| text.to_owned())
     })
+}
+
+/// The tools as a client gets them: one that gets no data needs no description of it.
+pub(super) fn offered(context: &RequestContext<RoleServer>) -> Vec<Tool> {
+    let mut tools = all().to_vec();
+    if answer_form(context) == AnswerForm::Text {
+        tools.iter_mut().for_each(|tool| tool.output_schema = None);
+    }
+    tools
 }
 
 /// All tools, in the order in which a model should think of them.
@@ -174,27 +191,89 @@ fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
         .with_input_schema::<I>()
         .with_output_schema::<O>()
         .with_annotations(annotations);
-    for schema in [Some(&mut tool.input_schema), tool.output_schema.as_mut()].into_iter().flatten()
-    {
-        Arc::make_mut(schema).values_mut().for_each(without_widths);
+    // A run is described once, and it is long.
+    if TypeId::of::<O>() == TypeId::of::<RunView>() && name != "exec" {
+        tool.output_schema = Some(Arc::new(run_schema()));
+    }
+    shorten_root(Arc::make_mut(&mut tool.input_schema), Describes::Input);
+    if let Some(output) = &mut tool.output_schema {
+        shorten_root(Arc::make_mut(output), Describes::Output);
     }
     tool
 }
 
-/// How wide an unsigned number is says nothing outside of Rust, and validators of clients warn of
-/// every format that they do not know.
-fn without_widths(schema: &mut Value) {
+/// Stands for the description of a run.
+fn run_schema() -> JsonObject {
+    described("A run, with the fields of exec's output")
+}
+
+/// Stands for the description of a run in a list.
+fn run_line_schema() -> JsonObject {
+    described("A run, with the fields of runs_list's output")
+}
+
+fn described(text: &str) -> JsonObject {
+    let schema = json!({"type": "object", "description": text});
+    schema.as_object().cloned().unwrap_or_default()
+}
+
+/// What a schema is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Describes {
+    Input,
+    Output,
+}
+
+fn shorten_root(schema: &mut JsonObject, of: Describes) {
+    // The protocol says which version of schemas it is, and names of Rust's types say nothing.
+    schema.remove("$schema");
+    schema.remove("title");
+    let mut whole = Value::Object(std::mem::take(schema));
+    shorten(&mut whole, of);
+    if let Value::Object(shortened) = whole {
+        *schema = shortened;
+    }
+}
+
+/// Takes out what says nothing: that nothing is the default, that what is not there may be null, and
+/// how wide a number is in Rust (validators of clients warn of every format that they do not know).
+fn shorten(schema: &mut Value, of: Describes) {
     match schema {
         Value::Object(fields) => {
-            let width =
-                |format: &Value| format.as_str().is_some_and(|word| word.starts_with("uint"));
-            if fields.get("format").is_some_and(width) {
-                fields.remove("format");
+            fields.remove("format");
+            let is_empty = |default: &Value| {
+                default.is_null() || default == &json!({}) || default == &json!(false)
+            };
+            if fields.contains_key("type") && fields.get("default").is_some_and(is_empty) {
+                fields.remove("default");
             }
-            fields.values_mut().for_each(without_widths);
+            if of == Describes::Output && fields.contains_key("type") {
+                fields.remove("minimum");
+            }
+            if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+                properties.values_mut().for_each(without_null);
+            }
+            fields.values_mut().for_each(|field| shorten(field, of));
         }
-        Value::Array(parts) => parts.iter_mut().for_each(without_widths),
+        Value::Array(parts) => parts.iter_mut().for_each(|part| shorten(part, of)),
         _ => {}
+    }
+}
+
+fn without_null(property: &mut Value) {
+    if let Some(Value::Array(types)) = property.get_mut("type") {
+        types.retain(|kind| kind != "null");
+        if let [only] = &types[..] {
+            property["type"] = only.clone();
+        }
+    }
+    let meant = property["anyOf"].as_array().and_then(|choices| match &choices[..] {
+        [meant, null] if null["type"] == "null" => Some(meant.clone()),
+        _ => None,
+    });
+    if let (Some(Value::Object(meant)), Some(fields)) = (meant, property.as_object_mut()) {
+        fields.remove("anyOf");
+        fields.extend(meant);
     }
 }
 
@@ -211,9 +290,10 @@ pub(super) async fn call(
         let message = format!("there is no tool {name}; there are {}", known.join(", "));
         return Err(ErrorData::invalid_params(message, None));
     };
+    let form = call.form;
     let answered = answer(session, tool, arguments.unwrap_or_default(), call).await;
     Ok(match answered {
-        Ok(answer) => answer.into_result(),
+        Ok(answer) => answer.into_result(form),
         Err(error) => error.into_result(),
     })
 }

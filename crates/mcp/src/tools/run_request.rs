@@ -10,11 +10,15 @@ use retake_policy::RunMode;
 use retake_runner::again::AgainRequest;
 use retake_runner::checkout;
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource, millis};
-use retake_types::{CorrelationIds, Limits, RefusalReason, RunRequest, ShellMode};
+use retake_types::{
+    CorrelationIds, Limits, PathGrant, PathRule, RefusalReason, RunRequest, SandboxRequest,
+    ShellMode,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::ClientSession;
+use crate::server_sandbox::SandboxState;
 
 /// The label that tells runs of this server from others.
 const VIA_LABEL: (&str, &str) = ("via", "mcp");
@@ -93,7 +97,7 @@ impl CallRequest {
         let command = command(arguments, &mut reasons);
         let mut request = RunRequest::new(LoopPosition::exec(), command, cwd.as_os_str());
         request.environment.mode = session.policy.environment_mode();
-        request.sandbox = session.sandbox.clone();
+        request.sandbox = session.sandbox.request.clone();
         for (name, value) in &arguments.env {
             match value {
                 Some(value) => request.environment.set(name, value),
@@ -132,9 +136,13 @@ impl CallRequest {
         let mut request = again.request;
         let environment = &mut request.environment;
         environment.mode = session.policy.stricter_environment_mode(environment.mode);
-        // One that was confined stays so.
-        if session.sandbox.is_on() {
-            request.sandbox = session.sandbox.clone();
+        // One that was confined stays so, and what it was denied stays denied.
+        if session.sandbox.request.is_on() {
+            let denied = stricter_rules(std::mem::take(&mut request.sandbox));
+            request.sandbox = denied.with_rules(&session.sandbox.request);
+            request.sandbox.mode = request.sandbox.mode.max(session.sandbox.request.mode);
+        } else if let SandboxState::Enclosed(_) = session.sandbox.state {
+            request.sandbox = SandboxRequest::default();
         }
         request.redaction.enabled = true;
         if request.stdin == StdinSource::Inherit {
@@ -155,6 +163,15 @@ impl CallRequest {
             ids.worktree_id = ids.worktree_id.take().or(found.worktree);
         }
     }
+}
+
+/// What a request denies, without what it allows.
+fn stricter_rules(mut asked: SandboxRequest) -> SandboxRequest {
+    let denies = |rule: &PathRule| matches!(rule.grant, PathGrant::DenyRead | PathGrant::DenyWrite);
+    asked.paths.retain(denies);
+    asked.sockets.clear();
+    asked.network.allow.clear();
+    asked
 }
 
 /// Without `.` and doubled slashes, so that the record can be asked for the directory.

@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_policy::RunMode;
 use retake_runner::{point_in_time, run_differences, run_text};
-use retake_store::{Error, RunFilter, RunStatus, Store};
+use retake_store::{Error, RunFilter, RunStatus, SearchEffort, Store};
 use retake_types::{Run, RunId, Stream, text};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::exec::budget;
@@ -18,8 +19,8 @@ use crate::output_source::OutputSource;
 use crate::run_view::{AdviceContext, RunView, cut};
 use crate::terminal_text::visible;
 
-/// What is not indexed is read up to this much.
-const SCAN: u64 = 64 << 20;
+/// What is not indexed is read for this long.
+const SCAN: Duration = Duration::from_secs(10);
 const USUAL: usize = 20;
 const MOST: usize = 200;
 /// How much of a command line a list shows.
@@ -76,11 +77,16 @@ struct RunLine {
     start_time: String,
     /// ok, exit 1, timed out, running, ...
     outcome: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<u64>,
     /// exec, agent, matrix or crash
     kind: String,
     command: String,
     working_directory: String,
+}
+
+fn described_by_list(_: &mut SchemaGenerator) -> Schema {
+    super::run_line_schema().into()
 }
 
 impl RunLine {
@@ -185,7 +191,7 @@ pub(super) async fn show(
             Ok(view)
         })
         .await?;
-    Ok(ToolAnswer::new(&view, view.text()))
+    Ok(ToolAnswer::new(&view, view.text_with_command()))
 }
 
 /// The one run that a text names.
@@ -233,6 +239,7 @@ pub(super) struct SearchHits {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct SearchHit {
+    #[schemars(schema_with = "described_by_list")]
     run: RunLine,
     /// stdout or stderr
     stream: String,
@@ -249,7 +256,9 @@ pub(super) async fn search(
         ));
     }
     let limit = limit(search.limit, USUAL, MOST)?;
-    let found = session.read(move |store| Ok(store.search(&search.text, limit, SCAN)?)).await?;
+    let found = session
+        .read(move |store| Ok(store.search(&search.text, limit, SearchEffort::within(SCAN))?))
+        .await?;
     let mut text = String::new();
     let mut hits = Vec::new();
     for hit in &found.hits {
@@ -266,7 +275,8 @@ pub(super) async fn search(
     if found.skipped_bytes > 0 {
         _ = writeln!(
             text,
-            "{} of older output were not looked at; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
+            "Stopped after {}: {} of older output were not looked at; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
+            text::duration(SCAN),
             text::size(found.skipped_bytes)
         );
     }
@@ -299,7 +309,9 @@ pub(super) struct DiffArguments {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunDifferences {
+    #[schemars(schema_with = "described_by_list")]
     a: RunLine,
+    #[schemars(schema_with = "described_by_list")]
     b: RunLine,
     differences: Vec<DifferenceView>,
     stdout: StreamDifference,
@@ -310,7 +322,9 @@ pub(super) struct RunDifferences {
 #[serde(rename_all = "camelCase")]
 struct DifferenceView {
     what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     a: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     b: Option<String>,
 }
 
@@ -319,8 +333,10 @@ struct DifferenceView {
 struct StreamDifference {
     same: bool,
     /// The first byte that differs, where the output is too large for a diff
+    #[serde(skip_serializing_if = "Option::is_none")]
     first_difference: Option<u64>,
     /// In unified format
+    #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<String>,
     /// Whether the diff is shown only in part
     cut: bool,

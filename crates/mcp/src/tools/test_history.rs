@@ -52,6 +52,7 @@ struct TestHistoryView {
     /// How often it went from passing to failing or back
     flips: u64,
     /// The run since which it fails
+    #[serde(skip_serializing_if = "Option::is_none")]
     failing_since: Option<String>,
     /// The newest results, oldest first: + passed, x failed, E error, - skipped
     history: String,

@@ -254,6 +254,7 @@ impl Reader {
         self.script.items.extend(script.items);
         self.script.items.push(Item::Leave);
         self.script.sets.extend(script.sets);
+        self.script.documents.extend(script.documents);
         draft.gap(!quoted);
         Ok(())
     }

@@ -291,7 +291,8 @@ impl Reader {
                     literal: target.quoted,
                 });
             }
-            "<" | "<<<" => {}
+            "<" => {}
+            "<<<" => self.script.documents.extend(text),
             "<&" | ">&"
                 if text.as_ref().is_some_and(|text| {
                     text.trim_end_matches('-').chars().all(|c| c.is_ascii_digit())
@@ -348,6 +349,7 @@ impl Reader {
             if !document.literal {
                 self.text(&text)?;
             }
+            self.script.documents.push(text);
         }
         Ok(())
     }

@@ -19,6 +19,8 @@ pub(super) struct Script {
     pub(super) items: Vec<Item>,
     /// Variables that are set other than by an assignment.
     pub(super) sets: Vec<String>,
+    /// Texts that commands read: here-documents and here-strings.
+    pub(super) documents: Vec<String>,
 }
 
 #[derive(Debug)]

@@ -47,6 +47,9 @@ const WITH_VALUE: [&str; 8] = [
     "--attr-source",
 ];
 
+/// Options of `git send-email` that name programs.
+const MAILERS: [&str; 4] = ["--sendmail-cmd", "--smtp-server", "--to-cmd", "--cc-cmd"];
+
 /// Where the subcommand of a call of git stands in its words, the program's name included.
 pub(crate) fn subcommand_position(words: &[Word]) -> Option<usize> {
     let mut at = 1;
@@ -154,11 +157,13 @@ impl StartedCommands {
             let lead = word.lead();
             let long = ["--upload-pack", "--receive-pack", "--open-files-in-pager", "--extcmd"];
             long.iter().any(|option| lead.starts_with(option))
-                || lead.starts_with("ext::")
+                || lead.contains("ext::")
                 || (lead.starts_with("--exec") && name != "rebase")
                 || (name == "grep" && lead.starts_with("-O"))
                 || (name == "difftool" && lead.starts_with("-x"))
                 || (name == "clone" && (lead.starts_with("-u") || lead.starts_with("--config")))
+                || (name == "clone" && lead.starts_with("-c"))
+                || (name == "send-email" && MAILERS.iter().any(|option| lead.starts_with(option)))
         };
         if let Some(word) = arguments.iter().take_while(|word| !word.is("--")).find(starts) {
             self.hide(call.words, HiddenBecause::Word(word.written()));

@@ -51,6 +51,8 @@ pub(super) struct StartedCommands {
     pub(super) written_files: Vec<WrittenFile>,
     /// Files that commands make.
     made: Vec<made_files::MadeFile>,
+    /// Texts that lines hand to commands: here-documents and here-strings.
+    pub(super) documents: Vec<String>,
     /// Functions that lines define.
     pub(super) functions: BTreeSet<String>,
     /// How many pipelines there are so far.

@@ -141,7 +141,7 @@ fn is_special(name: &str) -> bool {
         || FOREIGN_SHELLS.contains(&name)
         || OPAQUE.contains(&name)
         || MULTIPLE.contains(&name)
-        || ["find", "git", "hyperfine", "retake", "gdb", "perf", "valgrind"].contains(&name)
+        || ["find", "git", "hub", "hyperfine", "retake", "gdb", "perf", "valgrind"].contains(&name)
         || Wrapper::has_subcommands(name)
         || is_loader(name)
         || (Wrapper::named(name).is_some() && !is_of_shells(name))
@@ -193,6 +193,12 @@ impl StartedCommands {
             match name {
                 "find" => self.find(call),
                 "git" => return self.git(call),
+                // It adds commands to those of git.
+                "hub" => {
+                    let mut words = vec![Word::known("git")];
+                    words.extend_from_slice(call.arguments());
+                    self.add(&words, &call.location.inside_program());
+                }
                 "hyperfine" => return self.hyperfine(call),
                 "retake" => self.retake(call),
                 "gdb" => self.gdb(call),

@@ -20,6 +20,7 @@ impl StartedCommands {
                 return self.unpredictable.push(Unpredictable::Line { line, why });
             }
         };
+        self.documents.extend(script.documents.iter().cloned());
         let mut location = RunLocation { in_shell: true, ..location.clone() };
         let mut variables = Variables::of(&script);
         let looped = script.items.iter().filter_map(|item| match item {

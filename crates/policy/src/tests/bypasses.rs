@@ -89,6 +89,7 @@ fn a_program_is_the_same_under_every_name() {
         "git submodule foreach --recursive git push",
         "git bisect run git push",
         "git rebase -x 'git push' main",
+        "hub push",
     ] {
         let why = line(&policy, dir.path(), other).expect_err(other);
         assert!(is_denied(&why), "{other}: {why:?}");
@@ -105,6 +106,13 @@ fn a_program_is_the_same_under_every_name() {
         "git clone 'ext::sh -c x' y",
         "git filter-branch --tree-filter 'git push'",
         "git fetch --upload-pack='git push' x",
+        "git archive --remote='ext::git push' x",
+        "git clone -c alias.p=push x",
+        "git send-email --sendmail-cmd='git push' x",
+        "\"$SHELL\" -c 'git push'",
+        "\"$SHELL\" -c \"$x\"",
+        "$x -c 'ls; git push'",
+        "\"$wrapper\" git push",
     ] {
         let why = line(&policy, dir.path(), hidden).expect_err(hidden);
         assert!(is_unpredictable(&why), "{hidden}: {why:?}");
@@ -119,6 +127,7 @@ fn a_program_is_the_same_under_every_name() {
         "git checkout push-fix",
         "git checkout \"$(git branch --show-current)\"",
         "ls push",
+        "hub status",
     ] {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
     }
@@ -285,6 +294,71 @@ fn programs_that_run_what_follows_hide_nothing() {
         "gh pr create --title 'rm old code' --body 'git push'",
         "docker ps",
         "some-new-wrapper status",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+}
+
+#[test]
+fn code_that_names_a_denied_command_is_seen() {
+    let (dir, policy) = policy(&[], &["git push", "rm -rf"], true);
+    for code in [
+        "perl -e 'system(\"git push\")'",
+        "perl -we 'exec qw(git push)'",
+        "python3 -c 'import os; os.system(\"git push\")'",
+        "python3 -c \"import subprocess; subprocess.run(['git', 'push'])\"",
+        "python3 -Bc 'import os; os.system(\"rm -fr x\")'",
+        "node -e 'require(\"child_process\").execSync(\"git push\")'",
+        "node --eval='require(\"child_process\").execSync(\"rm -rf x\")'",
+        "ruby -e '`git push`'",
+        "php -r 'system(\"git push\");'",
+        "awk 'BEGIN { system(\"git push\") }'",
+        "awk 'BEGIN { print | \"git push\" }'",
+        "sed '1e git push' file",
+        "sed 's/.*/git push/e' file",
+        "tar xf a.tar --to-command='git push'",
+        "tar cf a.tar b --checkpoint=1 --checkpoint-action=exec='git push'",
+        "vim -c '!git push' -c q",
+        "vim +'!git push' x",
+        "gdb -batch -ex '!git push'",
+        "sqlite3 x.db '.shell git push'",
+        "psql -c '\\! git push'",
+        "make --eval='all: ; git push'",
+        "printf 'all:\n\tgit push\n' | make -f -",
+        "make -f - <<'EOF'\nall:\n\tgit push\nEOF",
+        "python3 - <<'EOF'\nimport os\nos.system('git push')\nEOF",
+        "python3 <<EOF\nimport os\nos.system('git push')\nEOF",
+        "echo 'import os; os.system(\"git push\")' | python3",
+        "perl <<< 'system(\"git push\")'",
+        "x=$(python3 <<'EOF'\nimport os\nos.system('git push')\nEOF\n)",
+        "env python3 -c 'import os; os.system(\"git push\")'",
+        "rsync -e 'git push' a b",
+        "socat - EXEC:'git push'",
+        "man -P 'git push' ls",
+    ] {
+        let why = line(&policy, dir.path(), code).expect_err(code);
+        assert!(may_run(&why), "{code}: {why:?}");
+    }
+    for fine in [
+        "python3 -c 'print(1)'",
+        "python3 - <<'EOF'\nimport json; print(json.load(open('a.json'))['push'])\nEOF",
+        "python3 script.py git push",
+        "sed -i 's/git push/git pull/' README.md",
+        "awk '/git push/ { print $1 }' log",
+        "grep -rn 'git push' . | awk -F: '{print $1}'",
+        "cat > notes.md <<'EOF'\ngit push\nEOF",
+        "git commit -m \"$(cat <<'EOF'\nExplain git push and rm -rf\nEOF\n)\"",
+        "perl -pi -e 's/foo/bar/' x",
+        "perl -ne 'print if /push/' x",
+        "tar czf out.tgz src",
+        "make push",
+        "vim README.md",
+        "node -e 'console.log(process.version)'",
+        "python3 -c \"print('git push and rm -rf')\"",
+        "man git-push",
+        "\"$CC\" -o app app.c",
+        "$PYTHON -m pytest -q",
+        "psql -c 'select 1'",
     ] {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
     }

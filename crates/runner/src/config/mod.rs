@@ -273,16 +273,16 @@ impl Layers {
             "careful" => PolicyPreset::Careful,
             _ => PolicyPreset::None,
         };
-        let is_shell_set = !matches!(self.values["mcp.policy.shell"].1, ValueSource::Default);
         let policy = PolicyConfig {
             preset,
             allow: self.words("mcp.policy.allow"),
             deny: self.words("mcp.policy.deny"),
             directories: self.words("mcp.policy.directories"),
             // Its rules see through lines, so that these need not be off.
-            shell: match preset {
-                PolicyPreset::Careful if !is_shell_set => true,
-                _ => self.truth("mcp.policy.shell"),
+            shell: match (self.word("mcp.policy.shell"), preset) {
+                ("true", _) | ("auto", PolicyPreset::Careful) => Some(true),
+                ("false", _) => Some(false),
+                _ => None,
             },
             environment: self.env_mode("mcp.policy.environment"),
             max_timeout: self.seconds("mcp.policy.max_timeout_seconds"),
@@ -446,10 +446,12 @@ mod tests {
         for text in ["mcp:\n  policy: careful\n", "mcp:\n  policy:\n    preset: careful\n"] {
             let (config, errors) = read(text);
             assert!(errors.is_empty(), "{errors:?}");
-            assert_eq!((config.policy.preset, config.policy.shell), (PolicyPreset::Careful, true));
+            let policy = &config.policy;
+            assert_eq!((policy.preset, policy.shell), (PolicyPreset::Careful, Some(true)));
         }
         let (config, _) = read("mcp:\n  policy:\n    preset: careful\n    shell: false\n");
-        assert!(!config.policy.shell);
+        assert_eq!(config.policy.shell, Some(false));
+        assert_eq!(read("").0.policy.shell, None);
         let (_, errors) = read("mcp:\n  policy: carefull\n");
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].contains("mcp.policy.preset"), "{errors:?}");

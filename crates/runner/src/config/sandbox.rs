@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use retake_types::config::{SandboxConfig, SandboxedCommand};
 use retake_types::{NetworkRule, OsText, PathGrant, PathRule, SandboxMode, SandboxRequest};
 
-use super::Layers;
 use super::value::Value;
+use super::{Layers, ValueSource};
 
 const PATHS: [(&str, PathGrant); 4] = [
     ("sandbox.allow_write", PathGrant::AllowWrite),
@@ -40,12 +40,15 @@ impl Layers {
             Value::Word(word) => SandboxMode::ALL.into_iter().find(|mode| mode.as_str() == word),
             _ => None,
         };
-        let every = mode("sandbox.mode").unwrap_or_default();
+        let every = match self.values["sandbox.mode"].1 {
+            ValueSource::Default => None,
+            _ => mode("sandbox.mode"),
+        };
         // Inside of a sandbox everything is confined already, and no second one can be made.
         let inside = retake_sandbox::record_inside().is_some();
         let configured = |command: SandboxedCommand| match inside {
-            true => SandboxMode::Off,
-            false => mode(command.key()).unwrap_or(every),
+            true => Some(SandboxMode::Off),
+            false => mode(command.key()).or(every),
         };
         SandboxConfig::new(configured, rules)
     }
@@ -90,6 +93,8 @@ mod tests {
         let paths: Vec<&Path> = request.paths.iter().map(|rule| rule.path.as_path()).collect();
         assert_eq!(paths, [Path::new("/p/out"), Path::new("/x"), &home]);
         assert_eq!(request.network.allow, [NetworkRule::parse("example.com").unwrap()]);
+        let unset = Layers::defaults().sandbox(None, &mut Vec::new());
+        assert!(SandboxedCommand::ALL.into_iter().all(|command| !unset.is_set(command)));
         layers.sandbox(None, &mut errors);
         assert_eq!(
             errors,

@@ -1,22 +1,24 @@
 //! Full-text search over output, newest first, with the place of each match.
 //!
 //! The index holds both ends of each stream. What it does not hold (output not indexed yet, the
-//! middle of large output) is scanned, up to a limit, and what was not looked at is reported.
+//! middle of large output) is scanned, all of it unless a limit is given; what was not looked at is
+//! reported.
 
-use std::collections::HashSet;
-use std::io::{Read, Seek, SeekFrom};
-use std::ops::Range;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
 
 use retake_types::{Run, RunId, Stream};
 
 use crate::read::output::run_and_stream;
+use crate::read::phrase::{Phrase, Snippet};
 use crate::read::runs::{RunFilter, Sieve};
+use crate::read::scan::{scan_parts, scan_threads};
 use crate::read::search_index::{WINDOW, plain, text_of};
 use crate::{Error, Result, Store};
 
-/// Bytes of context on either side of a match.
-const CONTEXT: usize = 60;
-const BLOCK: usize = 1024 * 1024;
+/// A phrase that lies in two parts of an output is found if it is not longer than this.
+const EDGE: usize = 1024;
 /// Places that have the words are asked about in batches.
 const BATCH: usize = 250;
 
@@ -70,72 +72,57 @@ impl SearchResults {
 /// How much is done for one page of hits.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchEffort {
-    /// Bytes of what is not indexed that are read.
+    /// Bytes of what is not indexed that are read at most.
     pub scanned_bytes: u64,
+    /// How long that may take.
+    pub time: Duration,
     /// Outputs with the words that are held against the filter.
     pub sifted: usize,
 }
 
-/// What to look for: words in this order, whole, in any case; a `*` at the end completes the last.
-#[derive(Clone, Debug)]
-struct Phrase {
-    words: Vec<String>,
-    prefix: bool,
-}
+impl SearchEffort {
+    /// Whatever it takes.
+    pub const UNLIMITED: Self =
+        Self { scanned_bytes: u64::MAX, time: Duration::MAX, sifted: usize::MAX };
 
-impl Phrase {
-    fn parse(text: &str) -> Self {
-        let words = tokens(text).map(|(_, word)| word).collect();
-        Self { words, prefix: text.trim_end().ends_with('*') }
+    /// At most so many bytes of what is not indexed.
+    pub fn reading(scanned_bytes: u64) -> Self {
+        Self { scanned_bytes, ..Self::UNLIMITED }
     }
 
-    fn query(&self) -> String {
-        let star = if self.prefix { " *" } else { "" };
-        format!("\"{}\"{star}", self.words.join(" "))
-    }
-
-    /// Where the phrase occurs in a text.
-    fn find(&self, text: &str) -> Vec<Range<usize>> {
-        let last = self.words.len() - 1;
-        let mut window: Vec<(Range<usize>, String)> = Vec::new();
-        let mut found = Vec::new();
-        for token in tokens(text) {
-            window.push(token);
-            if window.len() > self.words.len() {
-                window.remove(0);
-            }
-            let same = window.len() == self.words.len()
-                && window.iter().zip(&self.words).enumerate().all(|(index, ((_, a), b))| {
-                    if index == last && self.prefix { a.starts_with(b.as_str()) } else { a == b }
-                });
-            if same {
-                found.push(window[0].0.start..window[last].0.end);
-            }
-        }
-        found
+    /// As much as can be done in a time.
+    pub const fn within(time: Duration) -> Self {
+        Self { time, ..Self::UNLIMITED }
     }
 }
 
-/// Words as the index sees them: runs of letters and digits, folded.
-fn tokens(text: &str) -> impl Iterator<Item = (Range<usize>, String)> + '_ {
-    let mut rest = text.char_indices().peekable();
-    std::iter::from_fn(move || {
-        while rest.next_if(|(_, letter)| !letter.is_alphanumeric()).is_some() {}
-        let &(start, _) = rest.peek()?;
-        let (mut end, mut word) = (start, String::new());
-        while let Some((at, letter)) = rest.next_if(|(_, letter)| letter.is_alphanumeric()) {
-            end = at + letter.len_utf8();
-            word.extend(letter.to_lowercase());
-        }
-        Some((start..end, word))
-    })
+/// What may still be read.
+struct ScanBudget {
+    bytes: u64,
+    until: Option<Instant>,
+}
+
+impl ScanBudget {
+    fn new(effort: SearchEffort) -> Self {
+        Self { bytes: effort.scanned_bytes, until: Instant::now().checked_add(effort.time) }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+/// What one part of an output has.
+struct PartFound {
+    snippet: Option<Snippet>,
+    length: u64,
+    head: Vec<u8>,
+    tail: Vec<u8>,
 }
 
 impl Store {
-    /// Runs whose output has the words of `text`, newest first. At most `scan_bytes` of what is
-    /// not indexed are read.
-    pub fn search(&self, text: &str, limit: usize, scan_bytes: u64) -> Result<SearchResults> {
-        let effort = SearchEffort { scanned_bytes: scan_bytes, sifted: usize::MAX };
+    /// Runs whose output has the words of `text`, newest first.
+    pub fn search(&self, text: &str, limit: usize, effort: SearchEffort) -> Result<SearchResults> {
         self.search_from(text, &RunFilter::default(), None, limit, effort)
     }
 
@@ -151,15 +138,17 @@ impl Store {
         let newest =
             from.map_or(i64::MAX, |output_key| i64::try_from(output_key).unwrap_or(i64::MAX));
         let phrase = Phrase::parse(text);
-        if phrase.words.is_empty() || limit == 0 {
+        if phrase.is_empty() || limit == 0 {
             return Ok(SearchResults::default());
         }
         let sieve = Sieve::new(self, filter)?;
         let mut found = SearchResults::default();
         let (mut places, unlooked) =
             self.indexed(&phrase, &sieve, newest, (limit + 1, effort.sifted))?;
-        let scanned = effort.scanned_bytes;
-        places.extend(self.scan(&phrase, &sieve, newest, scanned, &mut found)?);
+        let mut budget = ScanBudget::new(effort);
+        let snippets =
+            self.scan(&phrase, &sieve, (newest, limit + 1), &places, &mut budget, &mut found)?;
+        places.extend(snippets.keys());
         places.sort_unstable_by(|a, b| b.cmp(a));
         places.dedup();
         // What lies beyond is met again from there, in its order.
@@ -169,7 +158,8 @@ impl Store {
         found.cut_short = unlooked.is_some() && places.len() <= limit;
         for output_key in places.into_iter().take(limit) {
             let Some(at) = self.run_at(output_key)? else { continue };
-            let hit = found.unless_damaged(at, self.hit(&phrase, at).map(Some))?;
+            let hit = self.hit(&phrase, at, snippets.get(&output_key).cloned());
+            let hit = found.unless_damaged(at, hit.map(Some))?;
             found.hits.extend(hit);
         }
         Ok(found)
@@ -228,71 +218,87 @@ impl Store {
             .collect())
     }
 
-    /// Looks through what the index does not hold, newest first.
+    /// Looks through what the index does not hold, newest first, until there are enough that are
+    /// newer than anything else. `indexed` are the places that the index has.
     fn scan(
         &self,
         phrase: &Phrase,
         sieve: &Sieve<'_>,
-        newest: i64,
-        budget: u64,
+        (newest, enough): (i64, usize),
+        indexed: &[i64],
+        budget: &mut ScanBudget,
         result: &mut SearchResults,
-    ) -> Result<Vec<i64>> {
-        let mut places = Vec::new();
-        let mut left = budget;
-        let unindexed = [
-            "SELECT place, bytes, 0 FROM outputs WHERE pending = 1 AND place <= ?1
-               ORDER BY place DESC",
-            "SELECT place, bytes, 1 FROM outputs WHERE bytes > 131072 AND place <= ?1
-               ORDER BY place DESC",
-        ];
-        for sql in unindexed {
-            let rows: Vec<(i64, i64, i64)> = self
-                .connection
-                .prepare(sql)
-                .and_then(|mut statement| {
-                    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-                    statement.query_map([newest], row)?.collect()
-                })
-                .map_err(|error| self.failed("search", error))?;
-            let all: Vec<i64> = rows.iter().map(|row| row.0).collect();
-            let passing: HashSet<i64> = self.passing(sieve, &all)?.into_iter().collect();
-            for (output_key, bytes, middle) in rows {
-                if !passing.contains(&output_key) {
-                    continue;
-                }
-                let range = match (middle, bytes.unsigned_abs()) {
-                    (0, bytes) => 0..bytes,
-                    // A little more than the middle: a phrase may begin in an indexed part.
-                    (_, bytes) => WINDOW - 1024..bytes - WINDOW + 1024,
-                };
-                let length = range.end - range.start;
-                if length > left {
-                    result.skipped_bytes += length;
-                    continue;
-                }
-                left -= length;
-                let Some(at) = self.run_at(output_key)? else { continue };
-                let found = result.unless_damaged(at, self.snippet(phrase, at, range))?;
-                places.extend(found.map(|_| output_key));
+    ) -> Result<BTreeMap<i64, Snippet>> {
+        let mut snippets = BTreeMap::new();
+        let rows: Vec<(i64, i64, bool)> = self
+            .connection
+            .prepare_cached(
+                "SELECT place, bytes, pending = 1 FROM outputs
+                   WHERE (pending = 1 OR bytes > 131072) AND place <= ?1 ORDER BY place DESC",
+            )
+            .and_then(|mut statement| {
+                let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+                statement.query_map([newest], row)?.collect()
+            })
+            .map_err(|error| self.failed("search", error))?;
+        let all: Vec<i64> = rows.iter().map(|row| row.0).collect();
+        let passing: HashSet<i64> = self.passing(sieve, &all)?.into_iter().collect();
+        for (output_key, bytes, pending) in rows {
+            let newer = indexed.iter().filter(|place| **place > output_key);
+            if newer.count() + snippets.len() >= enough {
+                break;
+            }
+            // What the index has is no news.
+            if !passing.contains(&output_key) || indexed.contains(&output_key) {
+                continue;
+            }
+            let range = match (pending, bytes.unsigned_abs()) {
+                (true, bytes) => 0..bytes,
+                // A little more than the middle: a phrase may begin in an indexed part.
+                (false, bytes) => WINDOW - EDGE as u64..bytes - WINDOW + EDGE as u64,
+            };
+            if budget.is_spent() {
+                result.skipped_bytes += range.end - range.start;
+                continue;
+            }
+            let Some(at) = self.run_at(output_key)? else { continue };
+            let found = self.first_match(phrase, at, range, budget);
+            if let Some((snippet, skipped)) = result.unless_damaged(at, found.map(Some))? {
+                result.skipped_bytes += skipped;
+                snippets.extend(snippet.map(|snippet| (output_key, snippet)));
             }
         }
-        Ok(places)
+        Ok(snippets)
     }
 
-    fn hit(&self, phrase: &Phrase, (id, stream): (RunId, Stream)) -> Result<SearchHit> {
+    fn hit(
+        &self,
+        phrase: &Phrase,
+        (id, stream): (RunId, Stream),
+        known: Option<Snippet>,
+    ) -> Result<SearchHit> {
         let run = self.get(id)?;
-        let mut output = self.read_output(id, stream)?;
-        let length = output.length();
-        let text = text_of(&mut output).map_err(|error| Error::reading(id, error))?;
-        let indexed = phrase.find(&text);
-        let (snippet, matches) = if indexed.is_empty() {
-            // In the middle; or found by folding that this text does not show (accents).
-            let middle = self.snippet(phrase, (id, stream), 0..length)?;
-            middle.unwrap_or_else(|| around(&text, &[]))
-        } else {
-            around(&text, &indexed)
+        let snippet = match known {
+            Some(snippet) => snippet,
+            None => {
+                let mut output = self.read_output(id, stream)?;
+                let length = output.length();
+                let text = text_of(&mut output).map_err(|error| Error::reading(id, error))?;
+                let indexed = phrase.snippet(&text);
+                match indexed {
+                    Some(snippet) => snippet,
+                    // In the middle; or found by folding that this text does not show (accents).
+                    None => {
+                        let mut budget = ScanBudget::new(SearchEffort::UNLIMITED);
+                        let at = (id, stream);
+                        let (found, _) = self.first_match(phrase, at, 0..length, &mut budget)?;
+                        found.unwrap_or_else(|| Snippet::beginning(&text))
+                    }
+                }
+            }
         };
-        Ok(SearchHit { run, stream, snippet, matches })
+        let Snippet { text, matches } = snippet;
+        Ok(SearchHit { run, stream, snippet: text, matches })
     }
 
     fn run_at(&self, output_key: i64) -> Result<Option<(RunId, Stream)>> {
@@ -308,77 +314,43 @@ impl Store {
         Ok(id.map(|id| (RunId::from_bytes(id), stream)))
     }
 
-    /// The first match within a range of an output.
-    fn snippet(
+    /// The first match within a range of an output, and how much of it was not looked at because
+    /// the budget was spent.
+    fn first_match(
         &self,
         phrase: &Phrase,
         (id, stream): (RunId, Stream),
         range: Range<u64>,
-    ) -> Result<Option<(String, Vec<Range<usize>>)>> {
-        let mut output = self.read_output(id, stream)?;
-        let failed = |error| Error::reading(id, error);
-        output.seek(SeekFrom::Start(range.start)).map_err(failed)?;
-        let mut input = output.take(range.end - range.start);
-        let mut block = Vec::new();
-        loop {
-            let kept = block.len();
-            let read = Read::by_ref(&mut input)
-                .take(BLOCK as u64)
-                .read_to_end(&mut block)
-                .map_err(failed)?;
-            let text = plain(&block);
-            let found = phrase.find(&text);
-            if !found.is_empty() {
-                return Ok(Some(around(&text, &found)));
+        budget: &mut ScanBudget,
+    ) -> Result<(Option<Snippet>, u64)> {
+        let whole = range.end.saturating_sub(range.start);
+        let length = whole.min(budget.bytes);
+        let readers: Result<Vec<_>> =
+            (0..scan_threads(length)).map(|_| self.read_output(id, stream)).collect();
+        let look = |_: u64, bytes: &[u8]| PartFound {
+            snippet: phrase.snippet(&plain(bytes)),
+            length: bytes.len() as u64,
+            head: bytes[..bytes.len().min(EDGE)].to_vec(),
+            tail: bytes[bytes.len().saturating_sub(EDGE)..].to_vec(),
+        };
+        let (mut found, mut looked, mut edge) = (None, 0, Vec::new());
+        let mut take = |part: PartFound| {
+            let joined = [std::mem::replace(&mut edge, part.tail), part.head].concat();
+            // Before what lies in this part alone.
+            found = match looked {
+                0 => part.snippet,
+                _ => phrase.snippet(&plain(&joined)).or(part.snippet),
+            };
+            looked += part.length;
+            budget.bytes -= part.length;
+            match found.is_some() || (looked < length && budget.is_spent()) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
-            if read == 0 || block.len() == kept {
-                return Ok(None);
-            }
-            block.drain(..block.len().saturating_sub(1024));
-        }
-    }
-}
-
-/// The line of the first match, shortened to its surroundings.
-fn around(text: &str, found: &[Range<usize>]) -> (String, Vec<Range<usize>>) {
-    let first = found.first().cloned().unwrap_or(0..0);
-    let line_start = text[..first.start].rfind('\n').map_or(0, |at| at + 1);
-    let line_end = text[first.end..].find('\n').map_or(text.len(), |at| first.end + at);
-    let floor = |mut at: usize| {
-        while !text.is_char_boundary(at) {
-            at -= 1;
-        }
-        at
-    };
-    let start = floor(line_start.max(first.start.saturating_sub(CONTEXT)));
-    let end = floor(line_end.min(first.end + CONTEXT)).max(first.end);
-    let matches = found
-        .iter()
-        .filter(|range| range.start >= start && range.end <= end && !range.is_empty())
-        .map(|range| range.start - start..range.end - start)
-        .collect();
-    (text[start..end].to_owned(), matches)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_phrase_matches_whole_words_in_order() {
-        let text =
-            "Connection REFUSED: connection-refused, refused connection, connections refused";
-        let found = Phrase::parse("connection refused").find(text);
-        assert_eq!(found, vec![0..18, 20..38]);
-        assert_eq!(Phrase::parse("connect*").find("a Connected b"), vec![2..11]);
-    }
-
-    #[test]
-    fn a_snippet_is_the_surroundings_on_one_line() {
-        let text = format!("before\n{} needle {}\nafter", "é".repeat(80), "y".repeat(100));
-        let found = Phrase::parse("needle").find(&text);
-        let (snippet, matches) = around(&text, &found);
-        assert!(!snippet.contains('\n') && snippet.len() < 140);
-        assert_eq!(&snippet[matches[0].clone()], "needle");
+        };
+        scan_parts(readers?, range.start..range.start + length, &look, &mut take)
+            .map_err(|error| Error::reading(id, error))?;
+        let skipped = if found.is_some() { 0 } else { whole - looked };
+        Ok((found, skipped))
     }
 }

@@ -203,7 +203,12 @@ const MCP: [Key; 12] = [
         "",
         "Directories besides the project in which MCP clients may run commands",
     ),
-    key("mcp.policy.shell", KeyKind::Truth, "false", "Whether MCP clients may use a shell"),
+    key(
+        "mcp.policy.shell",
+        KeyKind::Word(&["auto", "true", "false"]),
+        "auto",
+        "Whether MCP clients may use a shell; auto: while the sandbox keeps its promises about files and network",
+    ),
     key(
         "mcp.policy.environment",
         KeyKind::Word(&["inherit", "replace", "merge"]),

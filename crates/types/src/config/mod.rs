@@ -89,7 +89,8 @@ pub struct PolicyConfig {
     pub allow: Vec<String>,
     pub deny: Vec<String>,
     pub directories: Vec<String>,
-    pub shell: bool,
+    /// `None`: while the sandbox keeps its promises about files and network.
+    pub shell: Option<bool>,
     pub environment: EnvMode,
     pub max_timeout: Duration,
     pub max_running_time: Duration,

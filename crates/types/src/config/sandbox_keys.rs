@@ -14,7 +14,12 @@ pub(super) const KEYS: [Key; 12] = [
     ),
     key("sandbox.exec", MODES, "", "The same for exec alone (unset: sandbox.mode)"),
     key("sandbox.agent", MODES, "", "The same for agents, their hooks and their verification"),
-    key("sandbox.mcp", MODES, "", "The same for commands that MCP clients run"),
+    key(
+        "sandbox.mcp",
+        MODES,
+        "",
+        "The same for commands that MCP clients run (unset: sandbox.mode if that is set, else on where this machine can do it)",
+    ),
     key("sandbox.matrix", MODES, "", "The same for a matrix: setup, preparation and iterations"),
     key("sandbox.crash", MODES, "", "The same for the commands of retake crash"),
     key(
@@ -68,18 +73,27 @@ impl SandboxedCommand {
 /// The confinement of each command, and the rules that all of them share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxConfig {
-    modes: [SandboxMode; SandboxedCommand::ALL.len()],
+    /// `None` where nothing is configured.
+    modes: [Option<SandboxMode>; SandboxedCommand::ALL.len()],
     /// Without a mode.
     rules: SandboxRequest,
 }
 
 impl SandboxConfig {
-    pub fn new(mode: impl Fn(SandboxedCommand) -> SandboxMode, rules: SandboxRequest) -> Self {
+    pub fn new(
+        mode: impl Fn(SandboxedCommand) -> Option<SandboxMode>,
+        rules: SandboxRequest,
+    ) -> Self {
         Self { modes: SandboxedCommand::ALL.map(mode), rules }
     }
 
     pub fn mode(&self, command: SandboxedCommand) -> SandboxMode {
-        self.modes[command as usize]
+        self.modes[command as usize].unwrap_or_default()
+    }
+
+    /// Whether the mode of a command was configured.
+    pub fn is_set(&self, command: SandboxedCommand) -> bool {
+        self.modes[command as usize].is_some()
     }
 
     /// What is asked of a run of this command. `asked` comes from the command line and goes before
@@ -111,12 +125,13 @@ mod tests {
             ..SandboxRequest::default()
         };
         let mode = |command| match command {
-            SandboxedCommand::Exec => SandboxMode::Off,
-            _ => SandboxMode::Strict,
+            SandboxedCommand::Exec => None,
+            _ => Some(SandboxMode::Strict),
         };
         let config = SandboxConfig::new(mode, rules);
         let none = SandboxRequest::default();
         assert_eq!(config.request(SandboxedCommand::Exec, None, none.clone()), none);
+        assert!(!config.is_set(SandboxedCommand::Exec) && config.is_set(SandboxedCommand::Mcp));
         assert!(config.request(SandboxedCommand::Agent, None, none.clone()).is_on());
         let asked = SandboxRequest {
             paths: vec![rule(PathGrant::AllowRead, "/b")],

@@ -1,6 +1,7 @@
 //! Runs: a list, one of them, and a search in what they wrote.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -16,9 +17,9 @@ use crate::params::Params;
 
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
-/// What a search reads for one page of hits, so that it answers soon.
+/// What a search does for one page of hits, so that it answers soon.
 pub(crate) const SEARCH_EFFORT: SearchEffort =
-    SearchEffort { scanned_bytes: 8 << 20, sifted: 20_000 };
+    SearchEffort { sifted: 20_000, ..SearchEffort::within(Duration::from_secs(3)) };
 
 #[derive(Serialize)]
 pub(crate) struct RunList {

@@ -176,8 +176,9 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
         html.markup(" is lost or was altered, and is left out.</p>");
     }
     if found.skipped_bytes > 0 {
-        html.markup("<p class=\"faint\">").text(text::size(found.skipped_bytes));
-        html.markup(" of output are not indexed yet and were not looked at; <code>retake runs search --all</code> reads them.</p>");
+        html.markup("<p class=\"faint\">Stopped after ").text(text::duration(SEARCH_EFFORT.time));
+        html.markup(": ").text(text::size(found.skipped_bytes));
+        html.markup(" of older output were not looked at; <code>retake runs search --all</code> reads them.</p>");
     }
     let older = if found.cut_short { "Look further" } else { "Older" };
     pages(html, params, found.next.map(|next| next.to_string()), older);

@@ -1,0 +1,166 @@
+//! How the commands of a server are confined, and what follows for its policy: shell lines are
+//! allowed by default where the sandbox is a wall around what they write and whom they reach.
+
+use std::path::Path;
+
+use retake_runner::confined;
+use retake_runner::context::RunContext;
+use retake_types::config::PolicyConfig;
+use retake_types::{
+    DroppedPromise, PathGrant, PathRule, SandboxLevel, SandboxReport, SandboxRequest, StartFailure,
+};
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub enum SandboxChoice {
+    /// By an option or in the configuration: this or nothing is run.
+    Asked(SandboxRequest),
+    /// Nothing was said: this, where it can be done.
+    ByDefault(SandboxRequest),
+}
+
+/// How every command is confined, found out when the server starts.
+#[derive(Debug)]
+pub struct ServerSandbox {
+    /// What is asked of every run.
+    pub request: SandboxRequest,
+    pub state: SandboxState,
+}
+
+#[derive(Debug)]
+pub enum SandboxState {
+    Off,
+    /// The server itself runs in a sandbox of ours, and everything it starts with it.
+    Enclosed(SandboxLevel),
+    Confined(SandboxReport),
+    /// It was asked for, so that nothing can be run.
+    Impossible(StartFailure),
+    /// It is the default, which this machine cannot keep: commands run as they are.
+    Unavailable(StartFailure),
+}
+
+impl ServerSandbox {
+    /// Finds out what can be done here, by doing it once.
+    pub fn new(
+        choice: SandboxChoice,
+        policy: &PolicyConfig,
+        context: &RunContext,
+        directory: &Path,
+    ) -> Self {
+        let (SandboxChoice::Asked(mut request) | SandboxChoice::ByDefault(mut request)) =
+            choice.clone();
+        if !request.is_on() {
+            return Self { request, state: SandboxState::Off };
+        }
+        if let Some(level) = confined::enclosing() {
+            return Self {
+                request: SandboxRequest::default(),
+                state: SandboxState::Enclosed(level),
+            };
+        }
+        let project = context.project.root.as_deref().unwrap_or(directory);
+        for further in policy.directories.iter().map(|further| project.join(further)) {
+            // Where commands may run they may write, unless a rule says otherwise.
+            let is_known = request.paths.iter().any(|rule| rule.path.as_path() == further);
+            if further.is_dir() && !is_known {
+                request.paths.push(PathRule::new(PathGrant::AllowWrite, further));
+            }
+        }
+        match (confined::try_confinement(&request, directory, context), choice) {
+            (Ok(report), _) => Self { request, state: SandboxState::Confined(report) },
+            (Err(why), SandboxChoice::Asked(_)) => {
+                Self { request, state: SandboxState::Impossible(why) }
+            }
+            (Err(why), SandboxChoice::ByDefault(_)) => {
+                Self { request: SandboxRequest::default(), state: SandboxState::Unavailable(why) }
+            }
+        }
+    }
+
+    /// The promises about files and network that are not kept.
+    pub fn broken(&self) -> Vec<DroppedPromise> {
+        let matters = |promise: &DroppedPromise| {
+            matches!(
+                promise,
+                DroppedPromise::ProtectedFiles
+                    | DroppedPromise::Record
+                    | DroppedPromise::HiddenFiles
+                    | DroppedPromise::Truncate
+                    | DroppedPromise::NetworkPorts
+            )
+        };
+        match &self.state {
+            SandboxState::Confined(report) => {
+                report.dropped.iter().copied().filter(matters).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether nothing that a command writes or reaches is beyond the wall.
+    fn is_wall(&self) -> bool {
+        match &self.state {
+            SandboxState::Enclosed(level) => *level == SandboxLevel::Full,
+            SandboxState::Confined(_) => self.broken().is_empty(),
+            SandboxState::Off | SandboxState::Impossible(_) | SandboxState::Unavailable(_) => false,
+        }
+    }
+
+    /// The policy with what it leaves to the sandbox.
+    #[must_use]
+    pub fn complete(&self, policy: PolicyConfig) -> PolicyConfig {
+        let shell = Some(policy.shell.unwrap_or_else(|| self.is_wall()));
+        PolicyConfig { shell, ..policy }
+    }
+
+    /// What a user should know when the server starts: that the default could not be kept, and what
+    /// follows. `policy` is the one that was configured.
+    pub fn notice(&self, policy: &PolicyConfig) -> Option<String> {
+        let shell = match policy.shell {
+            None => "shell lines stay off (mcp.policy.shell: true allows them)",
+            Some(true) => "shell lines are allowed all the same, as mcp.policy says",
+            Some(false) => "shell lines are off, as mcp.policy says",
+        };
+        match &self.state {
+            SandboxState::Unavailable(why) => Some(format!(
+                "commands of clients are not confined, because this machine cannot do it: {why}; {shell}; `retake doctor` says more, and sandbox.mcp: off in the configuration accepts it"
+            )),
+            SandboxState::Impossible(why) => Some(format!(
+                "no command can be run: a sandbox was asked for, and cannot be had here: {why}"
+            )),
+            SandboxState::Confined(_) => {
+                let broken = self.broken();
+                let broken: Vec<String> = broken.iter().map(ToString::to_string).collect();
+                (!broken.is_empty()).then(|| {
+                    format!(
+                        "the sandbox cannot keep everything here: {}; {shell}",
+                        broken.join("; ")
+                    )
+                })
+            }
+            SandboxState::Off | SandboxState::Enclosed(_) => None,
+        }
+    }
+
+    /// What a model should know.
+    pub(super) fn instructions(&self) -> String {
+        match &self.state {
+            SandboxState::Off | SandboxState::Unavailable(_) => String::new(),
+            SandboxState::Impossible(_) => {
+                " No command can be run: the sandbox that was asked for cannot be made here; tell the user.".to_owned()
+            }
+            SandboxState::Enclosed(_) => " Commands run in a sandbox.".to_owned(),
+            SandboxState::Confined(_) => {
+                let hosts = &self.request.network.allow;
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                let network = match hosts.is_empty() {
+                    true => "reach no network".to_owned(),
+                    false => format!("reach only {}", hosts.join(", ")),
+                };
+                format!(
+                    " Commands run in a sandbox: they write only in the project and in a temporary directory, and {network}; an answer says what was denied."
+                )
+            }
+        }
+    }
+}
