@@ -175,10 +175,10 @@ impl<'a> AgentObserver<'a> {
                 }
                 StreamEvent::ToolResult { id, exit_code, is_error, .. } if effects.parse_tests => {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    if !calls.returned(id) || !may_hold_tests(&result) {
+                    let Some(cuts) = calls.returned(id).filter(|_| may_hold_tests(&result)) else {
                         return;
-                    }
-                    let mut parser = TestOutputParser::new();
+                    };
+                    let mut parser = TestOutputParser::of_cut_output(cuts);
                     parser.push(Stream::Stdout, result.as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {
