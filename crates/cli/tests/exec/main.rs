@@ -16,3 +16,4 @@ mod faults;
 mod network;
 mod running;
 mod terminal;
+mod test_results;
