@@ -417,6 +417,14 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
 }
 
+/// The last line about a run that failed: its id, and what shows more of it.
+pub(crate) fn say_where_more_is(run: &Run) {
+    if run.recorded && !run.success() {
+        let (id, outcome) = (run.intent.id().short(), run_text::outcome(run).0);
+        term::say(&format!("run {id}: {outcome}; `retake runs show {id}` shows more"));
+    }
+}
+
 /// Why no process could be started at all.
 pub(crate) fn no_process(error: &std::io::Error) -> String {
     format!("could not start a process: {}", text::plain(error))

@@ -171,10 +171,11 @@ impl<'a> AgentObserver<'a> {
                     if effects.parse_tests =>
                 {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    if !calls.returned(id) || !tool_tests::may_hold_tests(content.as_json()) {
+                    let may = tool_tests::may_hold_tests(content.as_json());
+                    let Some(cuts) = calls.returned(id).filter(|_| may) else {
                         return;
-                    }
-                    let mut parser = TestOutputParser::new();
+                    };
+                    let mut parser = TestOutputParser::of_cut_output(cuts);
                     parser.push(Stream::Stdout, content.text().as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {

@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 use aho_corasick::AhoCorasick;
 use memchr::memmem;
 
+use retake_effects::test_results::OutputCuts;
+
 use crate::adapters::{Payload, StreamEvent};
 
 /// More calls at once than any agent makes.
@@ -49,9 +51,10 @@ static LINE_FEED: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::F
 static LINE_FEED_BEFORE: LazyLock<memmem::FinderRev<'static>> =
     LazyLock::new(|| memmem::FinderRev::new(b"\\n"));
 
-/// The calls that have not returned yet, and whether each can be a test run.
+/// The calls that have not returned yet, and what is missing of the output of those that can be test
+/// runs.
 #[derive(Debug, Default)]
-pub(super) struct OpenCalls(HashMap<String, bool>);
+pub(super) struct OpenCalls(HashMap<String, Option<OutputCuts>>);
 
 impl OpenCalls {
     pub(super) fn see(&mut self, event: &StreamEvent<'_>) {
@@ -59,25 +62,26 @@ impl OpenCalls {
             if self.0.len() >= MOST_OPEN {
                 self.0.clear();
             }
-            self.0.insert(id.to_string(), can_run_tests(name, input));
+            self.0.insert(id.to_string(), test_output(name, input));
         }
     }
 
-    /// Whether what a call returned can be a test run; a call that was not seen can be anything.
-    pub(super) fn returned(&mut self, id: &str) -> bool {
-        self.0.remove(id).unwrap_or(true)
+    /// What may be missing of what a call returned; `None` if it cannot be a test run. A call that
+    /// was not seen can be anything.
+    pub(super) fn returned(&mut self, id: &str) -> Option<OutputCuts> {
+        self.0.remove(id).unwrap_or(Some(OutputCuts::default()))
     }
 }
 
-fn can_run_tests(tool: &str, input: &Payload<'_>) -> bool {
+fn test_output(tool: &str, input: &Payload<'_>) -> Option<OutputCuts> {
     let shell = matches!(tool, "Bash" | "bash" | "shell" | "run_shell_command");
     // Servers offer tools of any name; one that takes a command runs it.
     match input.field("command") {
         Some(command) if shell || tool.contains("exec") || tool.starts_with("mcp") => {
-            !only_shows(&command)
+            OutputCuts::of_command_line(&command).filter(|_| !only_shows(&command))
         }
-        Some(_) => true,
-        None => shell || tool.starts_with("mcp") || tool.is_empty(),
+        Some(_) => Some(OutputCuts::default()),
+        None => (shell || tool.starts_with("mcp") || tool.is_empty()).then(OutputCuts::default),
     }
 }
 
@@ -123,10 +127,13 @@ mod tests {
         assert!(!may_hold_tests(r#""fn passes() {\n    1\n}\nok\n""#));
         assert!(may_hold_tests(r#""x\ntest result: ok. 5 passed; 0 failed\ny""#));
         assert!(may_hold_tests(r#"[{"type":"text","text":"a\nRan 3 tests in 0.1s\n\nOK"}]"#));
+        let can_run_tests = |tool: &str, input: &Payload<'_>| test_output(tool, input).is_some();
         assert!(can_run_tests("Bash", &json(r#"{"command":"cargo test"}"#)));
         assert!(can_run_tests("mcp__retake__exec", &json(r#"{"command":"cargo test"}"#)));
         assert!(!can_run_tests("Bash", &json(r#"{"command":"grep -r passed ."}"#)));
         assert!(!can_run_tests("Read", &json(r#"{"file_path":"results.txt"}"#)));
+        let cut = json(r#"{"command":"cargo test 2>&1 | tail -5"}"#);
+        assert!(test_output("Bash", &cut).is_some_and(|cuts| cuts.beginning && !cuts.end));
         assert!(!can_run_tests("WebFetch", &json(r#"{"url":"https://example.org"}"#)));
     }
 }

@@ -19,3 +19,4 @@ mod nested;
 mod network;
 mod running;
 mod terminal;
+mod test_results;
