@@ -74,6 +74,14 @@ pub(super) struct ErrorLines {
     pub(super) likely: Vec<LineStart>,
 }
 
+/// What is done with lines that lie in several blocks.
+#[derive(Clone, Copy)]
+enum LongLines<'a> {
+    Counted,
+    Read,
+    Matched(&'a Regex),
+}
+
 enum Seen<T> {
     /// Whole lines: the number of the first, where they are, and what was found.
     Lines {
@@ -98,12 +106,18 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         (0..scan_threads(bytes)).map(|_| (self.open)()).collect()
     }
 
+    /// `reads` says what is done with lines that lie in several blocks.
     fn scan<T: Send>(
         &self,
-        pattern: Option<&Regex>,
+        reads: LongLines<'_>,
         look: &(dyn Fn(&[u8]) -> T + Sync),
         seen: &mut dyn FnMut(Seen<T>) -> io::Result<()>,
     ) -> io::Result<LineCount> {
+        let pattern = match reads {
+            LongLines::Counted | LongLines::Read => None,
+            LongLines::Matched(pattern) => Some(pattern),
+        };
+        let is_read = !matches!(reads, LongLines::Counted);
         let mut reader = LineReader::new(KeptPart { from: 0, most: KEPT_LINE }, pattern);
         reader.after(self.start.chars);
         let mut begun = self.start.chars > 0;
@@ -125,7 +139,9 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
                         line_at = at;
                     }
                     begun = true;
-                    reader.push(bytes, &mut |_| {});
+                    if is_read {
+                        reader.push(bytes, &mut |_| {});
+                    }
                     if !ends {
                         return ControlFlow::Continue(());
                     }
@@ -175,7 +191,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
             }
             Ok(())
         };
-        let count = self.scan(None, &|_| (), &mut seen)?;
+        let count = self.scan(LongLines::Counted, &|_| (), &mut seen)?;
         Ok((count, found))
     }
 
@@ -244,7 +260,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
             enough.store(lines.found.len() >= most, Ordering::Relaxed);
             Ok(())
         };
-        let count = self.scan(Some(&pattern.line), &look, &mut seen)?;
+        let count = self.scan(LongLines::Matched(&pattern.line), &look, &mut seen)?;
         lines.count = count;
         Ok(lines)
     }
@@ -290,7 +306,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
             }
             Ok(())
         };
-        let count = self.scan(None, &look, &mut seen)?;
+        let count = self.scan(LongLines::Read, &look, &mut seen)?;
         let [reported, likely] = lines;
         Ok(ErrorLines { count, reported, likely })
     }

@@ -58,7 +58,7 @@ pub(super) struct RunView {
     /// The time limit that was in force
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
-    /// Whether the run is in the record, so that other calls can look at it
+    /// Whether it is in the record, so that other calls find it
     pub(super) recorded: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<ErrorView>,
@@ -75,7 +75,7 @@ pub(super) struct RunView {
     /// Hosts that the command wanted to reach and was refused
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) refused_hosts: Vec<String>,
-    /// What the command left in the project that the user's machine may execute later, such as git hooks
+    /// What it left in the project that the user's machine may execute later, such as git hooks
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_for_host: Vec<String>,
     pub(super) stdout: StreamView,
@@ -283,12 +283,13 @@ impl RunView {
     fn text_below(&self, about: &str) -> String {
         let mut text = about.to_owned();
         let both = self.stderr.bytes > 0 && self.stdout.bytes > 0;
+        let is_more_said = about.lines().count() > 1;
         for (name, stream) in [("stderr", &self.stderr), ("stdout", &self.stdout)] {
             if stream.bytes == 0 {
                 continue;
             }
-            // Output that is all there needs no title, but errors do.
-            if !stream.complete || both || name == "stderr" {
+            // Output that is all there and all there is needs no title, but errors do.
+            if !stream.complete || both || is_more_said || name == "stderr" {
                 stream.write_title(name, &mut text);
             }
             text.push_str(&stream.text);
@@ -383,7 +384,7 @@ impl RunView {
 impl StreamView {
     fn write_title(&self, name: &str, text: &mut String) {
         _ = write!(text, "--- {name}");
-        let size = text::size(self.bytes);
+        let size = short_size(self.bytes);
         if self.binary {
             _ = write!(text, ": binary, {size}, not shown");
         } else if !self.complete {
@@ -445,6 +446,11 @@ fn not_found_advice(run: &Run, outcome: &RunOutcome, context: AdviceContext) -> 
         }
         (false, false) => "Check the spelling and the PATH, or give the program's full path.",
     }
+}
+
+/// A size without digits that say nothing.
+pub(super) fn short_size(bytes: u64) -> String {
+    text::size(bytes).replace(".00 ", " ")
 }
 
 /// At most this many characters of a text.

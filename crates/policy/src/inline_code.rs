@@ -158,7 +158,7 @@ pub(super) fn possible_commands(text: &str) -> Vec<Vec<Word>> {
     let mut found = Vec::new();
     // A slash may be part of a path, or stand between a pattern and what replaces it; what follows an
     // equals sign may be the value of an option.
-    for joining in ["_./+@:=*-", "_./+@:*-", "_+@:-"] {
+    for joining in ["_./+@:=*-", "_./+@:*-", "_+-"] {
         for statement in text.split([';', '\n', '&', '|']) {
             let is_word = |c: char| c.is_alphanumeric() || joining.contains(c);
             let words: Vec<Word> = statement

@@ -33,9 +33,7 @@ pub use refusal::{
 use meaning::Matched;
 use path::resolved;
 use rule::{Program, Rule};
-use started_commands::{
-    StartedCommand, StartedCommands, WrittenFile, loads_code, treats_arguments_as_data,
-};
+use started_commands::{StartedCommand, StartedCommands, WrittenFile, loads_code};
 use word::{Word, command_line};
 
 /// What the preset `careful` denies: what others see, or what is hard to undo.
@@ -262,10 +260,17 @@ impl Policy {
             (false, false) => PolicyRefusal::MayBeShell,
             (false, true) => return Vec::new(),
         };
+        let is_set = |name: &str| started.variables.iter().any(|set| set.name == name);
         let could_be_denied = |words: &&Vec<Word>| {
+            let is_inherited =
+                words[0].is_of_variables() && !words[0].variables().any(|name| is_set(name));
+            let could_deny = |rule: &Rule| match is_inherited {
+                true => rule.could_deny_inherited(words),
+                false => rule.could_deny(words),
+            };
             !self.has_rules()
                 || !self.allow.is_empty()
-                || self.deny.iter().any(|rule| rule.could_deny(words))
+                || self.deny.iter().any(could_deny)
                 // It may be a shell, or anything else that runs what follows.
                 || words[1..].iter().any(|word| word.get().is_none())
                 || self.denied_among(words).is_some()
@@ -311,17 +316,38 @@ impl Policy {
 
     /// A program that nothing is known of may run what its arguments are.
     fn check_arguments(&self, command: &StartedCommand) -> Option<PolicyRefusal> {
-        let name = command.words.first()?.text()?;
-        let name = name.rsplit('/').next().unwrap_or_default();
-        if self.deny.is_empty() || command.is_seen_through || treats_arguments_as_data(name) {
-            return None;
-        }
-        let (rule, inner) = self.denied_among(&command.words)?;
+        let possible = command.possible.as_ref()?;
+        let (rule, inner) =
+            self.denied_among(&command.words).or_else(|| self.denied_possibly(possible))?;
         Some(PolicyRefusal::MayRunDenied {
             rule: rule.to_string(),
             command: command_line(&command.words),
             inner: command_line(&inner),
         })
+    }
+
+    /// What a program may start that a rule denies, or that could turn out to be that.
+    fn denied_possibly(&self, possible: &StartedCommands) -> Option<(&Rule, Vec<Word>)> {
+        for command in &possible.commands {
+            let denies =
+                |rule: &&Rule| rule.denies(command, false, &possible.commands) != Matched::No;
+            if let Some(rule) = self.deny.iter().find(denies) {
+                return Some((rule, command.words.clone()));
+            }
+            let inner = command.possible.as_ref();
+            if let Some(found) = inner.and_then(|inner| self.denied_possibly(inner)) {
+                return Some(found);
+            }
+        }
+        let of = |words: &&Vec<Word>, could: fn(&Rule, &[Word]) -> bool| {
+            let rule = self.deny.iter().find(|rule| could(rule, words))?;
+            Some((rule, (*words).clone()))
+        };
+        let unnamed = possible.unnamed.iter().find_map(|words| of(&words, Rule::could_deny));
+        let could_hide = |rule: &Rule, words: &[Word]| {
+            rule.is_about(words) || words[1..].iter().any(|word| word.get().is_none())
+        };
+        unnamed.or_else(|| possible.hidden.iter().find_map(|words| of(&words, could_hide)))
     }
 
     /// The command among the arguments of another one that a rule denies, as words or as a line.

@@ -257,8 +257,23 @@ impl Rule {
             && matched(&self.program, &self.arguments, words) == Matched::Yes
     }
 
+    /// Whether it is about the program of a command, going by its name alone.
+    pub(super) fn is_about(&self, words: &[Word]) -> bool {
+        let name = words.first().and_then(Word::text).unwrap_or_default();
+        let own = self.program.rsplit('/').next().unwrap_or_default();
+        glob::matches(own, name.rsplit('/').next().unwrap_or_default())
+    }
+
     /// Whether a command could be denied whose program is not known.
     pub(super) fn could_deny(&self, words: &[Word]) -> bool {
+        // A command of git may also be a program of its own: `git-push`.
+        let is_program = self.program == "git" && !self.arguments.is_empty();
+        is_program || self.could_deny_inherited(words)
+    }
+
+    /// The same for one whose program is named by a variable that nobody sets on the way: the user
+    /// named no program of git's own there.
+    pub(super) fn could_deny_inherited(&self, words: &[Word]) -> bool {
         let is_several = words.first().is_some_and(Word::is_several);
         is_several || matched(&self.program, &self.arguments, words) != Matched::No
     }

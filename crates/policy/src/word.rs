@@ -247,6 +247,12 @@ impl Word {
         }
     }
 
+    /// Whether all that is not known of it is what variables hold.
+    pub(super) fn is_of_variables(&self) -> bool {
+        let is_known = |piece: &Piece| !matches!(piece, Piece::Gap { .. });
+        self.pieces.as_ref().is_some_and(|pieces| pieces.pieces.iter().all(is_known))
+    }
+
     /// The same word where `mark` is replaced by something unknown.
     pub(super) fn with_gaps(&self, mark: &str, several: bool) -> Self {
         let Some(text) = self.text().filter(|text| text.contains(mark)) else {

@@ -33,9 +33,9 @@ const WRAPPERS: [(&str, &str); 9] = [
     ("wrapit", "exec \"$@\""),
     ("wrapline", "exec /bin/sh -c \"$1\""),
     ("direnv", "shift 2; exec \"$@\""),
-    ("uv", "shift; exec \"$@\""),
+    ("uv", "[ \"$1\" = run ] && shift && exec \"$@\""),
     ("npx", "exec \"$@\""),
-    ("mise", "shift; [ \"$1\" = -- ] && shift; exec \"$@\""),
+    ("mise", "[ \"$1\" = x ] || exit; shift; [ \"$1\" = -- ] && shift; exec \"$@\""),
     ("hyperfine", "for line; do /bin/sh -c \"$line\"; done"),
     ("doas", "exec \"$@\""),
 ];

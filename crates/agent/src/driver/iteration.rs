@@ -295,8 +295,8 @@ impl AgentLoop {
             verdict => verdict,
         };
         let listed = offer.listed.as_ref().map(|file| std::fs::remove_file(file).is_ok());
-        let worked = matches!(verdict, AttemptVerdict::Completed | AttemptVerdict::Failed { .. });
-        if worked && listed == Some(false) {
+        // One that could not even work has other problems.
+        if finished.outcome.success() && listed == Some(false) {
             self.session.display.event(AgentEvent::ServerNotListed { number });
             self.log.note(display::SERVER_NOT_LISTED);
         }

@@ -135,6 +135,20 @@ pub(crate) fn alive(pid: i32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
+/// Whether a process runs that was started as `sleep SECONDS`, in whatever namespace.
+pub(crate) fn sleeps(seconds: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+    processes.into_iter().any(|process| {
+        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        words == [b"sleep\0", seconds.as_bytes(), b"\0"].concat()
+    })
+}
+
+/// A number of seconds that no other test sleeps.
+pub(crate) fn own_seconds() -> String {
+    format!("{}", 100_000 + std::process::id())
+}
+
 /// Waits for a condition, for as long as any machine may take.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);

@@ -37,14 +37,7 @@ fn a_failing_build_shows_its_errors_not_its_noise() {
         steady(&text),
         "failed: exit code 101 after TIME [run ID]
 --- stderr: 606 lines, 24.7 KiB ---
-   Compiling dependency number 1 v1.0.0
-   Compiling dependency number 2 v1.0.0
-   Compiling dependency number 3 v1.0.0
-   Compiling dependency number 4 v1.0.0
-   Compiling dependency number 5 v1.0.0
-   Compiling dependency number 6 v1.0.0
-   Compiling dependency number 7 v1.0.0
-[lines 8-298 left out]
+[the first error]
    Compiling dependency number 299 v1.0.0
    Compiling dependency number 300 v1.0.0
 error[E0308]: mismatched types
@@ -54,9 +47,17 @@ error[E0308]: mismatched types
    |     ^^^^ expected `u32`, found `&str`
    Compiling dependency number 301 v1.0.0
    Compiling dependency number 302 v1.0.0
-[lines 308-586 left out]
-   Compiling dependency number 582 v1.0.0
-   Compiling dependency number 583 v1.0.0
+[the beginning]
+   Compiling dependency number 1 v1.0.0
+   Compiling dependency number 2 v1.0.0
+   Compiling dependency number 3 v1.0.0
+   Compiling dependency number 4 v1.0.0
+   Compiling dependency number 5 v1.0.0
+   Compiling dependency number 6 v1.0.0
+   Compiling dependency number 7 v1.0.0
+[lines 8-298 left out]
+[lines 299-307 are above]
+[lines 308-588 left out]
    Compiling dependency number 584 v1.0.0
    Compiling dependency number 585 v1.0.0
    Compiling dependency number 586 v1.0.0
@@ -127,7 +128,9 @@ tests (cargo): 1 passed, 1 failed, 1 skipped
     assertion `left == right` failed
       left: 2
      right: 3
---- stdout: 20 lines"
+--- stdout ---
+running 3 tests
+"
         ),
         "{text}"
     );

@@ -131,7 +131,10 @@ fn what_may_stay_stays_when_the_client_is_gone() {
         "work",
         "#!/bin/sh\nsetsid ./stayer 1000 > /dev/null 2>&1 &\necho $!\nsetsid sleep 1000 > /dev/null 2>&1 &\necho $!\n",
     );
-    let mut client = Client::new(&sandbox);
+    // Nothing outlives a sandbox.
+    let mut client = Client::with(&sandbox, |command| {
+        command.arg("--sandbox=off");
+    });
     let result = client.tool("exec", json!({"argv": ["sh", "work"]}));
     let printed = result["structuredContent"]["stdout"]["text"].as_str().unwrap();
     let pids: Vec<i32> = printed.lines().map(|pid| pid.parse().unwrap()).collect();

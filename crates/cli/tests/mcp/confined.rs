@@ -21,6 +21,7 @@ fn every_way_to_run_something_is_confined() {
     if !is_possible(&sandbox) {
         return;
     }
+    sandbox.file(".agent/config.yml", "");
     // Recorded unconfined; repeated by the client it is confined.
     let path = outside.to_str().unwrap();
     assert_eq!(sandbox.retake(&["exec", "--", "touch", path]).code, 0);
@@ -31,7 +32,8 @@ fn every_way_to_run_something_is_confined() {
         });
         let again = client.tool("again", json!({"run": "last"}));
         let made = client.tool("exec", json!({"argv": ["touch", "made"]}));
-        let denied = client.tool("exec", json!({"argv": ["touch", path]}));
+        client.tool("exec", json!({"argv": ["touch", path]}));
+        let denied = client.tool("exec", json!({"argv": ["touch", ".agent/config.yml"]}));
         client.tool("exec_start", json!({"argv": ["touch", path]}));
         assert!(sandbox.project().join("made").exists(), "{}", text(&made));
         assert!(text(&denied).contains("denied by the sandbox: "), "{denied}");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::client::{Client, run_id, text};
-use crate::common::{Sandbox, alive, eventually};
+use crate::common::{Sandbox, eventually, own_seconds, sleeps};
 
 #[test]
 fn messages_that_are_none_are_answered() {
@@ -140,17 +140,16 @@ fn fifty_calls_at_once() {
 fn a_client_that_disappears_takes_its_commands_with_it() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
+    let seconds = own_seconds();
     sandbox.file(
         "work",
-        "#!/bin/sh\ntrap '' TERM\nsetsid sleep 1000 &\necho $! > pid\nwait\nsleep 1000\n",
+        &format!("#!/bin/sh\ntrap '' TERM\nsetsid sleep {seconds} &\nwait\nsleep 1000\n"),
     );
     sandbox.file(".agent/config.yml", "");
     client.begin_tool("exec", json!({"argv": ["sh", "work"]}));
-    let file = sandbox.project().join("pid");
-    eventually("it runs", || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')));
-    let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    eventually("it runs", || sleeps(&seconds));
     assert_eq!(client.leave(), 0);
-    assert!(!alive(pid), "gone before the server is");
+    assert!(!sleeps(&seconds), "gone before the server is");
     let shown = sandbox.retake(&["runs", "show", "last", "--json"]).json();
     assert_eq!(shown["outcome"], "cancelled", "{shown}");
 }

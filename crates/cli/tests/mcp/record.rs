@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::client::{Client, run_id, text};
-use crate::common::{RETAKE, Sandbox, alive, called, eventually, on_disk};
+use crate::common::{RETAKE, Sandbox, called, eventually, on_disk, own_seconds, sleeps};
 
 #[test]
 fn runs_carry_whose_they_are() {
@@ -63,7 +63,8 @@ fn inside_a_run_its_commands_are_inside_that_run() {
 fn progress_is_told_and_a_cancelled_call_ends_its_tree() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
-    sandbox.file("work", "#!/bin/sh\nsetsid sleep 1000 &\necho $! > pid\nwait\n");
+    let seconds = own_seconds();
+    sandbox.file("work", &format!("#!/bin/sh\nsetsid sleep {seconds} &\nwait\n"));
     let id = client.begin(
         "tools/call",
         json!({
@@ -75,11 +76,9 @@ fn progress_is_told_and_a_cancelled_call_ends_its_tree() {
     let progress = client.wait_for(|message| message["method"] == "notifications/progress");
     assert_eq!(progress["params"]["progressToken"], "token 1");
     assert!(progress["params"]["message"].as_str().unwrap().starts_with("running for "));
-    let pid: i32 =
-        std::fs::read_to_string(sandbox.project().join("pid")).unwrap().trim().parse().unwrap();
-    assert!(alive(pid));
+    assert!(sleeps(&seconds));
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
-    eventually("the tree ends", || !alive(pid));
+    eventually("the tree ends", || !sleeps(&seconds));
     // The server goes on, and the run is recorded as what it was.
     let mut outcome = json!(null);
     eventually("it is recorded", || {

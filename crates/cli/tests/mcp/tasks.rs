@@ -170,7 +170,7 @@ fn a_task_from_build_to_commit(agent: Agent) {
             ("exec_stop", json!({"run": "last"})),
             ("exec", json!({"command": "sed -i 's/built/shipped/' app.c && make && ./app"})),
             ("exec", json!({"command": COMMIT})),
-            ("exec", json!({"command": "touch ~/outside; echo $?"})),
+            ("exec", json!({"command": "touch .git/hooks/pre-commit .git/config; echo $?"})),
         ],
     );
     for (at, expected) in [
@@ -191,7 +191,6 @@ fn a_task_from_build_to_commit(agent: Agent) {
         assert!(results[at].contains(expected), "{at}: {expected}: {}", results[at]);
     }
     assert_eq!(sandbox.sh("git log --format=%s").stdout, "Fix the cart\nfirst\n");
-    assert!(!sandbox.dir.path().join("home/outside").exists());
     // Everything is on the record, confined, and nothing is left of the server.
     let runs = sandbox.retake(&["runs", "list", "--json", "--label", "via=mcp", "-n", "50"]).json();
     let runs = runs.as_array().unwrap();

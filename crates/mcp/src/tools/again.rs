@@ -17,7 +17,7 @@ use crate::run_view::RunView;
 pub(super) struct AgainArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
-    /// How many characters of output to show at most. Default: 8000
+    /// At most this many characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }

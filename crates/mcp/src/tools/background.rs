@@ -48,7 +48,7 @@ pub(super) struct WaitArguments {
     /// Return as soon as a line of output that exec_wait has not shown yet matches this regular expression; ^ and $ are the ends of the line
     #[serde(default)]
     pattern: Option<String>,
-    /// How many characters of output to show at most. Default: 8000
+    /// At most this many characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -83,7 +83,7 @@ pub(super) struct StopArguments {
     /// Kill it at once instead of asking it to end first
     #[serde(default)]
     kill: bool,
-    /// How many characters of output to show at most. Default: 8000
+    /// At most this many characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }

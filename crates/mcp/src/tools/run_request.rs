@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{check_variable, quote};
@@ -33,7 +33,7 @@ pub(in crate::tools) struct ExecArguments {
     /// The program and its arguments, passed on exactly as they are
     #[serde(default)]
     argv: Option<Vec<String>>,
-    /// Where to run it; relative to the project. Default: the project's directory
+    /// Where to run it, relative to the project, which is the default
     #[serde(default)]
     cwd: Option<String>,
     /// Variables to set; null removes one
@@ -50,10 +50,10 @@ pub(in crate::tools) struct ExecArguments {
     /// Report which files the run changed below cwd
     #[serde(default)]
     track_changes: bool,
-    /// Report test results found in the output or in report files. Default: true
+    /// Report test results. Default: true
     #[serde(default)]
     parse_tests: Option<bool>,
-    /// How many characters of output to show at most. Default: 8000
+    /// At most this many characters of output. Default: 8000
     #[serde(default)]
     pub(super) max_chars: Option<usize>,
     /// The task this belongs to, in your own terms
@@ -176,7 +176,13 @@ fn stricter_rules(mut asked: SandboxRequest) -> SandboxRequest {
 
 /// Without `.` and doubled slashes, so that the record can be asked for the directory.
 pub(super) fn directory(from: &Path, given: Option<&str>) -> PathBuf {
-    given.map_or_else(|| from.to_owned(), |given| from.join(given)).components().collect()
+    let path: PathBuf =
+        given.map_or_else(|| from.to_owned(), |given| from.join(given)).components().collect();
+    // In a sandbox the directories on the way may not be there.
+    match path.components().any(|part| part == Component::ParentDir) {
+        true => path.canonicalize().unwrap_or(path),
+        false => path,
+    }
 }
 
 fn command(arguments: &ExecArguments, reasons: &mut Vec<RefusalReason>) -> CommandRequest {

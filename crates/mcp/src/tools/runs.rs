@@ -166,7 +166,7 @@ pub(super) async fn list(
 pub(super) struct ShowArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
-    /// How many characters of output to show at most. Default: 8000
+    /// At most this many characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }

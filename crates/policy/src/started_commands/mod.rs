@@ -24,13 +24,14 @@ use retake_types::ShellMode;
 use super::ProposedCommand;
 use super::refusal::{HiddenBecause, LineSource, ShellUse, Unpredictable};
 use super::rule::Program;
-use super::shell::Pipe;
+use super::shell::{self, Pipe};
 use super::word::{Word, command_line};
 use super::wrappers::{Call, Wrapper};
 
 pub(super) use git_program::subcommand_position;
 pub(super) use named_programs::loads_code;
-pub(super) use programs::treats_arguments_as_data;
+use programs::treats_arguments_as_data;
+use runners::runner;
 
 /// A command and the commands inside it.
 #[derive(Debug, Default)]
@@ -43,6 +44,8 @@ pub(super) struct StartedCommands {
     pub(super) unpredictable: Vec<Unpredictable>,
     /// Commands whose program is only known when they run.
     pub(super) unnamed: Vec<Vec<Word>>,
+    /// Commands that start what cannot be told.
+    pub(super) hidden: Vec<Vec<Word>>,
     /// Variables that are set on the way.
     pub(super) variables: Vec<SetVariable>,
     /// Directories that are changed to on the way.
@@ -96,8 +99,8 @@ pub(super) struct StartedCommand {
     pub(super) in_shell: bool,
     /// Most shells do not read it as a command.
     pub(super) is_unlikely: bool,
-    /// What it starts was looked for.
-    pub(super) is_seen_through: bool,
+    /// What its arguments would start, if it is one of those programs that run what follows.
+    pub(super) possible: Option<Box<StartedCommands>>,
     /// Pipelines that it is in.
     pub(super) pipes: Vec<Pipe>,
 }
@@ -174,6 +177,7 @@ impl StartedCommands {
 
     fn hide(&mut self, words: &[Word], because: HiddenBecause) {
         let command = command_line(words);
+        self.hidden.push(words.to_vec());
         self.unpredictable.push(Unpredictable::StartedProgram { command, because });
     }
 
@@ -212,10 +216,30 @@ impl StartedCommands {
         self.note_made_files(call);
         let looks_through = self.look_through(call);
         let inner = self.commands.len() - before;
+        let possible = (!call.is_known()).then(|| Box::new(Self::possible(words, location)));
         let command = &mut self.commands[at];
         command.is_wrapper = looks_through && is_the_usual && inner > 0;
-        command.is_seen_through = !program.is_empty();
+        command.possible = possible;
         command.inner = inner;
+    }
+
+    /// What the arguments of a program would start that nothing is known of: programs that start
+    /// others, and lines.
+    fn possible(words: &[Word], location: &RunLocation) -> Self {
+        let mut possible = Self::default();
+        let location = location.inside_program();
+        for at in 1..words.len() {
+            let Some(text) = words[at].text() else { continue };
+            let name = text.rsplit('/').next().unwrap_or_default();
+            if programs::is_special(name) {
+                possible.add(&words[at..], &location);
+            }
+            // Most texts are no lines, and say nothing.
+            if text.contains(char::is_whitespace) && shell::read(&text).is_ok() {
+                possible.add_line(&text, &location, false);
+            }
+        }
+        possible
     }
 
     /// Adds a command without looking for others inside it.
@@ -232,7 +256,7 @@ impl StartedCommands {
             inner: 0,
             in_shell: location.in_shell,
             is_unlikely: false,
-            is_seen_through: false,
+            possible: None,
             pipes: location.pipes.clone(),
         });
         self.commands.len() - 1
@@ -382,6 +406,15 @@ impl RunLocation {
 impl<'a> ProgramCall<'a> {
     fn arguments(&self) -> &'a [Word] {
         &self.words[1..]
+    }
+
+    /// Whether it is known what the program does with its arguments.
+    fn is_known(&self) -> bool {
+        let is_runner = || runner(self.program, self.arguments()).is_some();
+        let name = self.name();
+        treats_arguments_as_data(&name)
+            || !(self.program.is_empty()
+                || (Wrapper::has_subcommands(self.program) && !is_runner()))
     }
 
     /// The name that it is called by, without a directory.

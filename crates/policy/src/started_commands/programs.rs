@@ -136,7 +136,7 @@ fn base(path: &OsStr) -> String {
     Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned()
 }
 
-fn is_special(name: &str) -> bool {
+pub(super) fn is_special(name: &str) -> bool {
     SHELLS.contains(&name)
         || FOREIGN_SHELLS.contains(&name)
         || OPAQUE.contains(&name)

@@ -113,6 +113,11 @@ fn a_program_is_the_same_under_every_name() {
         "\"$SHELL\" -c \"$x\"",
         "$x -c 'ls; git push'",
         "\"$wrapper\" git push",
+        "\"$(git --exec-path)/git-push\" origin main",
+        "x=$(echo /usr/lib/git-core/git-push); $x origin",
+        "x=$(echo /usr/lib/git-core/git-push); \"$x\" origin",
+        "\"$(echo /usr/lib/git-core/git-push)\" origin",
+        "read -r x < file; \"$x\" origin",
     ] {
         let why = line(&policy, dir.path(), hidden).expect_err(hidden);
         assert!(is_unpredictable(&why), "{hidden}: {why:?}");
@@ -131,6 +136,20 @@ fn a_program_is_the_same_under_every_name() {
     ] {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
     }
+}
+
+#[test]
+fn a_variable_of_the_client_is_no_way_to_name_a_program() {
+    let (dir, policy) = policy(&[], &["git push"], true);
+    let text = "\"$P\" origin main";
+    let judge_with = |set: &[(OsString, OsString)]| {
+        let arguments = ["/bin/sh", "-c", text].map(OsString::from);
+        let (line, cwd) = (Some(text), dir.path());
+        policy.judge(&ProposedCommand { arguments: &arguments, line, cwd, set, path: None })
+    };
+    let set = [(OsString::from("P"), OsString::from("/usr/lib/git-core/git-push"))];
+    assert!(judge_with(&set).is_err());
+    assert_eq!(judge_with(&[]), Ok(()), "the user named the program");
 }
 
 #[test]
@@ -276,6 +295,14 @@ fn programs_that_run_what_follows_hide_nothing() {
         "some-new-wrapper --flag x -- git -C y push",
         "some-new-wrapper -c 'git push'",
         "some-new-wrapper 'ls; git push'",
+        "some-new-wrapper env git push",
+        "some-new-wrapper 'direnv exec . npx git push'",
+        "some-new-wrapper other-wrapper timeout 5 git push",
+        "some-new-wrapper npx `echo rm` x",
+        "some-new-wrapper 'git -c alias.p=push p'",
+        "some-new-wrapper \"other-wrapper 'env rm x'\"",
+        "uv tool run git push",
+        "mise something git push",
         "docker run image git push",
         "./with-env.sh rm x",
     ] {
@@ -294,6 +321,9 @@ fn programs_that_run_what_follows_hide_nothing() {
         "gh pr create --title 'rm old code' --body 'git push'",
         "docker ps",
         "some-new-wrapper status",
+        "some-new-wrapper --message \"don't do (this) thing\"",
+        "some-new-wrapper env",
+        "uv pip list",
     ] {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
     }
@@ -356,8 +386,6 @@ fn code_that_names_a_denied_command_is_seen() {
         "node -e 'console.log(process.version)'",
         "python3 -c \"print('git push and rm -rf')\"",
         "man git-push",
-        "\"$CC\" -o app app.c",
-        "$PYTHON -m pytest -q",
         "psql -c 'select 1'",
     ] {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
@@ -377,6 +405,17 @@ fn an_allow_list_holds_for_what_runners_run() {
     for refused in
         ["npx cat x", "uv run cat x", "uv run ls", "chronic cat x", "direnv exec . cat x"]
     {
+        assert!(line(&policy, dir.path(), refused).is_err(), "{refused}");
+    }
+}
+
+#[test]
+fn a_program_that_is_known_later_may_run_where_no_rule_could_be_about_it() {
+    let (dir, policy) = policy(&[], &["rm -rf", "npm publish"], true);
+    for fine in ["\"$CC\" -o app app.c", "\"$PYTHON\" -m pytest -q", "\"$x\" --version"] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+    for refused in ["$x", "\"$x\" -rf y", "$x publish", "\"$x\" \"$y\"", "\"$x\" -c 'rm -rf y'"] {
         assert!(line(&policy, dir.path(), refused).is_err(), "{refused}");
     }
 }

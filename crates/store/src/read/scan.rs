@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes that are looked at in one go: some blocks of a stored output.
-const PART: u64 = 4 << 20;
+const PART: u64 = 2 << 20;
 /// More threads than these are of no use to a disk, and each holds parts in memory.
 const MOST_THREADS: usize = 4;
 
@@ -46,7 +46,8 @@ pub(crate) fn scan_parts<R: Read + Seek + Send, T: Send>(
     std::thread::scope(|scope| {
         let mut results: Vec<Receiver<io::Result<T>>> = Vec::new();
         for (first, mut reader) in (0..).zip(readers) {
-            let (sender, receiver): (SyncSender<io::Result<T>>, _) = sync_channel(1);
+            // Nothing is kept for later: whoever is ahead waits.
+            let (sender, receiver): (SyncSender<io::Result<T>>, _) = sync_channel(0);
             results.push(receiver);
             scope.spawn(move || {
                 let mut buffer = Vec::new();

@@ -18,6 +18,7 @@ use super::{ClientSession, ToolAnswer, ToolError};
 use crate::excerpt::is_binary;
 use crate::line_pattern::LinePattern;
 use crate::output_scan::{Position, ScannedOutput};
+use crate::run_view::short_size;
 use page::Page;
 
 /// How many of the last lines are given without a range or a pattern.
@@ -36,7 +37,7 @@ pub(super) struct LogsArguments {
     /// Lines by number, such as "7", "100-200", "500-" or "-50" for the last 50. Default: the last 100, or with a pattern all
     #[serde(default)]
     lines: Option<String>,
-    /// Characters of each of these lines, such as "1001-9000" or "9001-", for lines that are too long to be shown whole
+    /// Characters of each of these lines, such as "1001-9000" or "9001-"
     #[serde(default)]
     columns: Option<String>,
     /// A regular expression; shows each line that matches, with the lines around it
@@ -122,7 +123,7 @@ pub(super) async fn logs(
         .await?;
     let name = stream.map_or("output", Stream::as_str);
     if lines.binary {
-        let size = text::size(bytes);
+        let size = short_size(bytes);
         let text =
             format!("{name}: binary, {size}, not shown; lines or a pattern show it all the same\n");
         return Ok(ToolAnswer::new(&lines, text));
