@@ -1,4 +1,5 @@
-//! Developers' tasks: `cargo xtask test`, `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
+//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask bench <name>`,
+//! `cargo xtask fuzz <seconds>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test"] => test::run(),
+        ["docs"] => test::write_docs(),
         ["bench", "build"] => build_time::run(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(seconds),
         #[cfg(not(feature = "bench"))]
         ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | bench NAME, such as exec | fuzz SECONDS".into()),
+        _ => Err("usage: cargo xtask test | docs | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -98,6 +98,12 @@ pub(crate) fn run() -> Result<(), String> {
     cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)
 }
 
+/// Writes the pages of `docs/` that are made from definitions in the program.
+pub(crate) fn write_docs() -> Result<(), String> {
+    let write = [("RETAKE_WRITE_DOCS", PathBuf::from("1"))];
+    cargo(&["test", "--quiet", "-p", "retake", "--lib", "reference::"], &write)
+}
+
 /// Has clippy compile the crates of the workspace, so that they are read once and not twice: its
 /// driver is a compiler with more lints. A warning is an error.
 fn lints_while_compiling() -> Result<Vec<(&'static str, PathBuf)>, String> {

@@ -15,8 +15,22 @@ use crate::test::{cargo_command, root};
 const AT_ONCE: usize = 3;
 
 /// The programs that take longest, longest first.
-const LONG: [&str; 8] =
-    ["real_tools", "slurm", "real_ext4", "agent", "crash", "ui", "behaviour", "mcp"];
+const LONG: [&str; 14] = [
+    "real_tools",
+    "slurm",
+    "crash",
+    "model",
+    "exec",
+    "matrix",
+    "ui",
+    "agent",
+    "retake_crash",
+    "mcp",
+    "real_ext4",
+    "record",
+    "sandbox",
+    "behaviour",
+];
 
 /// One test program, as cargo built it.
 pub(crate) struct TestProgram {

@@ -1,17 +1,15 @@
 //! How long a loop has been at it, kept where the next runner finds it when this one is killed.
 //!
-//! A small file in the workspace, written over every second. It is not synced: a process's death
+//! A small file beside the loop's requests, written over every second. It is not synced: a process's death
 //! loses at most a second, a power cut what the kernel had not written yet. What cannot be read is
 //! unknown, and then the record's own times count.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::control::Mailbox;
+use crate::ticker::Ticker;
 
 const BEAT: Duration = Duration::from_secs(1);
 const NAME: &str = "clock";
@@ -19,48 +17,32 @@ const NAME: &str = "clock";
 /// Writes the time down until it is dropped.
 #[derive(Debug)]
 pub struct Clock {
-    done: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    _ticker: Ticker,
 }
 
 impl Clock {
-    /// Starts counting for a loop that has used this much time before.
-    pub fn start(mailbox: &Mailbox, owner: &str, before: Duration) -> std::io::Result<Self> {
+    /// Starts counting for an owner that has used this much time before, in a file in `dir`.
+    pub fn start(dir: &Path, owner: &str, before: Duration) -> std::io::Result<Self> {
         let file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
-            .open(mailbox.dir().join(NAME))?;
+            .open(dir.join(NAME))?;
         let begun = Instant::now();
         write(&file, owner, before)?;
-        let done = Arc::new(AtomicBool::new(false));
-        let (stop, owner) = (done.clone(), owner.to_owned());
-        let thread = std::thread::Builder::new().name("clock".to_owned()).spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::park_timeout(BEAT);
-                // A full disk stops the file, not the loop: it keeps its own time.
-                _ = write(&file, &owner, before.saturating_add(begun.elapsed()));
-            }
+        let owner = owner.to_owned();
+        let ticker = Ticker::start("clock", BEAT, move |_| {
+            // A full disk stops the file, not the loop: it keeps its own time.
+            _ = write(&file, &owner, before.saturating_add(begun.elapsed()));
         })?;
-        Ok(Self { done, thread: Some(thread) })
+        Ok(Self { _ticker: ticker })
     }
 
-    /// What a loop had used when it was last seen.
-    pub fn used(mailbox: &Mailbox, owner: &str) -> Option<Duration> {
-        read(&mailbox.dir().join(NAME), owner)
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A panic in there was reported when it happened.
-            drop(thread.join());
-        }
+    /// What the owner had used when it was last seen.
+    pub fn used(dir: &Path, owner: &str) -> Option<Duration> {
+        read(&dir.join(NAME), owner)
     }
 }
 

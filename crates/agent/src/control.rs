@@ -16,6 +16,8 @@ use crate::workspace::Workspace;
 const LONGEST: usize = 64 << 10;
 const MOST: usize = 1000;
 
+const STOP_NOW: &str = "stop-now";
+
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("{}: {error}", .path.display())]
@@ -56,8 +58,7 @@ impl Mailbox {
     /// A loop begins: a stop or pause meant for an earlier one is void, and messages that an
     /// iteration took and did not live to use wait again.
     pub fn begin(&self) -> Result<(), ControlError> {
-        self.remove("stop")?;
-        self.remove("pause")?;
+        self.end()?;
         for (path, name) in self.files("taken-")? {
             if let Some((_, rest)) = name.trim_start_matches("taken-").split_once('-') {
                 let back = self.dir.join(format!("tell-{rest}"));
@@ -69,6 +70,11 @@ impl Mailbox {
 
     pub fn stop(&self) -> Result<(), ControlError> {
         self.put("stop", b"")
+    }
+
+    /// Asks for the end at once, in the middle of an iteration.
+    pub fn stop_now(&self) -> Result<(), ControlError> {
+        self.put(STOP_NOW, b"")
     }
 
     pub fn pause(&self) -> Result<(), ControlError> {
@@ -99,7 +105,8 @@ impl Mailbox {
     /// What is asked for at this moment.
     pub fn requests(&self) -> Requests {
         let there = |name: &str| self.dir.join(name).symlink_metadata().is_ok();
-        Requests { stop: there("stop"), pause: there("pause"), interrupt: false }
+        let stop_now = there(STOP_NOW);
+        Requests { stop: there("stop"), stop_now, pause: there("pause"), interrupt: false }
     }
 
     /// Messages that wait, oldest first; for display.
@@ -133,6 +140,7 @@ impl Mailbox {
 
     /// A loop has ended: its stop is used up.
     pub fn end(&self) -> Result<(), ControlError> {
+        self.remove(STOP_NOW)?;
         self.remove("stop")?;
         self.remove("pause")
     }

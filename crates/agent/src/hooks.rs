@@ -1,10 +1,13 @@
-//! Commands before and after an iteration: what is configured, and what their end means.
+//! Commands before and after an iteration and at the end of a loop: what is configured, and what
+//! their end means.
 
 use std::path::Path;
 use std::time::Duration;
 
 use retake_types::Outcome;
-use retake_types::loop_record::agent::{HookTime, Iteration, IterationStatus};
+use retake_types::loop_record::agent::{HookTime, Iteration, IterationStatus, Spent};
+
+use crate::plan::AgentStopReason;
 
 /// What a failed hook does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +30,7 @@ impl std::str::FromStr for OnFailure {
     }
 }
 
-/// `agent.hooks.pre` or `agent.hooks.post`.
+/// `agent.hooks.pre`, `agent.hooks.post` or `agent.hooks.end`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// A command line.
@@ -54,11 +57,46 @@ impl Hook {
 
     pub fn effect(&self, when: HookTime, outcome: &Outcome) -> Effect {
         match (outcome.success(), self.on_failure, when) {
-            (true, ..) | (false, OnFailure::Skip, HookTime::Post) => Effect::GoOn,
+            (true, ..) | (_, _, HookTime::End) | (false, OnFailure::Skip, HookTime::Post) => {
+                Effect::GoOn
+            }
             (false, OnFailure::Skip, HookTime::Pre) => Effect::SkipIteration,
             (false, OnFailure::Stop, _) => Effect::StopLoop,
         }
     }
+}
+
+/// What the hook at the end of a loop is told.
+#[derive(Clone, Copy, Debug)]
+pub struct EndFacts<'a> {
+    pub reason: AgentStopReason,
+    pub loop_id: &'a str,
+    /// Iterations of this invocation, and the number of the last one.
+    pub iterations: u32,
+    pub last_number: u32,
+    pub spent: Spent,
+    pub time: Duration,
+}
+
+/// The variables of the hook at the end, besides the agent's own environment.
+pub fn end_variables(
+    facts: &EndFacts<'_>,
+    workspace: &str,
+    workspace_path: &Path,
+) -> Vec<(String, String)> {
+    let EndFacts { reason, loop_id, iterations, last_number, spent, time } = *facts;
+    let all = [
+        ("RETAKE_STOP_REASON", reason.to_string()),
+        ("RETAKE_LOOP_ID", loop_id.to_owned()),
+        ("RETAKE_LOOP_ITERATIONS", iterations.to_string()),
+        ("RETAKE_LOOP_COST_USD", spent.cost_usd.to_string()),
+        ("RETAKE_LOOP_TOKENS", spent.tokens.to_string()),
+        ("RETAKE_LOOP_DURATION_MS", time.as_millis().to_string()),
+        ("RETAKE_ITERATION", last_number.to_string()),
+        ("RETAKE_WORKSPACE", workspace.to_owned()),
+        ("RETAKE_WORKSPACE_PATH", workspace_path.to_string_lossy().into_owned()),
+    ];
+    all.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 /// The variables that hooks get, besides the agent's own environment. `ended` is what the
@@ -117,6 +155,10 @@ mod tests {
         hook.on_failure = OnFailure::Skip;
         assert_eq!(hook.effect(HookTime::Pre, &Outcome::TimedOut), Effect::SkipIteration);
         assert_eq!(hook.effect(HookTime::Post, &Outcome::TimedOut), Effect::GoOn);
+        for on_failure in [OnFailure::Skip, OnFailure::Stop] {
+            hook.on_failure = on_failure;
+            assert_eq!(hook.effect(HookTime::End, &Outcome::TimedOut), Effect::GoOn);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! next iteration and is reported; it never stops the loop. The agent's output is left out once the log
 //! is as large as it may be: the record has all of it.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -18,6 +19,8 @@ const LARGEST: u64 = 256 << 20;
 
 /// Written when this much is held, at the end of an iteration, and at the end.
 const BUFFER: usize = 10 * 1024;
+/// More of one line is written before its end.
+const LONGEST_LINE: usize = 16 * BUFFER;
 
 pub fn file_name(started: Timestamp) -> String {
     format!("iterate-{}.log", started.strftime("%Y%m%d-%H%M%S"))
@@ -39,18 +42,18 @@ pub struct Head<'a> {
     pub status_instructions: Option<&'a str>,
 }
 
-type Redact = Box<dyn Fn(&str) -> String + Send>;
+type Redact = Box<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send>;
 
 pub struct Log {
     path: PathBuf,
     /// `None` once it failed.
     file: Option<File>,
-    held: Vec<u8>,
-    /// Text that is not a whole line yet: a secret may be cut in two here.
-    line: String,
-    agent: &'static str,
+    /// Text that is not redacted yet.
+    held: String,
     redact: Redact,
     error: Option<String>,
+    /// The error that was told last.
+    told: Option<String>,
     written: u64,
     largest: u64,
     /// That output is left out was said.
@@ -65,21 +68,14 @@ impl std::fmt::Debug for Log {
 
 impl Log {
     /// Creates the file. If that fails, the log is off and [`Log::take_error`] says why.
-    pub fn create(path: &Path, kind: AgentKind, redact: Redact) -> Self {
+    pub fn create(path: &Path, redact: Redact) -> Self {
         let mut log = Self {
             path: path.to_owned(),
             file: None,
-            held: Vec::new(),
-            line: String::new(),
-            agent: match kind {
-                AgentKind::Claude => "CLAUDE",
-                AgentKind::Codex => "CODEX",
-                AgentKind::Gemini => "GEMINI",
-                AgentKind::Opencode => "OPENCODE",
-                AgentKind::Custom => "AGENT",
-            },
+            held: String::new(),
             redact,
             error: None,
+            told: None,
             written: 0,
             largest: LARGEST,
             full: false,
@@ -147,11 +143,23 @@ impl Log {
         self.flush();
     }
 
-    pub fn iteration(&mut self, number: u32, at: Timestamp) {
+    pub fn iteration(&mut self, number: u32, kind: AgentKind, at: Timestamp) {
         self.end_line();
         self.reopen();
         self.banner(&[&format!("ITERATION {number}"), &format!("Started: {}", stamp(at))]);
-        self.text(&format!("\n{} OUTPUT:\n", self.agent));
+        let agent = match kind {
+            AgentKind::Claude => "CLAUDE",
+            AgentKind::Codex => "CODEX",
+            AgentKind::Gemini => "GEMINI",
+            AgentKind::Opencode => "OPENCODE",
+            AgentKind::Custom => "AGENT",
+        };
+        self.text(&format!("\n{agent} OUTPUT:\n"));
+    }
+
+    /// Whether the agent's output is still written.
+    pub fn takes_output(&self) -> bool {
+        self.file.is_some() && !self.full
     }
 
     /// Output of the agent as it arrives: its text, or what is shown of its tools.
@@ -189,8 +197,7 @@ impl Log {
 
     /// Writes everything that is held.
     pub fn flush(&mut self) {
-        self.end_partial();
-        self.write_out();
+        self.write(self.held.len());
     }
 
     fn banner(&mut self, lines: &[&str]) {
@@ -201,54 +208,57 @@ impl Log {
         }
     }
 
-    /// Redaction works on whole lines, so that a secret in two pieces is found.
+    /// Held until there is enough to be written: redaction works on whole lines, so that a secret in
+    /// two pieces is found, and on many at once.
     fn text(&mut self, text: &str) {
         if self.file.is_none() {
             return;
         }
-        self.line.push_str(text);
-        let whole = match self.line.rfind('\n') {
-            Some(end) => end + 1,
-            // A line without end must not fill the memory.
-            None if self.line.len() > 16 * BUFFER => self.line.len(),
-            None => return,
-        };
-        let rest = self.line.split_off(whole);
-        let lines = std::mem::replace(&mut self.line, rest);
-        self.held.extend_from_slice((self.redact)(&lines).as_bytes());
+        self.held.push_str(text);
         if self.held.len() > BUFFER {
-            self.write_out();
+            self.write_lines();
         }
     }
 
     fn end_line(&mut self) {
-        if !self.line.is_empty() {
+        if !self.held.is_empty() && !self.held.ends_with('\n') {
             self.text("\n");
         }
     }
 
-    fn end_partial(&mut self) {
-        if !self.line.is_empty() {
-            let line = std::mem::take(&mut self.line);
-            self.held.extend_from_slice((self.redact)(&line).as_bytes());
-        }
+    /// Writes the lines that are complete.
+    fn write_lines(&mut self) {
+        let whole = match memchr::memrchr(b'\n', self.held.as_bytes()) {
+            Some(end) => end + 1,
+            // A line without end must not fill the memory.
+            None if self.held.len() > LONGEST_LINE => self.held.len(),
+            None => return,
+        };
+        self.write(whole);
     }
 
-    fn write_out(&mut self) {
+    /// Writes this much of what is held.
+    fn write(&mut self, length: usize) {
         let Some(file) = &mut self.file else { return };
-        let written = file.write_all(&self.held);
-        self.written += self.held.len() as u64;
-        self.held.clear();
-        if let Err(error) = written {
-            self.fail(&error);
+        let clean = (self.redact)(&self.held[..length]);
+        let written = file.write_all(clean.as_bytes());
+        self.written += clean.len() as u64;
+        self.held.drain(..length);
+        match written {
+            Ok(()) => self.told = None,
+            Err(error) => self.fail(&error),
         }
     }
 
     fn fail(&mut self, error: &io::Error) {
         self.file = None;
-        (self.held, self.line) = (Vec::new(), String::new());
-        let path = self.path.display();
-        self.error = Some(format!("⚠️ Logging is off: {path}: {error}"));
+        self.held = String::new();
+        let error = format!("{}: {error}", self.path.display());
+        // The next iteration tries again; the same error is not told again.
+        if self.told.as_ref() != Some(&error) {
+            self.told = Some(error.clone());
+            self.error = Some(error);
+        }
     }
 }
 
@@ -280,14 +290,14 @@ mod tests {
         assert_eq!(file_name(at(0)), "iterate-20251015-142345.log");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(file_name(at(0)));
-        let redact = |text: &str| text.replace("hunter2", "[REDACTED]");
-        let mut log = Log::create(&path, AgentKind::Claude, Box::new(redact));
+        let mut log =
+            Log::create(&path, Box::new(|text| text.replace("hunter2", "[REDACTED]").into()));
         log.head(&HEAD, at(0));
-        log.iteration(1, at(5));
+        log.iteration(1, AgentKind::Claude, at(5));
         log.output("my password is hun");
         log.output("ter2\nwithout end");
         log.iteration_end("success", at(30), Some(4));
-        log.iteration(2, at(32));
+        log.iteration(2, AgentKind::Claude, at(32));
         log.error(at(33), "Iteration 2 failed", &["why".to_owned()]);
         drop(log);
         let bar = "=".repeat(80);
@@ -312,7 +322,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.log");
         let size = || std::fs::metadata(&path).unwrap().len();
-        let mut log = Log::create(&path, AgentKind::Custom, Box::new(str::to_owned));
+        let mut log = Log::create(&path, Box::new(|text| text.into()));
         log.output(&"x\n".repeat(BUFFER / 2));
         assert_eq!(size(), 0);
         log.output("y\n");
@@ -325,19 +335,14 @@ mod tests {
     #[test]
     fn an_error_is_told_once_and_stops_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = Log::create(
-            &dir.path().join("no/such.log"),
-            AgentKind::Claude,
-            Box::new(str::to_owned),
-        );
+        let mut log = Log::create(&dir.path().join("no/such.log"), Box::new(|text| text.into()));
         log.head(&HEAD, at(0));
-        log.iteration(1, at(1));
+        log.iteration(1, AgentKind::Claude, at(1));
         log.output("x");
         assert!(log.take_error().unwrap().contains("no/such.log"));
         assert_eq!(log.take_error(), None);
         // A full disk, in the middle.
-        let mut log =
-            Log::create(Path::new("/dev/full"), AgentKind::Claude, Box::new(str::to_owned));
+        let mut log = Log::create(Path::new("/dev/full"), Box::new(|text| text.into()));
         assert_eq!(log.take_error(), None);
         log.head(&HEAD, at(0));
         assert!(log.take_error().is_some());

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use retake_agent::plan::{
-    AgentPlan, AgentStopReason, Backoff, Budgets, Gate, IterationOutcome, IterationReport, Now,
-    OnLimit, PastIteration, Requests, Rules, Step, WaitReason,
+    AgentPlan, AgentRole, AgentStopReason, Backoff, Budgets, Gate, IterationOutcome,
+    IterationReport, Now, OnLimit, PastIteration, Requests, Rules, Step, WaitReason,
 };
 use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 
-const NONE: Requests = Requests { stop: false, pause: false, interrupt: false };
+const NONE: Requests = Requests { stop: false, stop_now: false, pause: false, interrupt: false };
+const TRANSIENT: IterationOutcome = IterationOutcome::Transient { limit: false };
 const STOP: Requests = Requests { stop: true, ..NONE };
 
 fn secs(seconds: u64) -> Duration {
@@ -256,20 +257,18 @@ fn transient_errors_back_off_and_then_count() {
     let mut left = 4;
     let (reason, steps, plan) = play(rules(Mode::Loop), |_| {
         left -= 1;
-        if left > 0 { IterationReport::new(IterationOutcome::Transient) } else { complete() }
+        if left > 0 { IterationReport::new(TRANSIENT) } else { complete() }
     });
     assert_eq!(reason, AgentStopReason::Completed);
     assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3", "backoff 3", "1.4"]);
     assert_eq!((plan.number(), plan.failures()), (1, 0));
 
-    let (reason, steps, plan) =
-        play(rules(Mode::Loop), |_| IterationReport::new(IterationOutcome::Transient));
+    let (reason, steps, plan) = play(rules(Mode::Loop), |_| IterationReport::new(TRANSIENT));
     assert_eq!((reason, plan.number()), (AgentStopReason::Failed, 1));
     assert_eq!(steps.len(), 21);
     let backoff = Backoff { tries: 2, ..Backoff::default() };
-    let (_, steps, _) = play(Rules { backoff, ..rules(Mode::Loop) }, |_| {
-        IterationReport::new(IterationOutcome::Transient)
-    });
+    let (_, steps, _) =
+        play(Rules { backoff, ..rules(Mode::Loop) }, |_| IterationReport::new(TRANSIENT));
     assert_eq!(steps, ["1.1", "backoff 1", "1.2", "backoff 2", "1.3"]);
 }
 
@@ -282,7 +281,7 @@ fn each_iteration_has_tries_of_its_own() {
         match calls {
             3 => ok(),
             6 => complete(),
-            _ => IterationReport::new(IterationOutcome::Transient),
+            _ => IterationReport::new(TRANSIENT),
         }
     });
     assert_eq!(reason, AgentStopReason::Completed);
@@ -330,7 +329,7 @@ fn stop_pause_and_interrupt() {
     assert_eq!(plan.next(at(5), pause), Step::Pause);
     assert!(matches!(plan.next(at(5), NONE), Step::Iterate { number: 2, .. }));
     assert_eq!(plan.clone().next(at(5), STOP), Step::Stop(AgentStopReason::Stopped));
-    let both = Requests { stop: true, pause: true, interrupt: false };
+    let both = Requests { stop: true, pause: true, ..NONE };
     assert_eq!(plan.clone().next(at(5), both), Step::Stop(AgentStopReason::Stopped));
     let interrupt = Requests { interrupt: true, ..NONE };
     assert_eq!(plan.clone().next(at(5), interrupt), Step::Stop(AgentStopReason::Interrupted));
@@ -381,7 +380,7 @@ fn any_report() -> impl Strategy<Value = IterationReport> {
         2 => Just(IterationOutcome::Failed),
         1 => Just(IterationOutcome::TimedOut),
         1 => Just(IterationOutcome::Skipped),
-        1 => Just(IterationOutcome::Transient),
+        1 => any::<bool>().prop_map(|limit| IterationOutcome::Transient { limit }),
         1 => (0i64..2_000).prop_map(|s| IterationOutcome::RateLimited { resets_at: Some(1_000_000 + s) }),
         1 => Just(IterationOutcome::RateLimited { resets_at: None }),
     ];
@@ -406,12 +405,14 @@ proptest! {
         threshold in 0u32..4,
         last in 0u32..5,
         gate in prop::option::of(0u32..3),
+        fallback in any::<bool>(),
     ) {
         let rules = Rules {
             max_iterations,
             max_failures,
             max_no_progress,
             stagnation_threshold: threshold,
+            fallback,
             verify: gate.map(|max_attempts| Gate { max_attempts, resume_on_fail: true }),
             ..Rules::new(if iterative { Mode::Iterative } else { Mode::Loop })
         };
@@ -433,14 +434,15 @@ proptest! {
                 }
             };
             match step {
-                Step::Iterate { number, .. } => {
+                Step::Iterate { number, agent, .. } => {
+                    prop_assert!(fallback || agent == AgentRole::First);
                     prop_assert_eq!(number, last + counted + 1);
                     prop_assert!(counted < max_iterations);
                     plan.done(report, at(clock));
                     let same = plan.number() == last + counted;
                     match report.outcome {
                         IterationOutcome::RateLimited { .. } => prop_assert!(same),
-                        IterationOutcome::Transient => {}
+                        IterationOutcome::Transient { .. } => {}
                         _ => prop_assert!(!same),
                     }
                     counted = plan.number() - last;
@@ -493,7 +495,7 @@ fn a_gate_that_could_not_be_asked_refuses_nothing() {
         Step::Wait { why: WaitReason::RateLimit { resets_at: 1_000_101 }, remaining: secs(101) };
     assert_eq!(plan.next(at(1), NONE), wait);
     assert!(matches!(plan.next(at(102), NONE), Step::Verify { attempt: 1, .. }));
-    plan.unverified(IterationOutcome::Transient, at(102));
+    plan.unverified(TRANSIENT, at(102));
     assert!(matches!(
         plan.next(at(102), NONE),
         Step::Wait { why: WaitReason::Backoff { attempt: 1 }, .. }
@@ -510,13 +512,13 @@ fn a_gate_that_never_answers_is_a_failure() {
     let mut plan = at_its_gate(Rules { backoff: few, ..gated(1) });
     for clock in [1, 100, 200] {
         assert!(matches!(plan.next(at(clock), NONE), Step::Verify { attempt: 1, .. }));
-        plan.unverified(IterationOutcome::Transient, at(clock));
+        plan.unverified(TRANSIENT, at(clock));
     }
     assert_eq!((plan.stopped(), plan.failures()), (Some(AgentStopReason::Failed), 1));
     // Where failures do not end the loop, the next iteration starts with a first attempt.
     let mut plan =
         at_its_gate(Rules { backoff: Backoff { tries: 0, ..few }, max_failures: 0, ..gated(1) });
-    plan.unverified(IterationOutcome::Transient, at(2));
+    plan.unverified(TRANSIENT, at(2));
     assert!(matches!(plan.next(at(2), NONE), Step::Iterate { number: 2, attempt: 1, .. }));
     let mut plan = at_its_gate(Rules { on_limit: OnLimit::Stop, ..gated(1) });
     plan.unverified(IterationOutcome::RateLimited { resets_at: None }, at(2));
@@ -527,7 +529,10 @@ fn a_gate_that_never_answers_is_a_failure() {
 fn time_bounds_the_gate_and_is_no_refusal() {
     let budgets = Budgets { time: Some(secs(60)), ..Budgets::default() };
     let mut plan = at_its_gate(Rules { budgets, ..gated(5) }).having_used(secs(10));
-    assert_eq!(plan.next(at(20), NONE), Step::Verify { attempt: 1, left: Some(secs(30)) });
+    assert_eq!(
+        plan.next(at(20), NONE),
+        Step::Verify { attempt: 1, agent: AgentRole::First, left: Some(secs(30)) }
+    );
     plan.verified(false, at(50));
     assert_eq!((plan.stopped(), plan.verify_attempts()), (Some(AgentStopReason::BudgetTime), 0));
     let mut plan = at_its_gate(Rules { budgets, ..gated(5) }).having_used(secs(10));
@@ -549,21 +554,125 @@ fn a_broken_loop_goes_on_where_it_was() {
 #[test]
 fn what_is_no_iteration() {
     let plan = AgentPlan::new(rules(Mode::Loop), 0);
-    assert!(plan.postpones(IterationOutcome::Transient));
+    assert!(plan.postpones(TRANSIENT));
     assert!(plan.postpones(IterationOutcome::RateLimited { resets_at: None }));
     assert!(
         !plan.postpones(IterationOutcome::Failed) && !plan.postpones(IterationOutcome::Completed)
     );
     let none = Backoff { tries: 0, ..Backoff::default() };
     let plan = AgentPlan::new(Rules { backoff: none, ..rules(Mode::Loop) }, 0);
-    assert!(!plan.postpones(IterationOutcome::Transient));
+    assert!(!plan.postpones(TRANSIENT));
 }
 
 #[test]
 fn a_check_alone_is_asked_until_it_answers() {
     let mut plan = AgentPlan::checking(rules(Mode::Loop), 3);
     assert!(matches!(plan.next(at(0), NONE), Step::Verify { .. }));
-    plan.unverified(IterationOutcome::Transient, at(0));
+    plan.unverified(TRANSIENT, at(0));
     assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));
     assert!(matches!(plan.next(at(9), NONE), Step::Verify { .. }));
+}
+
+fn with_fallback() -> Rules {
+    Rules { fallback: true, max_iterations: 9, ..rules(Mode::Loop) }
+}
+
+fn limited(resets_at: Option<i64>) -> IterationReport {
+    IterationReport::new(IterationOutcome::RateLimited { resets_at })
+}
+
+/// Which agent the plan asks now, for which iteration and attempt.
+fn asked(plan: &mut AgentPlan, second: u64) -> (AgentRole, u32, u32) {
+    match plan.next(at(second), NONE) {
+        Step::Iterate { agent, number, attempt, .. } => (agent, number, attempt),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_fallback_works_until_the_limit_of_the_first_agent_is_over() {
+    let mut plan = AgentPlan::new(with_fallback(), 0);
+    assert_eq!(asked(&mut plan, 0), (AgentRole::First, 1, 1));
+    plan.done(limited(Some(1_000_100)), at(10));
+    // The same iteration at once, by the other agent.
+    assert_eq!(asked(&mut plan, 10), (AgentRole::Fallback, 1, 2));
+    plan.done(ok(), at(60));
+    assert_eq!(asked(&mut plan, 60), (AgentRole::Fallback, 2, 1));
+    plan.done(ok(), at(99));
+    assert_eq!(asked(&mut plan, 99), (AgentRole::Fallback, 3, 1));
+    plan.done(ok(), at(101));
+    // A second more than was said, since that has no fractions.
+    assert_eq!(asked(&mut plan, 101), (AgentRole::First, 4, 1));
+}
+
+#[test]
+fn two_limited_agents_wait_for_the_one_that_is_free_first() {
+    for (fallback_until, expected) in
+        [(1_000_050, AgentRole::Fallback), (1_000_500, AgentRole::First)]
+    {
+        let mut plan = AgentPlan::new(with_fallback(), 0);
+        asked(&mut plan, 0);
+        plan.done(limited(Some(1_000_100)), at(0));
+        asked(&mut plan, 0);
+        plan.done(limited(Some(fallback_until)), at(0));
+        let until = fallback_until.min(1_000_100);
+        let remaining = secs((until - 1_000_000) as u64 + 1);
+        let why = WaitReason::RateLimit { resets_at: until };
+        assert_eq!(plan.next(at(0), NONE), Step::Wait { why, remaining });
+        let then = remaining.as_secs();
+        assert_eq!(asked(&mut plan, then), (expected, 1, 3));
+    }
+}
+
+#[test]
+fn an_agent_that_is_not_limited_does_not_hand_over() {
+    let mut plan = AgentPlan::new(with_fallback(), 0);
+    asked(&mut plan, 0);
+    plan.done(IterationReport::new(TRANSIENT), at(0));
+    assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));
+    assert_eq!(asked(&mut plan, 60).0, AgentRole::First);
+    // Too many requests are a limit, whose end nobody says.
+    let too_many = IterationReport::new(IterationOutcome::Transient { limit: true });
+    plan.done(too_many, at(60));
+    assert_eq!(asked(&mut plan, 60).0, AgentRole::Fallback);
+    plan.done(ok(), at(200));
+    assert_eq!(asked(&mut plan, 200).0, AgentRole::First);
+}
+
+#[test]
+fn limits_without_end_stop_the_loop_in_the_end() {
+    let backoff = Backoff { tries: 3, ..Backoff::default() };
+    let mut plan = AgentPlan::new(Rules { backoff, ..with_fallback() }, 0);
+    let (mut clock, mut calls) = (0, 0);
+    loop {
+        match plan.next(at(clock), NONE) {
+            Step::Wait { remaining, .. } => clock += remaining.as_secs() + 1,
+            Step::Iterate { .. } => {
+                calls += 1;
+                plan.done(limited(None), at(clock));
+            }
+            Step::Stop(reason) => break assert_eq!(reason, AgentStopReason::RateLimit),
+            other => panic!("{other:?}"),
+        }
+        assert!(calls < 50, "it never ends");
+    }
+    let stop = Rules { on_limit: OnLimit::Stop, ..with_fallback() };
+    let mut plan = AgentPlan::new(stop, 0);
+    asked(&mut plan, 0);
+    plan.done(limited(Some(1_000_100)), at(0));
+    assert_eq!(asked(&mut plan, 0).0, AgentRole::Fallback);
+    plan.done(limited(Some(1_000_100)), at(0));
+    assert_eq!(plan.next(at(0), NONE), Step::Stop(AgentStopReason::RateLimit));
+}
+
+#[test]
+fn a_limited_verification_is_handed_over_as_well() {
+    let mut plan = AgentPlan::new(Rules { fallback: true, ..gated(2) }, 0);
+    asked(&mut plan, 0);
+    plan.done(complete(), at(1));
+    assert!(matches!(plan.next(at(1), NONE), Step::Verify { agent: AgentRole::First, .. }));
+    plan.unverified(IterationOutcome::RateLimited { resets_at: Some(1_000_100) }, at(2));
+    assert!(matches!(plan.next(at(2), NONE), Step::Verify { agent: AgentRole::Fallback, .. }));
+    plan.verified(true, at(3));
+    assert_eq!(plan.next(at(3), NONE), Step::Stop(AgentStopReason::Completed));
 }

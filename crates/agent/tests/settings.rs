@@ -36,7 +36,10 @@ fn defaults_to_the_letter() {
     assert_eq!(settings.notifications.url, None);
     let watch = settings.notifications.status_watch.unwrap();
     assert_eq!((watch.debounce, watch.only_meaningful), (Duration::from_secs(2), true));
-    assert_eq!((settings.kind, settings.command.as_deref()), (AgentKind::Claude, Some("claude")));
+    assert_eq!(
+        (settings.agent.kind, settings.agent.command.as_deref()),
+        (AgentKind::Claude, Some("claude"))
+    );
     assert_eq!(settings.iteration.timeout, Duration::from_secs(1800));
     assert_eq!(settings.result_grace, Duration::from_secs(60));
     let verification = &settings.verification;
@@ -115,16 +118,16 @@ fn agents_and_hooks() {
         ("hooks.pre.on_failure", "skip".into()),
     ])
     .unwrap();
-    assert_eq!(settings.command.as_deref(), Some("/opt/claude"));
-    assert_eq!(settings.args, ["--model", "x"]);
+    assert_eq!(settings.agent.command.as_deref(), Some("/opt/claude"));
+    assert_eq!(settings.agent.args, ["--model", "x"]);
     let hook = settings.pre_hook.unwrap();
     assert_eq!((hook.timeout, hook.on_failure), (Duration::from_secs(120), OnFailure::Skip));
     assert_eq!(settings.post_hook, None);
     let codex =
         read(&[("kind", "codex".into()), ("claude.command", "/opt/claude".into())]).unwrap();
-    assert_eq!(codex.command.as_deref(), Some("codex"));
+    assert_eq!(codex.agent.command.as_deref(), Some("codex"));
     let both = read(&[("command", "mine".into()), ("claude.command", "theirs".into())]).unwrap();
-    assert_eq!(both.command.as_deref(), Some("mine"));
+    assert_eq!(both.agent.command.as_deref(), Some("mine"));
 }
 
 #[test]
@@ -141,7 +144,10 @@ fn what_an_agent_cannot_measure_is_refused() {
         refused(&custom),
         [UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: AgentKind::Custom }]
     );
-    assert_eq!(refused(&[("kind", "custom".into())]), [UnsupportedSetting::NoCommand]);
+    assert_eq!(
+        refused(&[("kind", "custom".into())]),
+        [UnsupportedSetting::NoCommand { path: "command" }]
+    );
     let untracked = [("maxNoProgress", "3".into()), ("track_file_changes", "false".into())];
     assert_eq!(refused(&untracked), [UnsupportedSetting::ProgressNotTracked]);
 }

@@ -113,6 +113,9 @@ fn refusal(refusal: &AgainRefusal) -> String {
         AgainRefusal::RedactedArgument { position, text } => format!(
             "argument {position} ({text}) was redacted in the record, so it is not known; give the whole command to `retake exec`"
         ),
+        AgainRefusal::Reported => {
+            "the run was reported from inside a sandbox, by a program that could report anything; look at its command and give it to `retake exec --sandbox`".to_owned()
+        }
         AgainRefusal::NoArguments => {
             "the record has no usable arguments; give the whole command to `retake exec`".to_owned()
         }

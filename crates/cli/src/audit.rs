@@ -14,7 +14,7 @@ use super::{Exit, Failure};
 use crate::record::Record;
 use crate::term;
 
-/// Prove that the record was not changed
+/// Verify that the record was not changed
 #[derive(clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -29,13 +29,13 @@ enum Command {
     ///
     /// Names the first break of the chain, and every output that is lost or was altered.
     ///
-    /// The hashes have no key: whoever can write the record could rewrite all of them. Against
-    /// that, and against a tail that was cut off, only a head that was kept elsewhere helps.
+    /// The hashes have no key: anyone who can write the record can rewrite all of them. To detect
+    /// that, or a truncated chain, keep the head elsewhere and pass it to --expect.
     Verify {
         /// A head that `audit head` printed earlier; it must still be part of the chain
         #[arg(long, value_name = "HEAD", value_parser = head)]
         expect: Option<Head>,
-        /// Do not read what is in the outputs, only see that they are there
+        /// Check that outputs exist without reading them
         #[arg(long)]
         quick: bool,
         /// Print the result as JSON

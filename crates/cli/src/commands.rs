@@ -12,11 +12,11 @@ use crate::run_one;
 #[cfg(feature = "web")]
 use crate::ui;
 use crate::{
-    again, agent, audit, completions, config, crash, doctor, exec, init, man, matrix, runs,
-    test_history, tour,
+    again, agent, audit, completions, config, crash, doctor, exec, help, init, invoked_as, man,
+    matrix, report_runs, runs, test_history, tour,
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// How the program ends.
 pub(crate) enum Exit {
@@ -36,7 +36,13 @@ impl Exit {
 
 /// Run it again, on the record: every command captured, limited, ended cleanly and recorded.
 #[derive(Parser)]
-#[command(name = "retake", version, max_term_width = 100)]
+#[command(
+    name = "retake",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = help::topics()
+)]
 struct Cli {
     /// Keep the record in this directory instead of the project's own
     #[arg(
@@ -74,8 +80,11 @@ enum Command {
     Completions(completions::Args),
     Man(man::Args),
     Tour(tour::Args),
+    Help(help::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
+    #[command(name = "__report-runs", hide = true)]
+    ReportRuns(report_runs::Args),
     #[cfg(feature = "slurm")]
     #[command(name = "__run-one", hide = true)]
     RunOne(run_one::Args),
@@ -89,7 +98,7 @@ struct MockAgent {
 }
 
 pub(crate) fn main() -> Exit {
-    let typed: Vec<OsString> = std::env::args_os().collect();
+    let typed = invoked_as::in_full(std::env::args_os().collect());
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(error) => return usage(error, &typed),
@@ -114,6 +123,7 @@ pub(crate) fn main() -> Exit {
         Command::Mcp(args) => mcp::mcp(args, store),
         Command::Crash(args) => crash::crash(*args, store),
         Command::MockAgent(args) => return agent::mock(&args.words),
+        Command::ReportRuns(args) => report_runs::report_runs(&args, store),
         #[cfg(feature = "slurm")]
         Command::RunOne(args) => return run_one::run_one(&args),
         Command::Audit(args) => audit::audit(&args, store),
@@ -125,6 +135,7 @@ pub(crate) fn main() -> Exit {
         Command::Completions(args) => completions::completions(&args, definition()),
         Command::Man(args) => man::man(&args, definition()),
         Command::Tour(args) => tour::tour(&args),
+        Command::Help(args) => help::help(&args),
     };
     answered.unwrap_or_else(|failure| failure.tell())
 }
@@ -170,18 +181,54 @@ fn subcommand<'a>(options: &[&'a OsString]) -> Option<&'a OsString> {
     None
 }
 
-/// Help that lists commands needs what was deferred.
+/// Help that lists commands needs what was deferred, and so does advice.
 fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             definition().try_get_matches_from(typed).err().unwrap_or(error)
         }
+        ErrorKind::InvalidSubcommand => suggesting(error),
         _ => error,
     }
 }
 
+/// An unknown command, with those that the user may have meant: never an internal one.
+fn suggesting(mut error: clap::Error) -> clap::Error {
+    let text = |value: &ContextValue| match value {
+        ContextValue::String(text) => vec![text.clone()],
+        ContextValue::Strings(all) => all.clone(),
+        _ => Vec::new(),
+    };
+    let typed = error.get(ContextKind::InvalidSubcommand).map(text).unwrap_or_default();
+    let similar = error.get(ContextKind::SuggestedSubcommand).map(text).unwrap_or_default();
+    let mut suggested: Vec<String> = match &typed[..] {
+        [word] => commands_named(word),
+        _ => Vec::new(),
+    };
+    suggested.extend(similar.into_iter().filter(|name| !name.starts_with("__")));
+    error.remove(ContextKind::SuggestedSubcommand);
+    if !suggested.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested));
+    }
+    error
+}
+
+/// The commands below another one that have this name, and the one that runs a command.
+fn commands_named(word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if word == "run" {
+        found.push("exec".to_owned());
+    }
+    for outer in definition().get_subcommands().filter(|outer| !outer.is_hide_set()) {
+        if outer.get_subcommands().any(|inner| inner.get_name() == word && !inner.is_hide_set()) {
+            found.push(format!("{} {word}", outer.get_name()));
+        }
+    }
+    found
+}
+
 /// The whole command line, for help, completions and manual pages.
-fn definition() -> clap::Command {
+pub(crate) fn definition() -> clap::Command {
     let mut definition = Cli::command();
     definition.build();
     definition
@@ -206,5 +253,18 @@ mod tests {
         assert_eq!(name("retake --store exec again x").as_deref(), Some("again"));
         assert_eq!(name("retake --store=/x exec").as_deref(), Some("exec"));
         assert_eq!(name("retake --json"), None);
+    }
+
+    #[test]
+    fn an_unknown_command_suggests_what_was_meant_and_nothing_internal() {
+        let said = |word: &str| {
+            let error = Cli::try_parse_from(["retake", word, "x"]).err().expect("no such command");
+            suggesting(error).to_string()
+        };
+        let run = said("run");
+        assert!(run.contains("'exec', 'agent run', 'matrix run', 'runs'"), "{run}");
+        assert!(said("bisect").contains("'matrix bisect'"), "{}", said("bisect"));
+        assert!(!said("_run-one").contains("'__run-one'"), "{}", said("_run-one"));
+        assert!(!said("zzz").contains("tip:"), "{}", said("zzz"));
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use retake_engine::quote;
 use retake_runner::denied_text::{self, DeniedLine, Remedy, short_path};
-use retake_types::{LeftFile, SandboxReport, text};
+use retake_types::{LeftFile, ReportedRuns, SandboxReport, text};
 
 use crate::term;
 
@@ -52,6 +52,28 @@ pub(crate) fn say_left(report: &SandboxReport) {
         term::say(
             "the project is very large: not all of it was searched for what this machine may execute later",
         );
+    }
+}
+
+/// Which runs inside are not in the record.
+pub(crate) fn say_reported(report: &SandboxReport) {
+    if let Some(line) = report.reported.as_ref().and_then(not_reported) {
+        term::say(&line);
+    }
+}
+
+fn not_reported(reported: &ReportedRuns) -> Option<String> {
+    let ReportedRuns { runs, refused, incomplete } = reported;
+    let taken = text::count(*runs, "run");
+    match (refused, incomplete) {
+        (0, false) => None,
+        (_, true) => Some(format!(
+            "{taken} inside of the sandbox recorded; there were more than can be read or taken over"
+        )),
+        (refused, false) => Some(format!(
+            "{taken} inside of the sandbox recorded; {} refused, being known already or impossible",
+            text::count(*refused, "other")
+        )),
     }
 }
 

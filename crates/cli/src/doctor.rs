@@ -21,16 +21,16 @@ use crate::{Exit, Failure, context, term, words};
 /// change anything. --repair overwrites nothing: what it replaces is kept beside the record.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Recover what can be, mark interrupted runs, set orphaned files aside, end what is left over
+    /// Repair damage, mark interrupted runs, set orphaned files aside, end leftover processes
     #[arg(long)]
     repair: bool,
-    /// Do not read what is in the outputs, only see that they are there
+    /// Check that outputs exist without reading them
     #[arg(long)]
     quick: bool,
     /// Read every stored output, as is done without --quick
     #[arg(long, hide = true, conflicts_with = "quick")]
     deep: bool,
-    /// Move the record to where it would be made today: in a git repository, its git directory
+    /// Move the record to its default location: in a git repository, the git directory
     #[arg(long = "move")]
     relocate: bool,
     /// Print the findings as JSON

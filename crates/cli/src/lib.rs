@@ -16,13 +16,18 @@ mod denied;
 mod doctor;
 mod exec;
 mod failure;
+mod help;
 mod init;
+mod invoked_as;
 mod man;
 mod matrix;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod network_words;
 mod record;
+#[cfg(all(test, feature = "mcp", feature = "postgres", feature = "slurm", feature = "web"))]
+mod reference;
+mod report_runs;
 #[cfg(feature = "slurm")]
 mod run_one;
 mod runs;

@@ -38,15 +38,15 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Enter the server into the configuration of a client
+    /// Add the server to the configuration of a client
     Install {
         #[command(flatten)]
         entry: Entry,
-        /// Print what would be entered, and where, and change nothing
+        /// Print the configuration and its location without changing anything
         #[arg(long)]
         print: bool,
     },
-    /// Take the server out of the configuration of a client
+    /// Remove the server from the configuration of a client
     Uninstall {
         #[command(flatten)]
         entry: Entry,

@@ -95,6 +95,7 @@ mod tests {
             left_for_host,
             network,
             network_unlisted,
+            reported: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::{TestHistory, TestResult};
+use retake_store::{Store, TestHistory, TestResult};
 use retake_types::{RunId, TestStatus};
 use serde::Serialize;
 
@@ -16,22 +16,23 @@ use crate::{record, term};
 /// How many results the table draws for a test, the newest.
 const DRAWN: usize = 20;
 
-/// Show how tests went over the recorded runs: first failure, flips, durations
+/// Show test results over all recorded runs: first failure, flips, durations
 ///
 /// Tests are known from runs with `--tests`. A pattern that names one test shows each of its
-/// results. In HISTORY, oldest first: + passed, x failed, E error, - skipped.
+/// results. In HISTORY, oldest first: + passed, x failed, E error, - skipped, and . for a complete run
+/// of the same command that does not name the test among those that failed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only tests whose name matches this pattern (*, ?, [a-z])
     #[arg(value_name = "GLOB")]
     pattern: Option<String>,
-    /// Only tests that fail now
+    /// Only tests that fail now; a later complete run without a failure ends that
     #[arg(long)]
     failing: bool,
     /// Only tests that went from passing to failing and back
     #[arg(long)]
     flaky: bool,
-    /// How many tests at most
+    /// Maximum number of tests
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
     limit: usize,
     /// Print an array of tests as JSON
@@ -68,6 +69,8 @@ struct ResultDocument {
     at: Timestamp,
     status: TestStatus,
     duration_ms: Option<u64>,
+    /// The run does not name the test.
+    inferred: bool,
 }
 
 pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -77,17 +80,15 @@ pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
         Some(store) => store.tests(args.pattern.as_deref())?,
         None => Vec::new(),
     };
+    let known = tests.len();
     tests.retain(|test| !args.failing || test.failing_since().is_some());
-    tests.retain(|test| !args.flaky || flaky(test));
+    tests.retain(|test| !args.flaky || test.is_flaky());
     let shown = &tests[..tests.len().min(args.limit)];
     if args.json {
         term::document(&shown.iter().map(document).collect::<Vec<_>>())?;
     } else if shown.is_empty() {
-        let text = match args.pattern {
-            Some(_) => "no recorded test matches",
-            None => "no test was recorded yet; `retake exec --tests -- …` reads test results",
-        };
-        record.say_empty(text, store.as_ref());
+        let runs = store.as_ref().map_or(Ok(0), Store::runs_with_tests)?;
+        record.say_empty(&nothing(args, known, runs), store.as_ref());
     } else {
         let table = match shown {
             [test] => one(test),
@@ -105,13 +106,31 @@ pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
     Ok(Exit::OK)
 }
 
-/// Passing, failing and passing again, or the other way round.
-fn flaky(test: &TestHistory) -> bool {
-    test.flips() > 1
-}
-
-fn failures(test: &TestHistory) -> usize {
-    test.results.iter().filter(|result| result.status.passed() == Some(false)).count()
+/// Why no test is shown. `known` of them match the pattern, `runs` had test results.
+fn nothing(args: &Args, known: usize, runs: u64) -> String {
+    let kind = match (args.failing, args.flaky) {
+        (true, true) => "failing and flaky test",
+        (true, false) => "failing test",
+        (false, true) => "flaky test",
+        (false, false) => "test",
+    };
+    match (&args.pattern, known) {
+        (None, 0) if runs > 0 => format!(
+            "{} had tests and named none; most runners name tests that pass with -v",
+            term::count(runs, "run")
+        ),
+        (None, 0) => {
+            "no test was recorded yet; `retake exec --tests -- …` reads test results".to_owned()
+        }
+        (Some(_), 0) => "no recorded test matches".to_owned(),
+        (None, known) => format!("no {kind} among {known}"),
+        (Some(pattern), known) => {
+            format!(
+                "no {kind} among {known} that {} {pattern}",
+                if known == 1 { "matches" } else { "match" }
+            )
+        }
+    }
 }
 
 fn p50(test: &TestHistory) -> Option<u64> {
@@ -126,9 +145,9 @@ fn document(test: &TestHistory) -> Document<'_> {
         name: &test.name,
         status: test.results.last().map_or(TestStatus::Skipped, |result| result.status),
         runs: test.results.len(),
-        failed: failures(test),
+        failed: test.failures(),
         flips: test.flips(),
-        flaky: flaky(test),
+        flaky: test.is_flaky(),
         first_failure: test.first_failure().map(place),
         failing_since: test.failing_since().map(place),
         p50_ms: p50(test),
@@ -140,6 +159,7 @@ fn document(test: &TestHistory) -> Document<'_> {
                 at: result.at,
                 status: result.status,
                 duration_ms: result.duration_ms,
+                inferred: result.inferred,
             })
             .collect(),
     }
@@ -158,7 +178,7 @@ fn took(ms: Option<u64>) -> Cell {
     ms.map_or("-".to_owned(), |ms| term::duration(Duration::from_millis(ms))).into()
 }
 
-fn all(tests: &[TestHistory]) -> Table {
+fn all(tests: &[TestHistory]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("LAST"),
         Column::new("RUNS").right().spare(4),
@@ -178,6 +198,7 @@ fn all(tests: &[TestHistory]) -> Table {
         let history: String = drawn
             .iter()
             .map(|result| match result.status {
+                _ if result.inferred => '.',
                 TestStatus::Passed => '+',
                 TestStatus::Failed => 'x',
                 TestStatus::Error => 'E',
@@ -187,7 +208,7 @@ fn all(tests: &[TestHistory]) -> Table {
         table.row([
             test.results.last().map_or("-".into(), |result| word(result.status)),
             test.results.len().to_string().into(),
-            failures(test).to_string().into(),
+            test.failures().to_string().into(),
             test.flips().to_string().into(),
             took(p50(test)),
             since.into(),
@@ -199,7 +220,7 @@ fn all(tests: &[TestHistory]) -> Table {
 }
 
 /// Every result of one test, newest first like every list.
-fn one(test: &TestHistory) -> Table {
+fn one(test: &TestHistory) -> Table<'static> {
     let mut table = Table::new([
         Column::new("RUN"),
         Column::new("WHEN"),
@@ -212,7 +233,7 @@ fn one(test: &TestHistory) -> Table {
         table.row([
             result.run.short().into(),
             term::ago(result.at, now).into(),
-            word(result.status),
+            if result.inferred { "not failed".into() } else { word(result.status) },
             took(result.duration_ms),
             test.name.clone().into(),
         ]);

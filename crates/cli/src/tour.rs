@@ -39,7 +39,7 @@ pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
         ..KeeperSettings::default()
     };
     let mut tour = Tour {
-        keeper: Keeper::start(settings).map_err(|e| failed("no process could be made", &e))?,
+        keeper: Keeper::start(settings).map_err(|e| failed("could not start a process", &e))?,
         cancel: signals::install(1).map_err(|e| failed("no event descriptor", &e))?[0].clone(),
         program: std::env::current_exe().map_err(|e| failed("retake cannot find itself", &e))?,
         home: home.clone(),

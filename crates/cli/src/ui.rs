@@ -8,10 +8,10 @@ use retake_web::{AccessTokens, App, Server, ServerError};
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
-/// Look at runs and loops in a browser
+/// Serve a page that shows runs and loops
 ///
 /// Serves a page on this machine only, until it is ended with Ctrl-C. The printed address has a
-/// token; whoever does not know it sees nothing.
+/// token, which is required for access.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The port to listen on; 0 takes a free one

@@ -1,12 +1,15 @@
 //! The sentences of the command line for what the crates below report as values: notices, reasons
 //! of a refusal, and what to do about an error.
 
+use std::path::Path;
+
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::machine;
 use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::record_location::LocationReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
+use retake_runner::sandbox_settings::{SettingsFault, SettingsProblem};
 use retake_store::Defect;
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError,
@@ -133,6 +136,10 @@ pub(crate) fn notice(notice: &Notice) -> String {
                 store_error(error)
             )
         }
+        Notice::NestedRunsNotRecorded(error) => format!(
+            "runs that were recorded inside of the sandbox are not in the record: {}",
+            store_error(error)
+        ),
         Notice::RunnerDied(run) => {
             let left = run.outcome.as_ref().map_or(0, |outcome| outcome.left_counts().ended);
             let left = match left {
@@ -290,6 +297,28 @@ pub(crate) fn not_confined(failure: &StartFailure) -> String {
 pub(crate) const SANDBOX_IS_LOCAL: &str =
     "a sandbox confines commands on this machine; with --on give --sandbox=off";
 
+/// What is wrong with a settings file.
+pub(crate) fn settings_problem(file: &Path, problem: &SettingsProblem) -> String {
+    let SettingsProblem { key, fault } = problem;
+    let text = match fault {
+        SettingsFault::Unreadable(why) => format!("it cannot be read: {why}"),
+        SettingsFault::NotJson(why) => format!("it is no JSON: {why}"),
+        SettingsFault::Missing => "is missing".to_owned(),
+        SettingsFault::Unknown => "is no setting of sandbox-runtime; remove it".to_owned(),
+        SettingsFault::NoMeaning => "cannot be kept by the sandbox of retake; remove it".to_owned(),
+        SettingsFault::Kind(kind) => format!("must be {kind}"),
+        SettingsFault::Pattern(path) => {
+            format!("{path:?} is a pattern; name each path, or a directory for all below it")
+        }
+        SettingsFault::Host(host, problem) => format!("{host:?}: {problem}"),
+        SettingsFault::Path(path) => format!("{path:?}: there is no home directory"),
+    };
+    match key.is_empty() {
+        true => format!("--sandbox-settings {}: {text}", file.display()),
+        false => format!("--sandbox-settings {}: {key}: {text}", file.display()),
+    }
+}
+
 /// What gives a machine the part of a sandbox that it lacks.
 fn sandbox_hint(part: SandboxPart) -> &'static str {
     match part {
@@ -354,6 +383,7 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
     if let Some(report) = &outcome.sandbox {
         denied::say_left(report);
+        denied::say_reported(report);
         denied::say(report, &finished.run.intent.request.directory());
         for line in network_words::refused(report) {
             term::say(&line);
@@ -387,9 +417,17 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
 }
 
+/// The last line about a run that failed: its id, and what shows more of it.
+pub(crate) fn say_where_more_is(run: &Run) {
+    if run.recorded && !run.success() {
+        let (id, outcome) = (run.intent.id().short(), run_text::outcome(run).0);
+        term::say(&format!("run {id}: {outcome}; `retake runs show {id}` shows more"));
+    }
+}
+
 /// Why no process could be started at all.
 pub(crate) fn no_process(error: &std::io::Error) -> String {
-    format!("no process could be made: {}", text::plain(error))
+    format!("could not start a process: {}", text::plain(error))
 }
 
 /// How many runs on other machines wait and how many run, and where; `None` if all have ended.

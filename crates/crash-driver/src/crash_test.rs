@@ -17,6 +17,7 @@ use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
 use crate::report::{CrashReport, ReportNote};
+use crate::timeline;
 
 pub struct CrashTest<'a> {
     pub recording: &'a Recording,
@@ -92,7 +93,12 @@ impl CrashTest<'_> {
                 recoveries.push((id, recording));
             }
         }
+        let rows = timeline::rows(self.recording);
         for finding in &mut findings {
+            let mut operations = rows.iter().filter(|row| row.number.is_some());
+            let at = (finding.operation as usize).checked_sub(1);
+            let row = at.and_then(|at| operations.nth(at));
+            finding.operation_text = row.map(|row| row.text.clone()).unwrap_or_default();
             finding.repro = (self.repro)(&finding.id);
             finding.output = recorder.without_secrets(&finding.output);
         }

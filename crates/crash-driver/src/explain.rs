@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use retake_crash::model::{Explainer, rebuild};
+use retake_crash::model::{CrashState, Explainer, rebuild};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
@@ -71,6 +71,7 @@ pub fn findings(
         let state =
             rebuild(recording, *model, options, &cause.key).map_err(CrashTestError::Glob)?;
         let Some(state) = state else { continue };
+        let state = CrashState { acks: cause.acks, ..state };
         let (verdict, output) = match worker.check(check, CheckInput::new(&state, &acks))? {
             CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
             CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),

@@ -1,7 +1,11 @@
 //! A failing state as a finding, with its cause or without.
 
-use retake_crash::model::{CrashState, Explainer, Finding, path_text};
-use retake_types::loop_record::crash::CrashFinding;
+use retake_crash::model::{
+    Circumstance, CrashState, Explainer, Finding, ProofAnswer, ProofRole, ProofState, path_text,
+};
+use retake_types::loop_record::crash::{
+    CrashFinding, CrashProofAnswer, CrashProofRole, CrashProofState,
+};
 
 use crate::exploration_plan::FailingState;
 
@@ -39,9 +43,32 @@ pub(crate) fn finding(
         key: cause.key.to_string(),
         operation: cause.key.point.operation,
         label: state.label.clone(),
-        acknowledgements: state.acks,
+        acknowledgements: cause.acks,
         verdict,
         output,
+        named_operations: cause.named,
+        survivor: match cause.circumstance {
+            Some(Circumstance::Survivor(number)) => Some(number),
+            _ => None,
+        },
+        proven: cause.proof.complete,
+        proof: cause.proof.states.iter().map(proof_state).collect(),
         ..CrashFinding::default()
     }
+}
+
+fn proof_state(state: &ProofState) -> CrashProofState {
+    let (role, operation) = match state.role {
+        ProofRole::Loss => (CrashProofRole::Loss, None),
+        ProofRole::NothingLost => (CrashProofRole::NothingLost, None),
+        ProofRole::GivenBack(operation) => (CrashProofRole::GivenBack, Some(operation)),
+        ProofRole::MomentBefore => (CrashProofRole::MomentBefore, None),
+        ProofRole::MomentAfter => (CrashProofRole::MomentAfter, None),
+    };
+    let answer = match state.answer {
+        ProofAnswer::Fails => CrashProofAnswer::Fails,
+        ProofAnswer::Passes => CrashProofAnswer::Passes,
+        ProofAnswer::FailsOtherwise => CrashProofAnswer::FailsOtherwise,
+    };
+    CrashProofState { key: state.key.to_string(), role, operation, answer }
 }

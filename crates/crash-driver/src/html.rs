@@ -3,6 +3,7 @@
 //! escaped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use retake_runner::html::Html;
 use retake_types::loop_record::crash::{TimelineRow, TimelineRowKind};
@@ -57,7 +58,7 @@ pub fn render(report: &CrashReport, rows: &[TimelineRow], version: &str) -> Stri
         html.fill("<p>⚠ {}</p>\n", &[note]);
     }
     add_findings(&mut html, report);
-    let marks = Marks::of(report);
+    let marks = Marks::of(report, rows);
     html.markup("<h2>Timeline</h2>\n");
     html.markup(
         "<p class=\"key\"><span>▏ change</span><span style=\"color:var(--sync)\">▏ sync</span>\
@@ -88,6 +89,9 @@ fn add_findings(html: &mut Html, report: &CrashReport) {
             "</p>\n<p>{}; the smallest crashes after <a href=\"#op{}\">operation {}</a>",
             &[&text::count(finding.states, "failing state"), &operation, &operation],
         );
+        if !finding.operation_text.is_empty() {
+            html.markup(" (").code_spans(&finding.operation_text).markup(")");
+        }
         if let Some(label) = &finding.label {
             html.fill(", after <code>{}</code>", &[label]);
         }
@@ -103,6 +107,9 @@ fn add_findings(html: &mut Html, report: &CrashReport) {
             }
         }
         html.markup("</p>\n");
+        if let Some(proof) = finding.proof_text() {
+            html.fill("<p>Proof: the check {}.</p>\n", &[&proof]);
+        }
         if !finding.output.is_empty() {
             html.markup("<pre>").preformatted(&finding.output).markup("</pre>\n");
         }
@@ -115,17 +122,19 @@ struct Marks<'a> {
     /// Whether operations can be linked to: the anchors of the page are those of the program.
     anchors: bool,
     lost: BTreeMap<u32, Vec<&'a str>>,
-    crash: BTreeMap<u32, Vec<&'a str>>,
+    /// By the number of rows before the crash.
+    crash: BTreeMap<usize, Vec<&'a str>>,
 }
 
 impl<'a> Marks<'a> {
-    fn of(report: &'a CrashReport) -> Self {
+    fn of(report: &'a CrashReport, rows: &[TimelineRow]) -> Self {
         let (mut lost, mut crash) = (BTreeMap::new(), BTreeMap::new());
         for finding in &report.findings {
             for number in &finding.lost_operations {
                 lost.entry(*number).or_insert_with(Vec::new).push(finding.id.as_str());
             }
-            crash.entry(finding.operation).or_insert_with(Vec::new).push(finding.id.as_str());
+            let before = finding.rows_before_crash(rows.iter().map(TimelineRow::place));
+            crash.entry(before).or_insert_with(Vec::new).push(finding.id.as_str());
         }
         Self { anchors: true, lost, crash }
     }
@@ -135,8 +144,10 @@ impl<'a> Marks<'a> {
         Self { anchors: false, lost: BTreeMap::new(), crash: BTreeMap::new() }
     }
 
-    fn concerns(&self, row: &TimelineRow) -> bool {
-        row.number.is_some_and(|n| self.lost.contains_key(&n) || self.crash.contains_key(&n))
+    /// Whether a finding loses the row at this place, or crashes after it.
+    fn concerns(&self, at: usize, row: &TimelineRow) -> bool {
+        let lost = row.number.is_some_and(|number| self.lost.contains_key(&number));
+        lost || self.crash.contains_key(&(at + 1))
     }
 }
 
@@ -169,7 +180,7 @@ fn add_overview(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
         if has(|kind| matches!(kind, TimelineRowKind::Label | TimelineRowKind::Acknowledgement)) {
             bar("a", 48, 12);
         }
-        if chunk.iter().any(|row| marks.concerns(row)) {
+        if chunk.iter().zip(x * each..).any(|(row, at)| marks.concerns(at, row)) {
             bar("x", 0, 20);
         }
     }
@@ -193,9 +204,9 @@ fn add_timeline(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
         let collapsed = !visible.contains(&at);
         let end = (at..rows.len()).find(|i| visible.contains(i) == collapsed).unwrap_or(rows.len());
         if collapsed {
-            add_collapsed(html, &rows[at..end], marks);
+            add_collapsed(html, rows, at..end, marks);
         } else {
-            add_rows(html, &rows[at..end], marks);
+            add_rows(html, rows, at..end, marks);
         }
         at = end;
     }
@@ -206,7 +217,7 @@ fn visible_rows(rows: &[TimelineRow], marks: &Marks<'_>) -> BTreeSet<usize> {
     if rows.len() <= WHOLE {
         return (0..rows.len()).collect();
     }
-    let around = rows.iter().enumerate().filter(|(_, row)| marks.concerns(row));
+    let around = rows.iter().enumerate().filter(|(at, row)| marks.concerns(*at, row));
     let mut visible: BTreeSet<usize> = around
         .flat_map(|(at, _)| at.saturating_sub(NEAR)..(at + NEAR + 1).min(rows.len()))
         .collect();
@@ -215,30 +226,32 @@ fn visible_rows(rows: &[TimelineRow], marks: &Marks<'_>) -> BTreeSet<usize> {
     visible
 }
 
-fn add_collapsed(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
-    let syncs = rows.iter().filter(|row| row.kind == TimelineRowKind::Sync).count();
+fn add_collapsed(html: &mut Html, rows: &[TimelineRow], range: Range<usize>, marks: &Marks<'_>) {
+    let collapsed = &rows[range.clone()];
+    let syncs = collapsed.iter().filter(|row| row.kind == TimelineRowKind::Sync).count();
     html.fill(
         "<details><summary>{}, {}</summary>\n",
-        &[&text::count(rows.len() as u64, "more row"), &text::count(syncs as u64, "sync")],
+        &[&text::count(collapsed.len() as u64, "more row"), &text::count(syncs as u64, "sync")],
     );
-    if rows.len() <= 2 * COLLAPSED {
-        add_rows(html, rows, marks);
+    if collapsed.len() <= 2 * COLLAPSED {
+        add_rows(html, rows, range, marks);
     } else {
-        add_rows(html, &rows[..COLLAPSED], marks);
-        let left = rows.len() - 2 * COLLAPSED;
+        let Range { start, end } = range;
+        add_rows(html, rows, start..start + COLLAPSED, marks);
+        let left = collapsed.len() - 2 * COLLAPSED;
         html.fill(
             "<p class=\"dim\">{} only in the log: <code>retake crash show LOG</code></p>\n",
             &[&text::count(left as u64, "row")],
         );
-        add_rows(html, &rows[rows.len() - COLLAPSED..], marks);
+        add_rows(html, rows, end - COLLAPSED..end, marks);
     }
     html.markup("</details>\n");
 }
 
-fn add_rows(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
+fn add_rows(html: &mut Html, rows: &[TimelineRow], range: Range<usize>, marks: &Marks<'_>) {
     html.markup("<ol>\n");
-    let mut crashed = None;
-    for (at, row) in rows.iter().enumerate() {
+    for at in range {
+        let row = &rows[at];
         let lost = row.number.and_then(|number| marks.lost.get(&number));
         let class = match row.kind {
             TimelineRowKind::Sync => "sync",
@@ -263,10 +276,7 @@ fn add_rows(html: &mut Html, rows: &[TimelineRow], marks: &Marks<'_>) {
             html.fill(" <a class=\"tag\" href=\"#{}\">lost in {}</a>", &[id, id]);
         }
         html.markup("</span></li>\n");
-        crashed = row.number.or(crashed);
-        // What was said after an operation was said before a crash that came after it.
-        let last = rows.get(at + 1).is_none_or(|next| next.number.is_some());
-        if let Some(ids) = crashed.filter(|_| last).and_then(|number| marks.crash.get(&number)) {
+        if let Some(ids) = marks.crash.get(&(at + 1)) {
             add_crashes(html, ids);
         }
     }
@@ -341,10 +351,10 @@ mod tests {
         let marks = Marks {
             anchors: true,
             lost: BTreeMap::new(),
-            crash: BTreeMap::from([(1, vec!["F1"])]),
+            crash: BTreeMap::from([(2, vec!["F1"])]),
         };
         let mut html = Html::new();
-        add_rows(&mut html, &rows, &marks);
+        add_rows(&mut html, &rows, 0..3, &marks);
         let html = html.into_string();
         let at = |text: &str| html.find(text).unwrap();
         assert!(at("⚑") < at("crash of") && at("crash of") < at("row 2"), "{html}");

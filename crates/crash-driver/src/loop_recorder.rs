@@ -134,7 +134,8 @@ impl<'a> CrashRecorder<'a> {
         verified: u64,
         complete: bool,
     ) {
-        let mut entries: Vec<_> = findings.iter().cloned().map(CrashEntry::Finding).collect();
+        let mut entries: Vec<_> =
+            findings.iter().cloned().map(|one| CrashEntry::Finding(Box::new(one))).collect();
         entries.push(CrashEntry::Finished(FinishedExploration { verified, complete }));
         self.append(&entries);
     }

@@ -203,6 +203,8 @@ impl<'a> RecoveryCrashes<'a> {
             sentence: format!("a crash during recovery from state {outer}: {sentence}"),
             lost_operations: recovered.state.lost.clone(),
             operation: outer.point.operation,
+            survivor: None,
+            named_operations: Vec::new(),
             label: recovered.state.label.clone(),
             acknowledgements: recovered.acks.len(),
             recovery: true,

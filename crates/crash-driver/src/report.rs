@@ -110,6 +110,8 @@ struct FindingJson<'a> {
     states: u64,
     /// `false` if the test was stopped before the cause was found.
     explained: bool,
+    /// `false` if it was not checked that the sentence says exactly what makes the check fail.
+    proven: bool,
     repro: &'a str,
 }
 
@@ -123,6 +125,7 @@ impl CrashReport {
             lost_operations: &finding.lost_operations,
             states: finding.states,
             explained: !finding.unexplained,
+            proven: finding.proven,
             repro: &finding.repro,
         });
         ReportJson {

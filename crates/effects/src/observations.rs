@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_types::{Observations, RenamedPath, RunProgress, TestResults};
+use retake_types::{Observations, RenamedPath, RunProgress, TestResults, text};
 
 use crate::files::Changes;
 
@@ -37,7 +37,7 @@ pub fn observations(
         root: None,
     };
     for (path, lines) in &found.lines {
-        let text = path.to_string_lossy();
+        let text = text::path(path);
         // Two paths that look the same cannot both have a count under one name.
         if !texts.is_ambiguous(path, &text) {
             observations.line_changes.insert(text.into_owned(), *lines);
@@ -51,19 +51,19 @@ pub fn observations(
 #[derive(Default)]
 struct PathTexts {
     base64: BTreeMap<String, Vec<String>>,
-    /// Paths that are text, but text with U+FFFD in it: they look like one that is not.
+    /// Paths that are text, but text with a backslash in it: they may look like one that is not.
     lookalikes: Vec<PathBuf>,
 }
 
 impl PathTexts {
     fn one(&mut self, path: &Path) -> String {
         if let Some(text) = path.to_str() {
-            if text.contains('\u{fffd}') {
+            if text.contains('\\') {
                 self.lookalikes.push(path.to_owned());
             }
             return text.to_owned();
         }
-        let text = path.to_string_lossy().into_owned();
+        let text = text::path(path).into_owned();
         let bytes = BASE64_STANDARD.encode(path.as_os_str().as_bytes());
         let all = self.base64.entry(text.clone()).or_default();
         if !all.contains(&bytes) {
@@ -133,18 +133,21 @@ mod cases {
     fn paths_that_are_no_text_keep_their_bytes_and_never_mix_up_counts() {
         let count = LineChange { added: 1, removed: 0 };
         let same = [path(b"x\xff"), path(b"x\xfe")];
-        let lone = path(b"y\xff");
+        // The second is text that looks like the first.
+        let alike = [path(b"y\xff"), path(b"y\\xff")];
+        let [a, b] = &alike;
         let changes = Changes {
-            created: vec![same[1].clone(), same[0].clone(), lone.clone()],
-            lines: same.iter().chain([&lone]).map(|path| (path.clone(), count)).collect(),
+            created: vec![same[1].clone(), same[0].clone(), a.clone(), b.clone()],
+            lines: same.iter().chain(&alike).map(|path| (path.clone(), count)).collect(),
             ..Changes::default()
         };
         let effects = observations(Some(&changes), None, progress(), None);
-        assert_eq!(effects.files_created, ["x\u{fffd}", "x\u{fffd}", "y\u{fffd}"]);
-        assert_eq!(effects.paths_base64["x\u{fffd}"], ["eP4=", "eP8="]);
-        assert_eq!(effects.paths_base64["y\u{fffd}"], ["ef8="]);
+        assert_eq!(effects.files_created, ["x\\xfe", "x\\xff", "y\\xff", "y\\xff"]);
+        assert_eq!(effects.paths_base64["x\\xfe"], ["eP4="]);
+        assert_eq!(effects.paths_base64["x\\xff"], ["eP8="]);
+        assert_eq!(effects.paths_base64["y\\xff"], ["ef8="]);
         let counted: Vec<_> = effects.line_changes.keys().collect();
-        assert_eq!(counted, ["y\u{fffd}"]);
+        assert_eq!(counted, ["x\\xfe", "x\\xff"]);
         let text = serde_json::to_string(&effects).unwrap();
         assert_eq!(serde_json::from_str::<Observations>(&text).unwrap(), effects);
     }

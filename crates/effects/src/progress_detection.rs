@@ -3,7 +3,7 @@
 //! Looks at changed files and at tests whose result changed: a suite that passed before and passes
 //! now is no progress. Ignored files are not tracked, so build output is no progress either.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use retake_types::{CountedUnit, ProgressReason, RunProgress, TestResults, TestStatus};
 
@@ -46,14 +46,31 @@ impl PastResults {
 
     /// Adds one iteration, in which tests ran.
     pub fn push(&mut self, results: &TestResults) {
-        for (name, passes) in verdicts(results) {
-            let statuses = self.statuses.entry(name.to_owned()).or_default();
+        let verdicts: Vec<(String, bool)> =
+            self.verdicts(results).into_iter().map(|(name, now)| (name.to_owned(), now)).collect();
+        for (name, passes) in verdicts {
+            let statuses = self.statuses.entry(name).or_default();
             if statuses.len() == WINDOW {
                 statuses.remove(0);
             }
             statuses.push(if passes { TestStatus::Passed } else { TestStatus::Failed });
         }
         self.last = Some(Totals::of(results));
+    }
+
+    /// What each test that ran says, with those that a complete run did not name since they did not
+    /// fail. A run of fewer tests may have been one of others.
+    fn verdicts<'a>(&'a self, results: &'a TestResults) -> HashMap<&'a str, bool> {
+        let mut all = verdicts(results);
+        let as_many = self.last.is_none_or(|last| results.total >= last.passed + last.skipped);
+        if results.unnamed_did_not_fail() && as_many {
+            let skipped = results.details.iter().filter(|test| test.status.passed().is_none());
+            let skipped: HashSet<&str> = skipped.map(|test| test.name.as_str()).collect();
+            for name in self.statuses.keys().filter(|name| !skipped.contains(name.as_str())) {
+                all.entry(name).or_insert(true);
+            }
+        }
+        all
     }
 
     /// Whether one test passed or failed when it ran, the newest last; at most the last twenty.
@@ -117,7 +134,7 @@ fn verdicts(results: &TestResults) -> HashMap<&str, bool> {
 fn tests(results: &TestResults, history: &PastResults) -> Vec<ProgressReason> {
     let mut reasons = Vec::new();
     let mut compared = false;
-    for (name, now) in verdicts(results) {
+    for (name, now) in history.verdicts(results) {
         let earlier = history.of(name);
         let Some(before) = earlier.last().and_then(|status| status.passed()) else { continue };
         compared = true;
@@ -132,7 +149,10 @@ fn tests(results: &TestResults, history: &PastResults) -> Vec<ProgressReason> {
             false => ProgressReason::TestsNewlyFailing,
         });
     }
-    if !compared && let Some(last) = history.last {
+    if !compared
+        && !results.partial
+        && let Some(last) = history.last
+    {
         reasons.extend(totals(last, Totals::of(results), results.details.is_empty()));
     }
     reasons
@@ -253,6 +273,30 @@ mod cases {
         long_ago.extend([Passed; 20]);
         assert!(!is_flaky(&long_ago));
         assert_eq!((is_flaky(&[]), flips(&[Skipped])), (false, 0));
+    }
+
+    #[test]
+    fn a_complete_run_speaks_for_tests_it_does_not_name() {
+        let run = |passed, failed: &[&str]| {
+            let tests: Vec<_> = failed.iter().map(|name| (*name, Failed)).collect();
+            let mut results = results(&tests);
+            (results.passed, results.total) = (passed, passed + failed.len() as u64);
+            results
+        };
+        let mut history = PastResults::new();
+        history.push(&run(2, &["a"]));
+        let judged = |results: &TestResults, history: &PastResults| {
+            detect(None, Some(results), history).reasons
+        };
+        assert_eq!(judged(&run(3, &[]), &history), [ProgressReason::TestsNewlyPassing]);
+        assert_eq!(judged(&run(1, &[]), &history), [ProgressReason::None], "a selection");
+        let cut = TestResults { partial: true, ..run(3, &[]) };
+        assert_eq!(judged(&cut, &history), [ProgressReason::None]);
+        history.push(&run(3, &[]));
+        assert_eq!(judged(&run(3, &[]), &history), [ProgressReason::None]);
+        assert_eq!(judged(&run(2, &["a"]), &history), [ProgressReason::TestsNewlyFailing]);
+        history.push(&run(2, &["a"]));
+        assert_eq!(judged(&run(3, &[]), &history), [ProgressReason::TestsFlaky]);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod background;
 mod cancel;
 mod cgroup;
 mod command;
@@ -37,6 +38,10 @@ mod supervise;
 mod syscalls;
 mod terminal;
 
+pub use background::{
+    BackgroundOutcome, BackgroundProcess, BackgroundStart, InBackground, continue_in_background,
+    redirect_output,
+};
 pub use cancel::Cancel;
 pub use command::{Command, Detach, Input, Launch, Stdin, check_variable, locate};
 pub use command_line::{CommandLine, ShellNeeded, interpret, quote};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use retake_matrix::config::Config as MatrixConfig;
 use retake_matrix::driver::{
-    BisectOptions, BisectRun, Iterations, MatrixError, MatrixEvent, MatrixObserver, MatrixProject,
-    MatrixRun, MatrixRunError, MatrixRunOptions, MatrixRunResult, read_loops,
+    BisectOptions, BisectResult, BisectRun, Iterations, MatrixError, MatrixEvent, MatrixObserver,
+    MatrixProject, MatrixRun, MatrixRunError, MatrixRunOptions, MatrixRunResult, read_loops,
 };
 use retake_matrix::plan::{Matrix, ScheduleMode};
 use retake_runner::config::Config;
@@ -181,8 +181,9 @@ fn a_bisection_finds_the_first_bad_value_and_records_its_answer() {
     };
     let bisect = BisectRun::new(project, options, &()).unwrap();
     let mut worker = Worker::independent(&context).unwrap();
-    let answer = bisect.run(&mut worker).unwrap();
+    let BisectResult { answer, results } = bisect.run(&mut worker).unwrap();
     assert_eq!(answer.first_bad.as_deref(), Some("5"));
+    assert!(results.cells.iter().any(|cell| cell.parameters["n"] == "5"));
     let store = Store::open(&store_path).unwrap();
     let loops = read_loops(&store, &file).unwrap();
     let (record, plan) = &loops[0];

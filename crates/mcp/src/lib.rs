@@ -75,7 +75,7 @@ pub enum ServerEnd {
 pub enum ServerError {
     #[error("{}", .0.iter().map(policy_words::invalid_rule).collect::<Vec<_>>().join("\n"))]
     Policy(Vec<InvalidRule>),
-    #[error("no process could be made: {}", retake_types::text::plain(.0))]
+    #[error("could not start a process: {}", retake_types::text::plain(.0))]
     NoWorker(io::Error),
     #[error(transparent)]
     System(#[from] io::Error),

@@ -94,7 +94,7 @@ impl fmt::Display for ToolError {
                 candidates.join("\n")
             ),
             Self::NoProcess(error) => {
-                write!(f, "no process could be made: {}", text::plain(error))
+                write!(f, "could not start a process: {}", text::plain(error))
             }
             Self::Other(text) => f.write_str(text),
         }
@@ -142,6 +142,9 @@ fn again_refusal(refusal: &AgainRefusal) -> String {
         }
         AgainRefusal::RedactedPart(_) => {
             "a path was redacted in the record, so it is not known; use exec".to_owned()
+        }
+        AgainRefusal::Reported => {
+            "the run was reported from inside a sandbox, by a program that could report anything; use exec".to_owned()
         }
         AgainRefusal::NoArguments => "the record has no usable arguments; use exec".to_owned(),
     }

@@ -46,6 +46,8 @@ pub enum AgainRefusal {
     RedactedPart(RequestPart),
     /// The record has no arguments: the run was refused before its command line was read.
     NoArguments,
+    /// A confined program says that it ran this; nobody else knows, and it may be anything.
+    Reported,
 }
 
 /// A part of a request that is a path.
@@ -120,6 +122,9 @@ fn again_request_in(
     refusals.extend(unknown.map(|(_, part)| AgainRefusal::RedactedPart(part)));
     if arguments.is_empty() {
         refusals.push(AgainRefusal::NoArguments);
+    }
+    if run.intent.reported_by.is_some() {
+        refusals = vec![AgainRefusal::Reported];
     }
     if !refusals.is_empty() {
         return Err(refusals);
@@ -292,7 +297,7 @@ impl AgainComparison {
             |outcome: &RunOutcome| [outcome.stdout_blake3.clone(), outcome.stderr_blake3.clone()];
         let endings = then.outcome.as_deref().zip(now.outcome.as_deref()).filter(|_| now.recorded);
         Self {
-            outcome: ThenAndNow { then: run_text::outcome(then).0, now: run_text::outcome(now).0 },
+            outcome: ThenAndNow { then: run_text::ending(then).0, now: run_text::ending(now).0 },
             duration: ThenAndNow { then: took(then), now: took(now) },
             same_output: endings.map(|(then, now)| hashes(then) == hashes(now)),
         }

@@ -15,7 +15,22 @@ use retake_types::{
 
 use crate::context::{RunContext, WorkerNetwork};
 use crate::machine;
+use crate::nested_runs::NestedRecord;
 use crate::prepare::{self, PreparedRun};
+
+/// The keeper that a run takes place on.
+pub struct RunKeeper<'a> {
+    pub(crate) keeper: &'a mut Keeper,
+    /// What a retake inside of the sandbox records, if the run is confined.
+    pub(crate) nested: Option<&'a mut NestedRecord>,
+}
+
+/// One that confines nothing.
+impl<'a> From<&'a mut Keeper> for RunKeeper<'a> {
+    fn from(keeper: &'a mut Keeper) -> Self {
+        Self { keeper, nested: None }
+    }
+}
 
 /// A keeper and what it was made for.
 pub(crate) struct ConfinedKeeper {
@@ -26,6 +41,13 @@ pub(crate) struct ConfinedKeeper {
     given_input: bool,
     covered: Covered,
     keeper: Keeper,
+    nested: NestedRecord,
+}
+
+impl ConfinedKeeper {
+    pub(crate) fn pid(&self) -> i32 {
+        self.keeper.pid()
+    }
 }
 
 /// The keeper that a run takes place on: the worker's own, or one that confines it. `store` is the
@@ -35,9 +57,9 @@ pub(crate) fn choose<'a>(
     prepared: &mut PreparedRun,
     (store, network): (Option<&Path>, Option<&WorkerNetwork>),
     settings: KeeperSettings,
-) -> Result<&'a mut Keeper, StartFailure> {
+) -> Result<RunKeeper<'a>, StartFailure> {
     match prepared.request.sandbox.is_on() {
-        false => Ok(unconfined),
+        false => Ok(unconfined.into()),
         true => keeper(confined, prepared, (store, network), settings),
     }
 }
@@ -49,7 +71,7 @@ fn keeper<'a>(
     prepared: &mut PreparedRun,
     (store, network): (Option<&Path>, Option<&WorkerNetwork>),
     settings: KeeperSettings,
-) -> Result<&'a mut Keeper, StartFailure> {
+) -> Result<RunKeeper<'a>, StartFailure> {
     let Some(policy) = prepared.policy.clone() else {
         return Err(StartFailure::NoResources("the run has no policy".to_owned()));
     };
@@ -77,16 +99,17 @@ fn keeper<'a>(
         let keeper = start_in(whole, mode_and_input, network, settings)?;
         let store = store.map(Path::to_owned);
         let policy = policy.clone();
-        *known = Some(ConfinedKeeper { policy, store, mode, given_input, covered, keeper });
+        let nested = NestedRecord::default();
+        *known = Some(ConfinedKeeper { policy, store, mode, given_input, covered, keeper, nested });
     }
     let known = known.as_mut().expect("just made");
     // The newer one of two equal policies is the one to be compared with next.
     known.policy = policy;
-    let keeper = &mut known.keeper;
+    let ConfinedKeeper { keeper, nested, .. } = known;
     if let Some(confinement) = keeper.confinement() {
         set_variables(confinement, prepared)?;
     }
-    Ok(keeper)
+    Ok(RunKeeper { keeper, nested: Some(nested) })
 }
 
 /// A keeper for whoever runs commands off the record, confined by this policy and without the
@@ -242,7 +265,7 @@ fn start(
         Keeper::start_confined(settings, confinement)
     };
     let process = |error: std::io::Error| {
-        StartFailure::NoResources(format!("no process could be made: {}", text::plain(&error)))
+        StartFailure::NoResources(format!("could not start a process: {}", text::plain(&error)))
     };
     // A file system or kernel that has no layers has none for the next sandbox either.
     static NO_LAYERS: AtomicBool = AtomicBool::new(false);

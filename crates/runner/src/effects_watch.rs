@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules, cache_name};
 use retake_effects::progress_detection::{self, PastResults};
-use retake_effects::test_results::TestOutputParser;
 use retake_effects::test_results::reports::{self, TestReport};
+use retake_effects::test_results::{OutputCuts, TestOutputParser};
 use retake_effects::{agent_summary, observations};
 use retake_engine::ProcessResult;
 use retake_store::RunFilter;
 use retake_store::redact::Redactor;
-use retake_types::request::EffectsRequest;
-use retake_types::{Effects, OsText, Outcome, Stream, TestResults};
+use retake_types::request::{CommandForm, CommandRequest};
+use retake_types::{Effects, OsText, Outcome, RunRequest, Stream, TestResults, text};
 
 use crate::context::RunContext;
 use crate::notice::Notice;
@@ -38,16 +38,12 @@ pub struct EffectsWatch {
 }
 
 impl EffectsWatch {
-    pub fn begin(
-        wanted: &EffectsRequest,
-        cwd: &Path,
-        redactor: &Redactor,
-        context: &Arc<RunContext>,
-    ) -> Self {
+    pub fn begin(request: &RunRequest, redactor: &Redactor, context: &Arc<RunContext>) -> Self {
+        let (wanted, cwd) = (&request.effects, request.cwd.as_path());
         let track = wanted.track.as_ref().map(OsText::as_path);
         Self {
             files: track.and_then(|root| FileWatch::begin(root, wanted.exact, redactor, context)),
-            parser: wanted.tests.then(TestOutputParser::new),
+            parser: if wanted.tests { parser_of(&request.command) } else { None },
             printed: Tail::default(),
             directory: cwd.to_owned(),
             report_patterns: context.test_reports.clone(),
@@ -76,7 +72,7 @@ impl EffectsWatch {
         if let Some(files) = &self.files
             && files.tracker.root() != real(&self.directory)
         {
-            observed.root = Some(files.tracker.root().to_string_lossy().into_owned());
+            observed.root = Some(text::path(files.tracker.root()).into_owned());
         }
         observed.into()
     }
@@ -97,6 +93,20 @@ impl EffectsWatch {
             }
         }
     }
+}
+
+/// Reads what a command prints; `None` for one that only searches, which runs no tests.
+fn parser_of(command: &CommandRequest) -> Option<TestOutputParser> {
+    let cuts = match &command.form {
+        CommandForm::Arguments(arguments) => {
+            let arguments: Vec<_> = arguments.iter().map(OsText::to_string_lossy).collect();
+            OutputCuts::of_arguments(&arguments)?
+        }
+        CommandForm::Line(_) | CommandForm::ShellArguments(_) => {
+            OutputCuts::of_command_line(&command.text)?
+        }
+    };
+    Some(TestOutputParser::of_cut_output(cuts))
 }
 
 /// How the tests went in the recorded runs of the same command in the same directory.

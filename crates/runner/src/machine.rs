@@ -1,14 +1,40 @@
-//! This machine, and the user retake acts as: their names, and the user's directories.
+//! This machine, and the user retake acts as: their names, the user's directories, and what of the
+//! machine may matter to a measurement.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use retake_types::loop_record::matrix::MatrixLoopPlan;
+
 /// The name of this machine.
 pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// What of this machine may matter to a measurement: name and value.
+pub fn environment() -> BTreeMap<String, String> {
+    let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let field = |text: Option<String>, name: &str| {
+        let line = text?.lines().find(|line| line.starts_with(name))?.to_owned();
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map(|count| count.to_string()).ok();
+    let facts = [
+        (MatrixLoopPlan::HOST, Some(host())),
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("cpu", field(read("/proc/cpuinfo"), "model name")),
+        ("cpus", cpus),
+        ("memory", field(read("/proc/meminfo"), "MemTotal")),
+        ("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        ("turbo off", read("/sys/devices/system/cpu/intel_pstate/no_turbo")),
+        ("load at start", read("/proc/loadavg")),
+        ("retake", Some(env!("CARGO_PKG_VERSION").to_owned())),
+    ];
+    facts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 /// The name of the user retake acts as, which stays the same.

@@ -30,6 +30,8 @@ pub enum Notice {
         bytes: u64,
         error: retake_store::Error,
     },
+    /// Runs that were recorded inside of a sandbox could not be taken into the record.
+    NestedRunsNotRecorded(retake_store::Error),
     /// A run of an earlier retake that died.
     RunnerDied(Box<Run>),
     /// A loop of an earlier retake that died.

@@ -308,9 +308,13 @@ pub fn environment(
     let mut environment = match &asked.base {
         None => rules.apply(std::env::vars_os().filter(|(name, _)| {
             let withheld = |name: &str| {
-                request.sandbox.is_on()
-                    && is_withheld_variable(name)
-                    && !context.execution.environment_allow.iter().any(|allowed| allowed == name)
+                let sandbox = &request.sandbox;
+                let listed = sandbox.withheld.iter().any(|withheld| withheld == name);
+                let allowed = &context.execution.environment_allow;
+                sandbox.is_on()
+                    && (listed
+                        || is_withheld_variable(name)
+                            && !allowed.iter().any(|allowed| allowed == name))
             };
             !name.to_str().is_some_and(withheld)
         })),
@@ -452,6 +456,7 @@ pub fn bare_intent(request: RunRequest) -> Intent {
     Intent {
         request,
         redacted: RedactedParts::default(),
+        reported_by: None,
         parent_id: std::env::var(PARENT_VARIABLE).ok().and_then(|id| id.parse().ok()),
         start_time: Timestamp::now(),
         host: machine::host(),

@@ -38,7 +38,11 @@ impl Project {
         }
         let location = match given {
             Some(given) => Some(RecordLocation::given(from.join(given))),
-            None => RecordLocation::find(from),
+            // Inside of a sandbox the record of the project cannot be seen.
+            None => match retake_sandbox::record_inside() {
+                Some(record) => Some(RecordLocation::given(record)),
+                None => RecordLocation::find(from),
+            },
         };
         Ok(Self { root, location })
     }

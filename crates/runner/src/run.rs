@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_engine::{Cancel, Keeper, LiveOutput, ProcessEvent, ProcessResult};
+use retake_engine::{Cancel, LiveOutput, ProcessEvent, ProcessResult};
 use retake_sandbox::{Confinement, DenialWatch, WatchedCalls};
 use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
@@ -13,6 +13,7 @@ use retake_types::{
     RunOutcome, SandboxFailure, SandboxPart, StartFailure, State, Stream, signal_name, text,
 };
 
+use crate::confined::RunKeeper;
 use crate::context::RunContext;
 use crate::head_tail::HeadTail;
 use crate::left_for_host::HostFiles;
@@ -140,7 +141,7 @@ impl ExecutedRun {
 pub fn run(
     prepared: PreparedRun,
     context: &RunContext,
-    (mut keeper, cancel): (Result<&mut Keeper, StartFailure>, &Cancel),
+    (mut keeper, cancel): (Result<RunKeeper<'_>, StartFailure>, &Cancel),
     record: Option<(&mut Store, Recording)>,
     output_use: OutputUse,
     observer: &mut dyn Observer,
@@ -150,7 +151,7 @@ pub fn run(
         None => (None, None),
     };
     let death_mark = recording.as_ref().and_then(Recording::death_mark);
-    if let Ok(keeper) = &mut keeper {
+    if let Ok(RunKeeper { keeper, .. }) = &mut keeper {
         keeper.mark_death_in(death_mark.map(Into::into));
     }
     let mut keep = |stream, bytes: RedactedBytes<'_>| {
@@ -158,7 +159,7 @@ pub fn run(
             recording.append(stream, bytes);
         }
     };
-    let past = store.as_deref();
+    let past = store.as_deref_mut();
     let executed =
         execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
     let mut outcome = executed.redacted_outcome();
@@ -194,11 +195,11 @@ pub fn run(
 pub fn execute(
     prepared: PreparedRun,
     context: &RunContext,
-    (keeper, cancel): (Result<&mut Keeper, StartFailure>, &Cancel),
+    (keeper, cancel): (Result<RunKeeper<'_>, StartFailure>, &Cancel),
     keep: &mut dyn FnMut(Stream, RedactedBytes<'_>),
     output_use: OutputUse,
     observer: &mut dyn Observer,
-    store: Option<&Store>,
+    mut store: Option<&mut Store>,
 ) -> ExecutedRun {
     let capture = prepared.request.output.capture;
     let limit = prepared.request.output.max_bytes.unwrap_or(context.execution.max_output_bytes);
@@ -235,12 +236,12 @@ pub fn execute(
         ProcessEvent::Started { .. } | ProcessEvent::Finished(_) => {}
     };
     let result = match keeper {
-        Ok(keeper) if prepared.policy.is_some() && keeper.confinement().is_none() => {
+        Ok(on) if prepared.policy.is_some() && on.keeper.confinement().is_none() => {
             let (part, errno) = (SandboxPart::Namespaces, libc::EOPNOTSUPP);
             let failure = SandboxFailure::Missing { part, errno };
             ProcessResult::not_started(StartFailure::Sandbox(failure))
         }
-        Ok(keeper) => {
+        Ok(RunKeeper { keeper, nested }) => {
             keeper.confinement().inspect(|confinement| confinement.begin_run());
             // What an earlier run was denied is on its own record.
             _ = keeper.denials().map(DenialWatch::take);
@@ -250,6 +251,10 @@ pub fn execute(
             sandbox = keeper.confinement().map(Confinement::end_run);
             if let Some(report) = &mut sandbox {
                 let calls = keeper.denials().map(DenialWatch::take);
+                report.reported = nested.zip(store.as_deref_mut()).and_then(|(nested, store)| {
+                    let ended = (&mut *keeper, &result.outcome);
+                    nested.take_over(ended, store, &prepared, &context.notify)
+                });
                 report.left_for_host = match &calls {
                     // Nothing was changed.
                     Some(WatchedCalls { changing: 0, .. }) => None,
@@ -273,7 +278,7 @@ pub fn execute(
     let mut outcome = outcome(&result, &prepared, over, &captured);
     outcome.sandbox = sandbox;
     outcome.error = explain(&result, &prepared, over.then_some(limit));
-    let past = Past { intent: &prepared.intent, store };
+    let past = Past { intent: &prepared.intent, store: store.as_deref() };
     outcome.effects = observer.effects(&result, past);
     let kept = [captured[0].kept, captured[1].kept];
     let output = captured.map(|c| c.carried.finish());

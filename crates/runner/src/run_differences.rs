@@ -83,7 +83,7 @@ pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
             found.push(Difference { part, a, b });
         }
     };
-    compare(RunPart::Outcome, &|run| Some(run_text::outcome(run).0));
+    compare(RunPart::Outcome, &|run| Some(run_text::ending(run).0));
     compare(RunPart::Duration, &|run| {
         Some(run_text::duration(run)).filter(|text| !text.is_empty())
     });

@@ -7,8 +7,19 @@ use retake_types::{LeftFate, LeftProcess, OutcomeKind, Run, RunOutcome, State};
 
 use crate::colour::Shade;
 
-/// How a run ended, and the colour that goes with it.
+/// How a run ended, and the colour that goes with it. What is only reported from inside of a sandbox
+/// is marked, and never good: nobody saw it.
 pub fn outcome(run: &Run) -> (String, Shade) {
+    let (text, shade) = ending(run);
+    match (run.intent.reported_by, shade) {
+        (None, shade) => (text, shade),
+        (Some(_), Shade::Good) => (format!("{text} (reported)"), Shade::Open),
+        (Some(_), shade) => (format!("{text} (reported)"), shade),
+    }
+}
+
+/// How a run ended, wherever it took place.
+pub(crate) fn ending(run: &Run) -> (String, Shade) {
     let Some(outcome) = &run.outcome else {
         let word = if run.state == State::Running { "running" } else { "interrupted" };
         return (word.to_owned(), Shade::Open);

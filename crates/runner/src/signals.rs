@@ -90,6 +90,11 @@ extern "C" fn on_resize(_: i32) {
     cancels().iter().for_each(Cancel::window_changed);
 }
 
+/// As if this signal had been received.
+pub fn interrupt(signal: i32) {
+    on_end(signal);
+}
+
 /// The signal that asked for the end.
 pub fn received() -> Option<i32> {
     END.get().into_iter().chain(cancels()).find_map(Cancel::requested)

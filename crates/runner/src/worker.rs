@@ -159,6 +159,12 @@ impl Worker {
         self.keeper.pid()
     }
 
+    /// Every process that commands of this worker are started by now.
+    pub fn keeper_pids(&self) -> Vec<i32> {
+        let confined = self.confined.as_ref().map(ConfinedKeeper::pid);
+        std::iter::once(self.keeper.pid()).chain(confined).collect()
+    }
+
     /// What a library needs to run commands of its own, off the record.
     pub fn parts(&mut self) -> (&mut Keeper, &Cancel) {
         (&mut self.keeper, &self.cancel)

@@ -4,9 +4,11 @@
 //! touch anything but system calls and memory set aside before. Mounts are made on descriptors, and
 //! no path is followed through a symbolic link.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use retake_types::SandboxPart;
 
@@ -234,11 +236,11 @@ fn add_rule(
     landlock::allow(ruleset.as_raw_fd(), path, directory, rights, (Handled::Writing, abi))
 }
 
-/// Opens a path without following a link anywhere in it.
+/// Opens a path without following a link anywhere in it. One at its end is opened itself.
 pub(crate) fn open(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: zero is a valid `open_how`.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    how.flags = (libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) as u64;
     how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
     // SAFETY: a C string, and a structure as long as we say.
     owned(unsafe {
@@ -250,6 +252,21 @@ pub(crate) fn open(path: &CStr) -> io::Result<OwnedFd> {
             size_of::<libc::open_how>(),
         )
     })
+}
+
+/// Whether there is something at a path inside of another root, without following a link.
+pub(crate) fn exists_below(root: BorrowedFd<'_>, path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW) as u64;
+    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_SYMLINKS;
+    let size = size_of::<libc::open_how>();
+    // SAFETY: a C string, and a structure as long as we say.
+    let opened = owned(unsafe {
+        libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &raw const how, size)
+    });
+    opened.is_ok()
 }
 
 /// A copy of what is mounted at and below a path.

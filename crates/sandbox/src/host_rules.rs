@@ -139,6 +139,9 @@ pub(crate) fn dropped(policy: &Policy, abi: u32) -> Vec<DroppedPromise> {
         DroppedPromise::Processes,
         DroppedPromise::LocalSockets,
     ];
+    if Path::new("/dev/pts").exists() {
+        dropped.push(DroppedPromise::Terminals);
+    }
     for rule in &policy.rules {
         let path = rule.path.as_path();
         let promise = match policy.access(path) {

@@ -7,10 +7,12 @@
 //!
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
+mod always_protected;
 mod caches;
 mod covered;
 mod denials;
 mod enter;
+mod git_files;
 mod host_rules;
 mod landlock;
 mod lists;
@@ -21,7 +23,7 @@ mod proxy;
 mod seccomp;
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use std::sync::Arc;
 use caches::CacheLayers;
 use denials::Judge;
 use enter::{FailedStep, Setup, part};
+use lists::{RECORD_IN_TEMP, RECORD_INSIDE};
 use network::Network;
 use plan::{Plan, Step};
 use retake_types::{
@@ -37,12 +40,18 @@ use retake_types::{
 use seccomp::Sockets;
 
 pub use covered::Covered;
-pub use denials::{DenialWatch, Entered, WatchedCalls};
+pub use denials::{DenialWatch, WatchedCalls};
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
 pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
 pub use proxy::{ParentProxyError, Parents};
+
+/// The record to use inside of the full level of a sandbox; `None` outside.
+pub fn record_inside() -> Option<PathBuf> {
+    let path = PathBuf::from(RECORD_INSIDE);
+    path.is_dir().then_some(path)
+}
 
 /// The version of Landlock that this kernel has; 0 without it.
 pub fn landlock_abi() -> u32 {
@@ -65,12 +74,13 @@ pub fn enclosing() -> Option<SandboxLevel> {
     if !(is_set("NoNewPrivs:\t1") && is_set("Seccomp:\t2")) {
         return None;
     }
-    let levels = [SandboxLevel::Full, SandboxLevel::Landlock];
-    let named = std::env::var(INSIDE).ok();
-    let named = levels.into_iter().find(|level| named.as_deref() == Some(level.as_str()));
-    // Not every program hands its variables on; of namespaces the keeper is the first process.
-    let first = || std::fs::read_to_string("/proc/1/comm").ok();
-    named.or_else(|| first().filter(|name| name == "(keeper)\n").map(|_| SandboxLevel::Full))
+    // Only a sandbox has it; outside nobody but root could make it.
+    if record_inside().is_some() {
+        return Some(SandboxLevel::Full);
+    }
+    // Landlock leaves no mark but this one.
+    let landlock = SandboxLevel::Landlock;
+    std::env::var(INSIDE).is_ok_and(|named| named == landlock.as_str()).then_some(landlock)
 }
 
 /// Everything that a process needs to confine itself, made before it exists.
@@ -111,7 +121,10 @@ pub struct SharedNetwork {
 #[derive(Debug)]
 pub struct Handed {
     pub sockets: Listeners,
-    pub entered: Option<Entered>,
+    /// The root directory as it is inside.
+    pub root: OwnedFd,
+    /// Where the kernel notifies of calls, if it does. Once it is closed they fail.
+    pub listener: Option<OwnedFd>,
     /// The namespaces that others may join.
     pub shared: Option<SharedNetwork>,
 }
@@ -258,12 +271,13 @@ impl Confinement {
             left_for_host: None,
             network: Vec::new(),
             network_unlisted: 0,
+            reported: None,
         }
     }
 
     /// Watches what a process does that entered this confinement.
-    pub fn watch(&self, entered: Entered) -> std::io::Result<DenialWatch> {
-        DenialWatch::start(entered.listener, entered.root, self.judge.clone())
+    pub fn watch(&self, listener: OwnedFd, root: OwnedFd) -> std::io::Result<DenialWatch> {
+        DenialWatch::start(listener, root, self.judge.clone())
     }
 
     /// How many sockets the confined process hands out.
@@ -296,6 +310,23 @@ impl Confinement {
         }
     }
 
+    /// Where a retake inside keeps its record, as a process inside names it.
+    pub fn nested_record(&self) -> PathBuf {
+        match &self.mechanism {
+            Mechanism::Namespaces { .. } => PathBuf::from(RECORD_INSIDE),
+            Mechanism::Landlock { temp, .. } => temp.path().join(RECORD_IN_TEMP),
+        }
+    }
+
+    /// Whether a retake inside has recorded anything. `root` is the root directory of the inside.
+    pub fn has_nested_record(&self, root: BorrowedFd<'_>) -> bool {
+        let database = self.nested_record().join("retake.db");
+        match self.mechanism {
+            Mechanism::Namespaces { .. } => enter::exists_below(root, &database),
+            Mechanism::Landlock { .. } => database.symlink_metadata().is_ok(),
+        }
+    }
+
     /// Variables that every process inside gets: where temporary files go, and caches that would
     /// otherwise be written where nothing can be.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
@@ -308,7 +339,7 @@ impl Confinement {
         };
         let own = [
             ("TMPDIR", temp.to_owned()),
-            ("RETAKE_STORE", temp.join(".retake")),
+            ("RETAKE_STORE", self.nested_record()),
             (INSIDE, PathBuf::from(self.level().as_str())),
         ];
         let list = own.into_iter().chain(caches::variables(&layered, temp));
@@ -362,8 +393,7 @@ impl Confinement {
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
         enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
         let listener = self.notified.as_deref().and_then(denials::install);
-        let entered = listener.map(|listener| Entered { listener, root });
-        Ok(Handed { sockets, entered, shared })
+        Ok(Handed { sockets, root, listener, shared })
     }
 
     /// Gives the rules that still have to be enforced, and the namespaces that others may join.

@@ -96,5 +96,13 @@ pub(crate) const RUN_KEPT: [&str; 5] = [
     "/run/opengl-driver",
 ];
 
+/// Where a retake inside of the full level keeps its record. That the directory is there also tells
+/// it that it is inside: outside only root could make it, and no rule can put another one in its
+/// place. Variables would not do, since some programs start others without them.
+pub(crate) const RECORD_INSIDE: &str = "/dev/retake";
+
+/// The same at the Landlock level, in the directory for temporary files.
+pub(crate) const RECORD_IN_TEMP: &str = ".retake";
+
 /// How many ports of the machine can be opened to a run.
 pub(crate) const MOST_PORTS: usize = 7;

@@ -12,7 +12,7 @@ use retake_types::{PathAccess, SandboxPart};
 
 use crate::caches::CacheLayer;
 use crate::landlock::Rights;
-use crate::lists::DEVICES;
+use crate::lists::{DEVICES, RECORD_INSIDE};
 use crate::policy::{Area, Policy};
 
 /// One step, with everything it needs.
@@ -331,6 +331,9 @@ impl Builder<'_> {
         }
         self.directory(c"/dev/pts");
         self.attaches.push(Step::Terminals(c"/dev/pts".to_owned()));
+        let record = c_string(Path::new(RECORD_INSIDE));
+        self.directory(&record);
+        self.attaches.push(Step::Area { path: record, mode: c"0700" });
         if self.made.insert("/dev/shm".into()) {
             self.directory(c"/dev/shm");
             self.attaches.push(Step::Area { path: c"/dev/shm".to_owned(), mode: c"1777" });
@@ -365,6 +368,7 @@ fn rules(policy: &Policy) -> Vec<Step> {
     };
     let mut steps = vec![
         rule(Path::new("/dev/shm"), true, Rights::All),
+        rule(Path::new(RECORD_INSIDE), true, Rights::All),
         rule(Path::new("/dev/pts"), true, Rights::Write),
         rule(Path::new("/proc"), true, Rights::Write),
     ];

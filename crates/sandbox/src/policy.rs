@@ -5,11 +5,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use retake_types::{NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access};
+use retake_types::{
+    ListedWrites, NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access,
+};
 
-use crate::caches;
-use crate::lists::{GIT_PROTECTED, MOST_PORTS, PROTECTED, RUN_KEPT, SECRETS};
+use crate::lists::{MOST_PORTS, PROTECTED, RUN_KEPT, SECRETS};
 use crate::proxy::{ParentProxyError, Parents};
+use crate::{always_protected, caches, git_files};
 
 /// Where the run takes place, as far as the defaults depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +88,7 @@ impl Policy {
         let home = places.home.and_then(|home| home.canonicalize().ok());
         let workspace = match workspace(places, home.as_deref()) {
             Some(workspace) => Some(workspace),
+            None if request.listed_writes.is_some() => None,
             None if asked.iter().any(|rule| rule.grant == PathGrant::AllowWrite) => None,
             None => {
                 problems.push(PolicyError::WorkspaceIsHome(places.cwd.to_owned()));
@@ -96,7 +99,7 @@ impl Policy {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let mut rules = Rules { defaults: Vec::new(), asked };
+        let mut rules = Rules { defaults: Vec::new(), asked, listed: request.listed_writes };
         if let Some(home) = &home {
             for path in secrets(home) {
                 rules.default(PathGrant::DenyRead, &path);
@@ -109,16 +112,25 @@ impl Policy {
             for name in PROTECTED {
                 rules.default(PathGrant::DenyWrite, &workspace.join(name));
             }
-            for path in git_protected(&workspace.join(".git")) {
+            for path in git_files::protected(&workspace.join(".git")) {
                 rules.default(PathGrant::DenyWrite, &path);
             }
         }
-        git_rules(places.cwd, &mut rules);
+        for (grant, path) in git_files::rules(places.cwd) {
+            rules.default(grant, &path);
+        }
+        if let Some(listed) = request.listed_writes {
+            for path in always_protected::below(places.cwd, listed) {
+                rules.default(PathGrant::DenyWrite, &path);
+            }
+        }
         let mut areas = areas();
         areas.retain(|(area, _)| !rules.asks_for(area));
         for path in RUN_KEPT.iter().map(Path::new).chain(places.program) {
-            if areas.iter().any(|(area, _)| path.starts_with(area)) {
-                rules.default(PathGrant::AllowRead, path);
+            // Not what a link there leads to: that could be anything.
+            let replaced = |path: &PathBuf| areas.iter().any(|(area, _)| path.starts_with(area));
+            if let Some(path) = path.canonicalize().ok().filter(replaced) {
+                rules.defaults.push(PathRule::new(PathGrant::AllowRead, path));
             }
         }
         for path in bound_sockets() {
@@ -135,7 +147,8 @@ impl Policy {
         let sockets = !allowed_sockets.is_empty();
         let mut caches = home.as_deref().map(caches::existing).unwrap_or_default();
         let network = request.network.clone();
-        let rules = rules.merged();
+        let mut rules = rules.merged();
+        without_empty_denials(&mut rules, &areas);
         caches.retain(|cache| !rules.iter().any(|rule| cache.starts_with(rule.path.as_path())));
         Ok(Self { rules, areas, store: None, sockets, workspace, network, parents, caches })
     }
@@ -193,11 +206,23 @@ impl Policy {
 struct Rules {
     defaults: Vec<PathRule>,
     asked: Vec<PathRule>,
+    listed: Option<ListedWrites>,
 }
 
 impl Rules {
     /// Adds a default about a path, if that exists.
     fn default(&mut self, grant: PathGrant, path: &Path) {
+        if grant == PathGrant::AllowWrite && self.listed.is_some() {
+            return;
+        }
+        // What a link leads to is protected, and so is the link: it could be replaced.
+        if grant == PathGrant::DenyWrite
+            && path.is_symlink()
+            && let (Some(Ok(parent)), Some(name)) =
+                (path.parent().map(Path::canonicalize), path.file_name())
+        {
+            self.defaults.push(PathRule::new(grant, parent.join(name)));
+        }
         if let Ok(path) = path.canonicalize() {
             self.defaults.push(PathRule::new(grant, path));
         }
@@ -211,7 +236,26 @@ impl Rules {
     }
 
     fn merged(self) -> Vec<PathRule> {
-        let Self { defaults, asked } = self;
+        let Self { mut defaults, mut asked, listed } = self;
+        if let Some(listed) = listed {
+            let allowed = |rule: &PathRule| {
+                listed.git_config
+                    && rule.grant == PathGrant::DenyWrite
+                    && rule.path.as_path().ends_with(".git/config")
+            };
+            defaults.retain(|rule| !allowed(rule));
+            // What is denied stays so, whatever lies in it.
+            let denied: Vec<PathBuf> = defaults
+                .iter()
+                .chain(&asked)
+                .filter(|rule| rule.grant == PathGrant::DenyWrite)
+                .map(|rule| rule.path.as_path().to_owned())
+                .collect();
+            asked.retain(|rule| {
+                rule.grant != PathGrant::AllowWrite
+                    || !denied.iter().any(|denied| rule.path.as_path().starts_with(denied))
+            });
+        }
         let opened = |rule: &PathRule| {
             asked.iter().any(|other| {
                 other.path == rule.path
@@ -226,6 +270,27 @@ impl Rules {
         rules.extend(asked);
         rules
     }
+}
+
+/// Where a directory is replaced by an empty one there is nothing to deny, unless something in it was
+/// allowed. To keep such a rule would show what it is about: a link in the project may lead to a
+/// socket of the host.
+fn without_empty_denials(rules: &mut Vec<PathRule>, areas: &[(PathBuf, Area)]) {
+    let allows =
+        |rule: &&PathRule| matches!(rule.grant, PathGrant::AllowRead | PathGrant::AllowWrite);
+    let allowed: Vec<PathBuf> =
+        rules.iter().filter(allows).map(|rule| rule.path.as_path().to_owned()).collect();
+    rules.retain(|rule| {
+        let path = rule.path.as_path();
+        let replaced = areas.iter().any(|(area, _)| path.starts_with(area));
+        let shown = || {
+            let within = |allowed: &&PathBuf| path.starts_with(allowed);
+            let in_area =
+                |allowed: &PathBuf| areas.iter().any(|(area, _)| allowed.starts_with(area));
+            allowed.iter().filter(within).any(in_area)
+        };
+        rule.grant != PathGrant::DenyWrite || !replaced || shown()
+    });
 }
 
 /// The proxies of this machine, if anything is to be reached.
@@ -275,60 +340,6 @@ fn secrets(home: &Path) -> Vec<PathBuf> {
         }));
     }
     found
-}
-
-/// What in git's directory can name a program: of the repository, of its submodules and worktrees.
-fn git_protected(git: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = GIT_PROTECTED.iter().map(|name| git.join(name)).collect();
-    for part in ["modules", "worktrees"] {
-        let Ok(entries) = std::fs::read_dir(git.join(part)) else { continue };
-        for entry in entries.flatten() {
-            found.extend(GIT_PROTECTED.iter().map(|name| entry.path().join(name)));
-        }
-    }
-    found
-}
-
-/// `git commit` works: its directory is writable, that of a linked worktree too, which lies in the
-/// main one. A `.git` file is believed only if the directory it names points back to it, since what
-/// was confined earlier may have written it.
-fn git_rules(cwd: &Path, rules: &mut Rules) {
-    let Ok(cwd) = cwd.canonicalize() else { return };
-    let Some(dot_git) = cwd.ancestors().map(|dir| dir.join(".git")).find(|path| path.exists())
-    else {
-        return;
-    };
-    if dot_git.is_dir() {
-        rules.default(PathGrant::AllowWrite, &dot_git);
-        rules.default(PathGrant::DenyRead, &dot_git.join("retake"));
-        for path in git_protected(&dot_git) {
-            rules.default(PathGrant::DenyWrite, &path);
-        }
-        return;
-    }
-    rules.default(PathGrant::DenyWrite, &dot_git);
-    let Some(common) = linked_worktree(&dot_git) else { return };
-    rules.default(PathGrant::AllowWrite, &common);
-    rules.default(PathGrant::DenyRead, &common.join("retake"));
-    for path in git_protected(&common) {
-        rules.default(PathGrant::DenyWrite, &path);
-    }
-}
-
-/// The directory that a linked worktree shares with the main one.
-fn linked_worktree(dot_git: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(dot_git).ok()?;
-    let named = dot_git.parent()?.join(text.strip_prefix("gitdir: ")?.trim_end());
-    let git_dir = named.canonicalize().ok()?;
-    let back = std::fs::read_to_string(git_dir.join("gitdir")).ok()?;
-    if git_dir.join(back.trim_end()).canonicalize().ok()? != dot_git.canonicalize().ok()? {
-        return None;
-    }
-    let worktrees = git_dir.parent().filter(|dir| dir.ends_with("worktrees"))?;
-    let common = worktrees.parent()?;
-    let shared = std::fs::read_to_string(git_dir.join("commondir")).ok()?;
-    let shared = git_dir.join(shared.trim_end()).canonicalize().ok()?;
-    (shared == common).then(|| common.to_owned())
 }
 
 fn areas() -> Vec<(PathBuf, Area)> {

@@ -45,7 +45,7 @@ const NAMESPACES: u32 = (libc::CLONE_NEWNS
     | 0x80; // CLONE_NEWTIME
 
 /// Refused with EPERM.
-const FORBIDDEN: [c_long; 29] = [
+const FORBIDDEN: [c_long; 32] = [
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -53,6 +53,7 @@ const FORBIDDEN: [c_long; 29] = [
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
@@ -75,6 +76,28 @@ const FORBIDDEN: [c_long; 29] = [
     libc::SYS_reboot,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
+    // The kernel's log, in which everything on this machine is told of.
+    libc::SYS_syslog,
+    // open_tree_attr, which not every libc knows yet.
+    467,
+];
+
+/// Refused where the host's own namespaces are in use: memory and messages that processes share by
+/// number or name, which no file rule is about.
+const SHARED: [c_long; 13] = [
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semctl,
+    libc::SYS_semtimedop,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
 ];
 
 /// Answered as if the kernel did not have them: programs then use what can be filtered.
@@ -136,6 +159,12 @@ pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
             allow(),
         ],
     );
+    if let Sockets::Host { .. } = sockets {
+        for call in SHARED {
+            program.extend([jump(EQUAL, call as u32, 0, 1), refuse(libc::EPERM)]);
+        }
+        only_own_processes(&mut program);
+    }
     if let Sockets::Host { tcp: true, .. } = sockets {
         // Without an address it listens at some port, which no rule is about.
         program.extend([jump(EQUAL, libc::SYS_listen as u32, 0, 1), refuse(libc::EPERM)]);
@@ -158,6 +187,27 @@ pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
     on(libc::SYS_socket, &mut program, socket_rules(sockets));
     program.push(allow());
     program
+}
+
+/// Limits and priorities can be changed of the caller alone.
+fn only_own_processes(program: &mut Vec<sock_filter>) {
+    on(
+        libc::SYS_prlimit64,
+        program,
+        vec![step(LOAD, argument(0)), jump(EQUAL, 0, 1, 0), refuse(libc::EPERM), allow()],
+    );
+    on(
+        libc::SYS_setpriority,
+        program,
+        vec![
+            step(LOAD, argument(0)),
+            jump(EQUAL, libc::PRIO_PROCESS, 0, 2),
+            step(LOAD, argument(1)),
+            jump(EQUAL, 0, 1, 0),
+            refuse(libc::EPERM),
+            allow(),
+        ],
+    );
 }
 
 fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {

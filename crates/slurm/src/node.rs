@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, KeeperSession, KeeperSettings};
+use retake_runner::disturbance::MachineWatch;
 use retake_runner::metrics::MetricsObserver;
 use retake_runner::notice::{Notice, Notify, RemoteNotice};
 use retake_runner::run::{self, ExecutedRun, Observer, OutputUse};
@@ -20,7 +21,10 @@ use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::{machine, signals};
 use retake_store::ResultFile;
 use retake_store::redact::{RedactedBytes, Redactor};
-use retake_types::{Intent, Outcome, RanOn, Redacted, RefusalReason, RunOutcome, StartFailure};
+use retake_types::loop_record::matrix::MatrixLoopPlan;
+use retake_types::{
+    Disturbance, Intent, Outcome, RanOn, Redacted, RefusalReason, RunOutcome, StartFailure,
+};
 
 use crate::batch_dir::{BatchDir, write_new};
 use crate::cancellation;
@@ -51,9 +55,10 @@ pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<bool> {
     })?;
     let cancels = signals::install(1)?;
     cancellation::watch_for_announcements();
+    let task = MachineWatch::start(&[keeper.pid()]);
     let mut all_have_results = true;
     for file in files {
-        match execute_one(file, &mut keeper, &cancels[0], words) {
+        match execute_one(file, &mut keeper, (&cancels[0], &task), words) {
             Ok(Continue::WithNext) => {}
             Ok(Continue::No) => break,
             Err(error) => {
@@ -123,7 +128,7 @@ impl Attempt {
 fn execute_one(
     file: &Path,
     keeper: &mut Keeper,
-    cancel: &Cancel,
+    (cancel, task): (&Cancel, &MachineWatch),
     words: &NodeWords<'_>,
 ) -> Result<Continue, Error> {
     let path = std::path::absolute(file).map_err(Error::io("find", file))?;
@@ -133,7 +138,7 @@ fn execute_one(
     if batch_dir.result(cell).exists() {
         return Ok(Continue::WithNext);
     }
-    let attempt = Attempt { batch_dir, cell, ran_on: ran_on() };
+    let mut attempt = Attempt { batch_dir, cell, ran_on: ran_on() };
     let file = match attempt.batch_dir.read_request_file(cell) {
         Err(error @ Error::Version { .. }) => {
             let ran_on = attempt.ran_on.clone();
@@ -151,6 +156,7 @@ fn execute_one(
         return Ok(Continue::No);
     }
     let metrics = file.request.effects.metrics.clone();
+    let measure_machine = metrics.is_some();
     let cwd = file.request.cwd.as_path().to_owned();
     let scratch = metrics.as_ref().map(|_| attempt.scratch_dir()).transpose()?;
     let own = own_variables(&file, scratch.as_ref());
@@ -173,10 +179,19 @@ fn execute_one(
     };
     let mut result = attempt.new_result();
     let mut keep = |stream, bytes: RedactedBytes<'_>| result.append(stream, bytes);
-    let parts = (Ok(keeper), cancel);
+    let keepers = [keeper.pid()];
+    let watch = measure_machine.then(|| MachineWatch::start(&keepers));
+    let parts = (Ok(keeper.into()), cancel);
     let executed = while_wanted(&attempt.batch_dir, cell, cancel, || {
         run::execute(prepared, &context, parts, &mut keep, OutputUse::NONE, observer, None)
     });
+    if let Some(watch) = watch {
+        attempt.ran_on.environment = machine::environment();
+        // The scheduler's name for it, which is what people know.
+        let host = MatrixLoopPlan::HOST.to_owned();
+        attempt.ran_on.environment.insert(host, node);
+        attempt.ran_on.disturbances = disturbances(&watch, task, &keepers);
+    }
     if let Some((bytes, error)) = result.lost_bytes() {
         let why = error.to_string();
         (words.notify)(Notice::Remote(RemoteNotice::OutputNotKept { bytes, why }));
@@ -184,6 +199,18 @@ fn execute_one(
     let continued = finish(&attempt, &file, result, executed, cancel);
     drop(scratch);
     continued
+}
+
+/// What disturbed a run. A short one says nothing about the load by itself; then everything counts
+/// since this task began.
+fn disturbances(run: &MachineWatch, task: &MachineWatch, keepers: &[i32]) -> Vec<Disturbance> {
+    let watch = if run.is_long_enough() { run } else { task };
+    let mut found = watch.so_far(keepers, 1);
+    if !watch.is_long_enough() {
+        let loads = run.at_start(1).into_iter();
+        found.extend(loads.filter(|one| matches!(one, Disturbance::OtherLoad { .. })));
+    }
+    found
 }
 
 /// Leaves the result of a run that is over.
@@ -256,6 +283,7 @@ fn ran_on() -> RanOn {
         job,
         attempt,
         start_time: Some(Timestamp::now()),
+        ..RanOn::default()
     }
 }
 

@@ -68,6 +68,7 @@ pub use transfer::audit_record::AuditRecord;
 pub use transfer::export::Exported;
 pub use transfer::import::Imported;
 pub use transfer::ledger_copy::{LedgerContent, LedgerRow};
+pub use transfer::reported::{ReportedImport, TakenReport};
 pub use transfer::result_file::ResultFile;
 pub use transfer::take_over::{EarlierRecord, TakenOver};
 pub use write::loop_recording::LoopRecording;

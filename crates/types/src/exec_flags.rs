@@ -40,6 +40,7 @@ pub enum ExecFlag {
     AllowSocket,
     AllowNet,
     Quarantine,
+    SandboxSettings,
     Track,
     Exact,
     Tests,
@@ -126,7 +127,7 @@ const fn in_sandbox(definition: FlagDefinition) -> FlagDefinition {
 }
 
 /// Every option of `exec`, in the order of its help.
-pub const EXEC_FLAGS: [FlagDefinition; 40] = [
+pub const EXEC_FLAGS: [FlagDefinition; 41] = [
     with_hyphens(flag(
         ExecFlag::Timeout,
         "timeout",
@@ -278,6 +279,13 @@ pub const EXEC_FLAGS: [FlagDefinition; 40] = [
         FlagValue::None,
         SANDBOX,
         "With --sandbox: after the run, move aside what it left that this machine may execute later, such as git hooks",
+    )),
+    in_sandbox(flag(
+        ExecFlag::SandboxSettings,
+        "sandbox-settings",
+        FlagValue::One("FILE"),
+        SANDBOX,
+        "With --sandbox: rules of a settings file of @anthropic-ai/sandbox-runtime, read as there: only what it lists is writable, and its denials win",
     )),
     flag(
         ExecFlag::Track,

@@ -24,6 +24,9 @@ pub struct Intent {
     pub request: RunRequest,
     pub redacted: RedactedParts,
     pub parent_id: Option<RunId>,
+    /// The run inside of whose sandbox this one was recorded. Nobody outside saw it: everything
+    /// that is said of it is what the confined program says.
+    pub reported_by: Option<RunId>,
     pub start_time: Timestamp,
     pub host: String,
     pub user: String,
@@ -46,6 +49,8 @@ struct IntentDocument<'a> {
     redacted: &'a RedactedParts,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent_id: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reported_by: Option<RunId>,
     start_time: Timestamp,
     host: &'a str,
     user: &'a str,
@@ -64,6 +69,7 @@ impl Serialize for Redacted<Intent> {
             request: &self.request,
             redacted: &self.redacted,
             parent_id: self.parent_id,
+            reported_by: self.reported_by,
             start_time: self.start_time,
             host: &self.host,
             user: &self.user,
@@ -190,6 +196,7 @@ struct StoredIntent {
     #[serde(default)]
     redacted: StoredRedacted,
     parent_id: Option<RunId>,
+    reported_by: Option<RunId>,
     start_time: Timestamp,
     host: String,
     user: String,
@@ -271,6 +278,7 @@ impl From<StoredIntent> for Intent {
         Self {
             redacted,
             parent_id: stored.parent_id,
+            reported_by: stored.reported_by,
             start_time: stored.start_time,
             host: std::mem::take(&mut stored.host),
             user: std::mem::take(&mut stored.user),

@@ -43,6 +43,8 @@ pub struct LeftFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftFileKind {
+    /// A directory that retake takes for a project, with configuration and a record, or a part of it.
+    RetakeProject,
     /// Run by git.
     GitHook,
     /// A file that makes git read configuration and hooks elsewhere.
@@ -68,6 +70,7 @@ pub enum LeftFileKind {
 impl LeftFileKind {
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::RetakeProject => "retake project",
             Self::GitHook => "git hook",
             Self::GitCommonDir => "git commondir",
             Self::GitConfig => "git configuration",

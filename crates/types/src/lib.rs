@@ -6,6 +6,7 @@
 
 pub mod config;
 mod denial;
+mod disturbance;
 mod effects;
 mod error;
 pub mod exec_flags;
@@ -29,6 +30,7 @@ mod units;
 mod usage;
 
 pub use denial::{Denial, DeniedOperation};
+pub use disturbance::{Disturbance, DisturbedNode, NodeDisturbances, SeenDisturbance};
 pub use effects::{
     Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
     Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,
@@ -53,8 +55,9 @@ pub use run::{
     State, Stream,
 };
 pub use sandbox::{
-    DroppedPromise, PathAccess, PathGrant, PathRule, SandboxFailure, SandboxLevel, SandboxMode,
-    SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable, path_access,
+    DroppedPromise, ListedWrites, PathAccess, PathGrant, PathRule, ReportedRuns, SandboxFailure,
+    SandboxLevel, SandboxMode, SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable,
+    path_access,
 };
 pub use units::{UnitError, parse_duration, parse_size};
 pub use usage::Usage;

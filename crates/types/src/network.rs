@@ -247,6 +247,23 @@ impl NetworkRule {
     }
 }
 
+impl NetworkRule {
+    /// Reads what a rule that denies may be: the same, `*`, `*:PORT`, and this machine at all ports.
+    pub fn parse_denied(text: &str) -> Result<Vec<Self>, HostProblem> {
+        let text = text.trim();
+        let (host, port) = match text.is_empty() {
+            true => return Err(HostProblem::Empty),
+            false if text.contains("://") => return Err(HostProblem::Url),
+            false => split_port(text)?,
+        };
+        if host == "*" {
+            let every = [HostPattern::All, HostPattern::Loopback];
+            return Ok(every.into_iter().map(|host| Self { host, port }).collect());
+        }
+        Ok(vec![Self { host: pattern(host)?, port }])
+    }
+}
+
 /// Splits `HOST:PORT`; an IPv6 address with a port stands in brackets.
 fn split_port(text: &str) -> Result<(&str, Option<u16>), HostProblem> {
     let number = |port: &str| -> Result<u16, HostProblem> {

@@ -214,6 +214,7 @@ impl Redact for Intent {
             request,
             redacted,
             parent_id: _,
+            reported_by: _,
             start_time: _,
             host,
             user,
@@ -249,7 +250,16 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         output: _,
         redaction: RedactionRequest { enabled: _, secrets: _ },
         effects: EffectsRequest { track, exact: _, tests: _, metrics },
-        sandbox: SandboxRequest { mode: _, paths, sockets, network, quarantine: _ },
+        sandbox:
+            SandboxRequest {
+                mode: _,
+                paths,
+                sockets,
+                network,
+                quarantine: _,
+                withheld: _,
+                listed_writes: _,
+            },
         labels,
         correlation_ids,
     } = request;
@@ -384,9 +394,20 @@ impl Redact for RunOutcome {
         if let Some(report) = sandbox {
             redact_sandbox(report, redactor);
         }
-        if let Some(RanOn { executor: _, node, job, attempt: _, start_time: _ }) = ran_on {
+        if let Some(ran_on) = ran_on {
+            // What disturbed it is numbers and the kernel's own words.
+            let RanOn {
+                executor: _,
+                node,
+                job,
+                attempt: _,
+                start_time: _,
+                environment,
+                disturbances: _,
+            } = ran_on;
             node.redact(redactor);
             job.redact(redactor);
+            environment.redact(redactor);
         }
     }
 }
@@ -401,6 +422,7 @@ fn redact_sandbox(report: &mut SandboxReport, redactor: &mut dyn TextRedactor) {
         left_for_host,
         network,
         network_unlisted: _,
+        reported: _,
     } = report;
     for used in network {
         used.host.redact(redactor);

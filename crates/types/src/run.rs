@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::{Outcome, signal_name};
 use crate::request::EnvironmentRequest;
 use crate::{
-    CorrelationIds, Effects, Intent, LoopId, OsText, OutcomeKind, Redacted, Redactions, RunError,
-    RunId, SandboxReport, Usage,
+    CorrelationIds, Disturbance, Effects, Intent, LoopId, OsText, OutcomeKind, Redacted,
+    Redactions, RunError, RunId, SandboxReport, Usage,
 };
 
 /// One of the child's two output streams.
@@ -333,7 +333,7 @@ impl Serialize for Redacted<RunOutcome> {
 }
 
 /// The place and the attempt that a run's one result comes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RanOn {
     /// Who placed it there, such as `slurm`.
@@ -349,6 +349,12 @@ pub struct RanOn {
     /// When the command began there, by that machine's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
+    /// What of that machine may matter to a measurement: name and value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// What disturbed a measurement there, as far as the machine shows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbances: Vec<Disturbance>,
 }
 
 /// Whether a run is over.
@@ -431,6 +437,8 @@ struct RunDocument<'a> {
     loop_id: LoopId,
     iteration: u64,
     parent_id: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reported_by: Option<RunId>,
     recorded: bool,
     host: &'a str,
     user: &'a str,
@@ -491,6 +499,7 @@ impl Serialize for Run {
             loop_id: request.position.id,
             iteration: request.position.iteration,
             parent_id: intent.parent_id,
+            reported_by: intent.reported_by,
             recorded: self.recorded,
             host: &intent.host,
             user: &intent.user,

@@ -50,6 +50,25 @@ pub struct SandboxRequest {
     /// Moves aside what the run left that the host may execute later.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub quarantine: bool,
+    /// Variables that stay outside, whatever their names look like.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<String>,
+    /// Set if the rules are those of a settings file of sandbox-runtime, and are read as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed_writes: Option<ListedWrites>,
+}
+
+/// How `@anthropic-ai/sandbox-runtime` reads rules about writing: only what is listed is writable,
+/// not the project by itself, and what is denied stays so, also where something below it or the very
+/// same path is allowed. Files and directories with certain names are always denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedWrites {
+    /// How many levels deep those names are searched for; 1 is the working directory itself.
+    pub search_depth: u8,
+    /// Whether the configuration of git repositories is not among them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub git_config: bool,
 }
 
 impl SandboxRequest {
@@ -68,7 +87,10 @@ impl SandboxRequest {
     pub fn with_rules(mut self, further: &Self) -> Self {
         let own = self.paths.len();
         for rule in &further.paths {
-            if !self.paths[..own].iter().any(|known| known.path == rule.path) {
+            let known = self.paths[..own].iter().any(|known| known.path == rule.path);
+            // A denial of listed writes gives way to nothing.
+            let lasting = further.listed_writes.is_some() && rule.grant == PathGrant::DenyWrite;
+            if !known || lasting {
                 self.paths.push(rule.clone());
             }
         }
@@ -86,6 +108,13 @@ impl SandboxRequest {
                 self.sockets.push(socket.clone());
             }
         }
+        for name in &further.withheld {
+            if !self.withheld.contains(name) {
+                self.withheld.push(name.clone());
+            }
+        }
+        self.quarantine |= further.quarantine;
+        self.listed_writes = self.listed_writes.or(further.listed_writes);
         self
     }
 }
@@ -183,13 +212,14 @@ pub enum DroppedPromise {
     HiddenNames,
     /// Permissions, owners and times of files outside can be changed.
     Metadata,
-    /// Processes outside can be seen.
+    /// Processes outside can be seen, and how they are scheduled can be changed.
     Processes,
     /// Files outside can be truncated.
     Truncate,
     /// Processes outside can be signalled, and abstract sockets reached.
     SignalsAndSockets,
-    /// There is no loopback network, and no program can make a Unix socket.
+    /// There is no loopback network, and no program can make a Unix socket, or use System V memory and
+    /// message queues.
     LocalSockets,
     /// A file given as standard input can be opened again for writing.
     StdinFile,
@@ -197,10 +227,12 @@ pub enum DroppedPromise {
     NetworkPorts,
     /// The allowed hosts cannot be reached, and no other.
     Network,
+    /// Other terminals of the user can be read and written.
+    Terminals,
 }
 
 impl DroppedPromise {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ProtectedFiles,
         Self::Record,
         Self::HiddenFiles,
@@ -213,6 +245,7 @@ impl DroppedPromise {
         Self::StdinFile,
         Self::NetworkPorts,
         Self::Network,
+        Self::Terminals,
     ];
 }
 
@@ -224,16 +257,19 @@ impl fmt::Display for DroppedPromise {
             Self::HiddenFiles => "hidden files inside a writable directory can be read and written",
             Self::HiddenNames => "the names of hidden files can be listed",
             Self::Metadata => "permissions, owners and times of files outside can be changed",
-            Self::Processes => "processes outside can be seen",
+            Self::Processes => "processes outside can be seen, and their scheduling changed",
             Self::Truncate => "files outside can be truncated",
             Self::SignalsAndSockets => {
                 "processes outside can be signalled, and abstract sockets reached"
             }
-            Self::LocalSockets => "there is no loopback network, and no Unix socket can be made",
+            Self::LocalSockets => {
+                "there is no loopback network, no Unix socket, and no System V memory or message queue"
+            }
             Self::StdinFile => "the file given as standard input can be opened for writing",
             Self::NetworkPorts => {
                 "any machine can be reached at the port of the proxy and at the opened local ports"
             }
+            Self::Terminals => "other terminals of yours can be read and written",
             Self::Network => "the allowed hosts cannot be reached, since that needs Landlock 4",
         })
     }
@@ -263,6 +299,22 @@ pub struct SandboxReport {
     /// Requests to further hosts, which are not listed.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub network_unlisted: u64,
+    /// The runs that were recorded inside; `None` where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<ReportedRuns>,
+}
+
+/// Runs that a retake inside of a sandbox recorded, and that were taken into the record outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedRuns {
+    pub runs: u64,
+    /// How many were not taken in, because they are in the record already or cannot be true.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub refused: u64,
+    /// Whether there were more than could be taken in, or they could not all be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 impl SandboxReport {

@@ -13,9 +13,9 @@ use crate::request::{
     WantedMetric,
 };
 use crate::{
-    Better, CorrelationIds, EnvMode, HostPattern, Kind, Limits, LoopId, NetworkRequest,
-    NetworkRule, OsText, PathGrant, PathRule, RunId, SandboxMode, SandboxRequest, ShellMode,
-    Stream,
+    Better, CorrelationIds, EnvMode, HostPattern, Kind, Limits, ListedWrites, LoopId,
+    NetworkRequest, NetworkRule, OsText, PathGrant, PathRule, RunId, SandboxMode, SandboxRequest,
+    ShellMode, Stream,
 };
 
 /// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
@@ -67,13 +67,19 @@ fn sandbox() -> impl Strategy<Value = SandboxRequest> {
     let mode = select(vec![SandboxMode::Off, SandboxMode::BestEffort, SandboxMode::Strict]);
     let grant = select(vec![AllowRead, DenyRead, AllowWrite, DenyWrite]);
     let rule = (grant, os_text()).prop_map(|(grant, path)| PathRule::new(grant, path));
-    (mode, vec(rule, 0..3), vec(os_text(), 0..3), network(), any::<bool>()).prop_map(
-        |(mode, paths, sockets, network, quarantine)| SandboxRequest {
+    let listed = (1_u8..=10, any::<bool>())
+        .prop_map(|(search_depth, git_config)| ListedWrites { search_depth, git_config });
+    let rules = (vec(rule, 0..3), vec(os_text(), 0..3), network());
+    let further = (any::<bool>(), vec(any::<String>(), 0..3), option::of(listed));
+    (mode, rules, further).prop_map(
+        |(mode, (paths, sockets, network), (quarantine, withheld, listed_writes))| SandboxRequest {
             mode,
             paths,
             sockets,
             network,
             quarantine,
+            withheld,
+            listed_writes,
         },
     )
 }

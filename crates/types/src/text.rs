@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -38,6 +40,22 @@ pub fn visible(text: &str) -> Cow<'_, str> {
         .map(|c| if harmless(c) { c.to_string() } else { c.escape_default().to_string() })
         .collect::<String>()
         .into()
+}
+
+/// A path as text. In one that is not UTF-8 each byte that is none is written as `\xff` and each
+/// backslash twice, so that different paths stay different.
+pub fn path(path: &Path) -> Cow<'_, str> {
+    if let Some(text) = path.to_str() {
+        return text.into();
+    }
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        text.push_str(&chunk.valid().replace('\\', "\\\\"));
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text.into()
 }
 
 /// Many lines with control characters made visible in each.
@@ -158,6 +176,16 @@ mod tests {
         assert_eq!(count(3, "process"), "3 processes");
         assert_eq!(count(1, "match"), "1 match");
         assert_eq!(count(2, "failing state"), "2 failing states");
+    }
+
+    #[test]
+    fn paths_that_are_no_text_stay_different() {
+        use std::ffi::OsStr;
+        let text = |bytes: &[u8]| path(Path::new(OsStr::from_bytes(bytes))).into_owned();
+        assert_eq!(text(b"a/\xc3\xa4\\b"), "a/\u{e4}\\b");
+        assert_eq!(text(b"x\xff"), "x\\xff");
+        assert_eq!(text(b"x\xfe\\"), "x\\xfe\\\\");
+        assert_ne!(text(b"x\\xff\xfe"), text(b"x\xff\xfe"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::event::{
     LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
 };
-use super::json::Object;
+use super::json::{Json, Object};
 use super::status_code;
 
 pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
@@ -148,7 +148,10 @@ fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
         status: line.get("api_error_status").and_then(status_code),
         text,
         turns: line.u64("num_turns"),
-        denials: line.get("permission_denials").and_then(|v| v.array()).map(|d| d.len() as u64),
+        denied: line.get("permission_denials").and_then(|v| v.array()).map(|denials| {
+            let tool = |denial: Json<'a>| denial.object()?.str("tool_name");
+            denials.into_iter().map(|denial| tool(denial).unwrap_or_default()).collect()
+        }),
     }));
 }
 

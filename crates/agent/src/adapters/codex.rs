@@ -81,6 +81,7 @@ fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(StreamEvent<'a>)
                 other => Cow::Owned(other.to_owned()),
             };
             // File changes come as one event, without a start.
+            let tool = name.clone();
             if !done || &*kind == "file_change" {
                 let input = match &*kind {
                     "mcp_tool_call" => Payload::of(object.get("arguments")),
@@ -100,7 +101,7 @@ fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(StreamEvent<'a>)
                     .or_else(|| object.get("error"));
                 if object.is("status", "declined") {
                     emit(StreamEvent::Denied {
-                        tool: kind.clone(),
+                        tool,
                         id: Some(id.clone()),
                         message: object.str("command").unwrap_or_default(),
                     });

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{Json, Tape, string};
+use super::json::{Json, Tape, string, string_head};
 
 /// One fact from an agent's stream. Borrows from the line that it was read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,7 @@ pub enum StreamEvent<'a> {
         kind: Option<Cow<'a, str>>,
         message: Cow<'a, str>,
     },
+    /// A permission was denied. The tool may be known by the id of its call alone.
     Denied {
         tool: Cow<'a, str>,
         id: Option<Cow<'a, str>>,
@@ -64,8 +65,8 @@ pub struct ResultEvent<'a> {
     pub status: Option<u16>,
     pub text: Option<Cow<'a, str>>,
     pub turns: Option<u64>,
-    /// Permissions that were denied in all.
-    pub denials: Option<u64>,
+    /// The tools whose permission was denied, once for each time; `None` where it does not say.
+    pub denied: Option<Vec<Cow<'a, str>>>,
 }
 
 /// Tokens and money, and what they are the sum of.
@@ -132,51 +133,98 @@ pub enum LimitState {
 
 /// Something an agent passed to a tool or got back, still as the JSON text it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload<'a>(&'a str);
+pub struct Payload<'a> {
+    json: &'a str,
+    /// Of a string, where that is known.
+    line_feeds: Option<u32>,
+}
+
+/// The beginning of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextHead<'a> {
+    pub text: Cow<'a, str>,
+    /// Lines of the whole text, without empty ones at its end.
+    pub lines: usize,
+}
 
 impl<'a> Payload<'a> {
-    pub const EMPTY: Payload<'static> = Payload("null");
+    pub const EMPTY: Payload<'static> = Payload { json: "null", line_feeds: None };
 
     pub(crate) fn of(json: Option<Json<'a>>) -> Self {
-        json.map_or(Payload("null"), |json| Payload(json.text()))
+        let Some(json) = json else { return Payload::EMPTY };
+        Self { json: json.text(), line_feeds: Some(json.line_feeds()) }
     }
 
     /// Wraps JSON text.
     pub fn json(text: &'a str) -> Self {
-        Self(text)
+        Self { json: text, line_feeds: None }
     }
 
     pub fn as_json(&self) -> &'a str {
-        self.0
+        self.json
+    }
+
+    /// The first lines, as [`text`](Self::text) would give them, and how many there are. What follows
+    /// is not decoded.
+    pub fn head(&self, lines: usize) -> TextHead<'a> {
+        if let (Some(line_feeds), Some((text, true))) =
+            (self.line_feeds, string_head(self.json, lines))
+        {
+            let (empty, all) = trailing_line_feeds(self.json);
+            let lines = if all { 0 } else { line_feeds as usize + 1 - empty };
+            return TextHead { text, lines };
+        }
+        let text = self.text();
+        let content = text.trim_end_matches(['\n', '\r']);
+        let ends = memchr::memchr_iter(b'\n', content.as_bytes()).count();
+        TextHead { lines: ends + usize::from(!content.is_empty()), text }
     }
 
     /// As text for a reader: a string is its content, a list of text blocks is joined, anything
     /// else stays JSON, and nothing is empty.
     pub fn text(&self) -> Cow<'a, str> {
-        match self.0.as_bytes().first() {
-            _ if self.0 == "null" => Cow::Borrowed(""),
-            Some(b'"') => string(self.0).unwrap_or(Cow::Borrowed(self.0)),
-            Some(b'[') => blocks(self.0).map_or(Cow::Borrowed(self.0), Cow::Owned),
-            _ => Cow::Borrowed(self.0),
+        let json = self.json;
+        match json.as_bytes().first() {
+            _ if json == "null" => Cow::Borrowed(""),
+            Some(b'"') => string(json).unwrap_or(Cow::Borrowed(json)),
+            Some(b'[') => blocks(json).map_or(Cow::Borrowed(json), Cow::Owned),
+            _ => Cow::Borrowed(json),
         }
     }
 
     /// One field of an object, as text.
     pub fn field(&self, name: &str) -> Option<Cow<'a, str>> {
-        let tape = Tape::parse(self.0)?;
+        let tape = Tape::parse(self.json)?;
         let range = tape.root().object()?.get(name)?.range();
-        Some(plain(&self.0[range]))
+        Some(plain(&self.json[range]))
     }
 
     /// The fields of an object with their values as text.
     pub fn fields(&self) -> Vec<(String, Cow<'a, str>)> {
-        let Some(tape) = Tape::parse(self.0) else { return Vec::new() };
+        let Some(tape) = Tape::parse(self.json) else { return Vec::new() };
         let Some(object) = tape.root().object() else { return Vec::new() };
         object
             .fields()
-            .map(|(key, value)| (key.into_owned(), plain(&self.0[value.range()])))
+            .map(|(key, value)| (key.into_owned(), plain(&self.json[value.range()])))
             .collect()
     }
+}
+
+/// How many line feeds end a string, with carriage returns between them, and whether it has nothing
+/// else.
+fn trailing_line_feeds(json: &str) -> (usize, bool) {
+    let mut rest = json.strip_suffix('"').unwrap_or(json).as_bytes();
+    let mut found = 0;
+    while let [before @ .., b'\\', end @ (b'n' | b'r')] = rest {
+        // An escaped backslash before it would make it an ordinary letter.
+        let slashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+        if slashes % 2 == 1 {
+            break;
+        }
+        found += usize::from(*end == b'n');
+        rest = before;
+    }
+    (found, rest == b"\"")
 }
 
 /// A string's content, or the JSON of anything else.
@@ -220,5 +268,26 @@ mod tests {
         assert_eq!(input.field("file_path").unwrap(), "/a");
         assert_eq!(input.field("limit").unwrap(), "5");
         assert_eq!(input.field("none"), None);
+    }
+
+    #[test]
+    fn a_head_has_the_first_lines_and_counts_all() {
+        for text in
+            ["a", "a\nb\nc", "a\nb\nc\n", "a\n\n\nb\n\r\n\n", "", "\n\n", "x\\n\ny\\", "a\nb\\"]
+        {
+            let line = serde_json::json!([text]).to_string();
+            let tape = Tape::parse(&line).unwrap();
+            let item = tape.root().array().unwrap()[0];
+            let payload = Payload::of(Some(item));
+            let content = text.trim_end_matches(['\n', '\r']);
+            for most in 1..5 {
+                let head = payload.head(most);
+                assert_eq!(head.lines, content.lines().count(), "{text:?} {most}");
+                let shown: Vec<_> = head.text.lines().take(most.min(head.lines)).collect();
+                let expected: Vec<_> = content.lines().take(most).collect();
+                assert_eq!(shown, expected, "{text:?} {most}");
+            }
+            assert_eq!(Payload::json(item.text()).head(2).lines, content.lines().count());
+        }
     }
 }

@@ -28,6 +28,18 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
         }),
         "tool_result" => {
             let is_error = line.is("status", "error");
+            let error = line.object("error").filter(|_| is_error);
+            // Without permission for it a tool is not even offered.
+            let denied = |error: &Object<'a>| {
+                error.is("type", "policy_violation") || error.is("type", "tool_not_registered")
+            };
+            if let Some(error) = error.filter(denied) {
+                emit(StreamEvent::Denied {
+                    tool: Cow::Borrowed(""),
+                    id: line.str("tool_id"),
+                    message: error.str("message").unwrap_or_default(),
+                });
+            }
             let content = line.get("error").filter(|_| is_error).or_else(|| line.get("output"));
             emit(StreamEvent::ToolResult {
                 id: line.str("tool_id").unwrap_or_default(),

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 /// Deeper than any event; protects the stack.
 const DEEPEST: u32 = 128;
@@ -22,21 +22,34 @@ pub(crate) struct Tape<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    start: usize,
-    end: usize,
+pub(crate) struct Node {
+    start: u32,
+    end: u32,
     /// The first node that is no longer part of this one.
-    after: usize,
+    after: u32,
+    /// How many line feeds a string has.
+    line_feeds: u32,
 }
 
 impl<'a> Tape<'a> {
     /// `None` unless the text is one whole value.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
-        let mut parser = Parser { bytes: text.as_bytes(), at: 0, nodes: Vec::with_capacity(64) };
+        Self::parse_in(text, &mut Vec::with_capacity(64))
+    }
+
+    /// The same, in nodes that were used before; to be given back by [`into_nodes`](Self::into_nodes).
+    pub(crate) fn parse_in(text: &'a str, nodes: &mut Vec<Node>) -> Option<Self> {
+        u32::try_from(text.len()).ok()?;
+        nodes.clear();
+        let mut parser = Parser { bytes: text.as_bytes(), at: 0, nodes };
         parser.value(0)?;
         parser.space();
         let whole = parser.at == text.len();
-        whole.then_some(Self { text, nodes: parser.nodes })
+        whole.then(|| Self { text, nodes: std::mem::take(nodes) })
+    }
+
+    pub(crate) fn into_nodes(self) -> Vec<Node> {
+        self.nodes
     }
 
     pub(crate) fn root(&self) -> Json<'_> {
@@ -47,7 +60,7 @@ impl<'a> Tape<'a> {
 struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,
-    nodes: Vec<Node>,
+    nodes: &'a mut Vec<Node>,
 }
 
 impl Parser<'_> {
@@ -66,15 +79,17 @@ impl Parser<'_> {
     fn value(&mut self, depth: u32) -> Option<()> {
         self.space();
         let index = self.nodes.len();
-        let start = self.at;
-        self.nodes.push(Node { start, end: start, after: index });
+        // The text is no longer than fits.
+        let start = self.at as u32;
+        self.nodes.push(Node { start, end: start, after: 0, line_feeds: 0 });
+        let mut line_feeds = 0;
         match self.bytes.get(self.at)? {
-            b'"' => self.string()?,
+            b'"' => line_feeds = self.string()?,
             open @ (b'{' | b'[') if depth < DEEPEST => self.list(*open, depth)?,
             _ => self.scalar()?,
         }
-        let after = self.nodes.len();
-        self.nodes[index] = Node { start, end: self.at, after };
+        let after = self.nodes.len() as u32;
+        self.nodes[index] = Node { start, end: self.at as u32, after, line_feeds };
         Some(())
     }
 
@@ -108,15 +123,18 @@ impl Parser<'_> {
         }
     }
 
-    fn string(&mut self) -> Option<()> {
+    /// Gives how many line feeds it has.
+    fn string(&mut self) -> Option<u32> {
         self.at += 1;
+        let mut line_feeds = 0;
         loop {
             let rest = self.bytes.get(self.at..)?;
             let end = memchr2(b'"', b'\\', rest)?;
             if rest[end] == b'"' {
                 self.at += end + 1;
-                return Some(());
+                return Some(line_feeds);
             }
+            line_feeds += u32::from(rest.get(end + 1) == Some(&b'n'));
             self.at += end + 2;
         }
     }
@@ -147,7 +165,12 @@ impl<'a> Json<'a> {
     }
 
     pub(crate) fn range(self) -> Range<usize> {
-        self.node().start..self.node().end
+        self.node().start as usize..self.node().end as usize
+    }
+
+    /// How many line feeds a string has; none in anything else.
+    pub(crate) fn line_feeds(self) -> u32 {
+        self.node().line_feeds
     }
 
     pub(crate) fn text(self) -> &'a str {
@@ -188,11 +211,11 @@ impl<'a> Json<'a> {
 
     /// What lies directly below.
     fn children(self) -> impl Iterator<Item = Json<'a>> {
-        let (tape, end) = (self.tape, self.node().after);
+        let (tape, end) = (self.tape, self.node().after as usize);
         let mut index = self.index + 1;
         std::iter::from_fn(move || {
             let child = (index < end).then_some(Json { tape, index })?;
-            index = child.node().after;
+            index = child.node().after as usize;
             Some(child)
         })
     }
@@ -201,13 +224,93 @@ impl<'a> Json<'a> {
 /// A string's content; borrowed when it has no escapes. A broken escape spoils only itself.
 pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+    let Some(first) = memchr(b'\\', inner.as_bytes()) else {
         return Some(Cow::Borrowed(inner));
+    };
+    let mut decoded = String::with_capacity(inner.len());
+    decode(inner, first, usize::MAX, &mut decoded);
+    Some(Cow::Owned(decoded))
+}
+
+/// The first lines of a string; `true` if that is not all of it.
+pub(crate) fn string_head(text: &str, lines: usize) -> Option<(Cow<'_, str>, bool)> {
+    let inner = text.strip_prefix('"')?.strip_suffix('"')?;
+    let Some(first) = memchr(b'\\', inner.as_bytes()) else {
+        return Some((Cow::Borrowed(inner), false));
+    };
+    // Most lines are shorter.
+    let mut decoded = String::with_capacity(inner.len().min(lines.saturating_mul(100)));
+    let cut = decode(inner, first, lines, &mut decoded);
+    Some((Cow::Owned(decoded), cut))
+}
+
+/// Decodes what is between a string's quotes, up to so many line feeds; `true` if something follows
+/// them. `first` is where the first escape is.
+fn decode(inner: &str, first: usize, lines: usize, into: &mut String) -> bool {
+    let bytes = inner.as_bytes();
+    let (mut from, mut escape, mut line_feeds) = (0, first, 0);
+    loop {
+        into.push_str(&inner[from..escape]);
+        let (decoded, length) = unescape(&inner[escape..]);
+        match decoded {
+            Some(c) => into.push(c),
+            None => into.push_str(&inner[escape..escape + length]),
+        }
+        from = escape + length;
+        if decoded == Some('\n') {
+            line_feeds += 1;
+            if line_feeds == lines {
+                return from < bytes.len();
+            }
+        }
+        match memchr(b'\\', &bytes[from..]) {
+            Some(next) => escape = from + next,
+            None => {
+                into.push_str(&inner[from..]);
+                return false;
+            }
+        }
     }
-    match serde_json::from_str::<String>(text) {
-        Ok(decoded) => Some(Cow::Owned(decoded)),
-        Err(_) => Some(Cow::Owned(inner.replace("\\n", "\n").replace("\\\"", "\""))),
+}
+
+/// The character that an escape at the beginning stands for, and its length; `None` for one that is
+/// broken.
+fn unescape(text: &str) -> (Option<char>, usize) {
+    let bytes = text.as_bytes();
+    let simple = match bytes.get(1) {
+        Some(b'n') => '\n',
+        Some(b't') => '\t',
+        Some(b'r') => '\r',
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        Some(c @ (b'"' | b'\\' | b'/')) => char::from(*c),
+        Some(b'u') => return unescape_unicode(bytes),
+        _ => return (None, 1),
+    };
+    (Some(simple), 2)
+}
+
+/// `\uXXXX`, or two of them that make one character.
+fn unescape_unicode(bytes: &[u8]) -> (Option<char>, usize) {
+    let Some(unit) = code_unit(bytes) else { return (None, 1) };
+    if let Some(c) = char::from_u32(unit) {
+        return (Some(c), 6);
     }
+    let second = bytes.get(6..).and_then(code_unit);
+    match (unit, second) {
+        (0xD800..0xDC00, Some(low @ 0xDC00..0xE000)) => {
+            let code = 0x1_0000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
+            (char::from_u32(code), 12)
+        }
+        _ => (None, 6),
+    }
+}
+
+/// The four digits of `\uXXXX` at the beginning.
+fn code_unit(bytes: &[u8]) -> Option<u32> {
+    let digits = bytes.strip_prefix(b"\\u")?.get(..4)?;
+    let digit = |value: u32, digit: &u8| Some(value << 4 | char::from(*digit).to_digit(16)?);
+    digits.iter().try_fold(0, digit)
 }
 
 /// The fields of one object, in order.
@@ -217,8 +320,14 @@ pub(crate) struct Object<'a>(Json<'a>);
 impl<'a> Object<'a> {
     /// A field that is there and not null. The last one counts when a key is repeated.
     pub(crate) fn get(&self, name: &str) -> Option<Json<'a>> {
-        let found = self.fields().filter(|(key, _)| key == name).last();
-        found.map(|(_, value)| value).filter(|value| value.text() != "null")
+        let mut children = self.0.children();
+        let mut found = None;
+        while let (Some(key), Some(value)) = (children.next(), children.next()) {
+            if is_key(key.text(), name) {
+                found = Some(value);
+            }
+        }
+        found.filter(|value| value.text() != "null")
     }
 
     pub(crate) fn str(&self, name: &str) -> Option<Cow<'a, str>> {
@@ -245,6 +354,13 @@ impl<'a> Object<'a> {
         let mut children = self.0.children();
         std::iter::from_fn(move || Some((children.next()?.str()?, children.next()?)))
     }
+}
+
+/// Whether a key, still as text, is this name. Few keys have escapes.
+fn is_key(key: &str, name: &str) -> bool {
+    let inner = &key.as_bytes()[1..key.len() - 1];
+    inner == name.as_bytes()
+        || (memchr(b'\\', inner).is_some() && string(key).is_some_and(|key| key == name))
 }
 
 #[cfg(test)]
@@ -298,8 +414,31 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_surrogate_does_not_lose_the_text() {
-        assert_eq!(string(r#""a\ud800b""#).unwrap(), r"a\ud800b");
+    fn a_broken_escape_spoils_only_itself() {
+        for (json, text) in [
+            (r#""a\ud800b""#, r"a\ud800b"),
+            (r#""\udc00\n""#, "\\udc00\n"),
+            (r#""\ud83d\ude00!""#, "😀!"),
+            (r#""\ud83dx\u00e9""#, "\\ud83dxé"),
+            (r#""a\x\"""#, "a\\x\""),
+            (r#""\u12""#, r"\u12"),
+            (r#""\u00e9\/\b\f\t\r\\""#, "é/\u{8}\u{c}\t\r\\"),
+        ] {
+            assert_eq!(string(json).unwrap(), text, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_head_of_a_string_is_cut_after_its_lines() {
+        let text = r#""a\nb\\n\nc""#;
+        let head = |lines| string_head(text, lines).unwrap();
+        assert_eq!(head(1), ("a\n".into(), true));
+        assert_eq!(head(2), ("a\nb\\n\n".into(), true));
+        assert_eq!(head(3), ("a\nb\\n\nc".into(), false));
+        assert_eq!(string_head(r#""a\n""#, 1).unwrap(), ("a\n".into(), false));
+        assert_eq!(string_head(r#""plain""#, 1).unwrap(), ("plain".into(), false));
+        let tape = Tape::parse(text).unwrap();
+        assert_eq!(tape.root().line_feeds(), 2);
     }
 
     fn same(json: Json<'_>, value: &serde_json::Value) -> bool {
@@ -340,6 +479,24 @@ mod tests {
     }
 
     proptest! {
+        /// Also with characters that need two units, or that some escape.
+        #[test]
+        fn strings_are_decoded_as_by_others(text in ".{0,40}|[\\n\"\\\\😀é/]{0,20}", ascii in any::<bool>()) {
+            let mut json = serde_json::to_string(&text).expect("JSON");
+            if ascii {
+                let escaped = |c: char| -> String {
+                    let mut units = [0; 2];
+                    let units = c.encode_utf16(&mut units);
+                    units.iter().map(|unit| format!("\\u{unit:04x}")).collect()
+                };
+                json = json.chars().map(|c| if c.is_ascii() { c.into() } else { escaped(c) }).collect();
+            }
+            let decoded = string(&json).expect("a string");
+            prop_assert_eq!(&*decoded, text.as_str());
+            let feeds = text.matches('\n').count();
+            prop_assert_eq!(Tape::parse(&json).expect("valid").root().line_feeds() as usize, feeds);
+        }
+
         #[test]
         fn reads_what_others_write(value in any_json(), pretty in any::<bool>()) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };

@@ -19,12 +19,12 @@ use std::str::FromStr;
 
 pub use argv::{AgentLaunch, Invocation, interactive, refuses_root, version};
 pub use event::{
-    LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, Tokens, UsageEvent,
+    LimitState, Payload, RateLimit, ResultEvent, Scope, StreamEvent, TextHead, Tokens, UsageEvent,
 };
 pub use lines::{Line, Lines};
 pub use reading::{ApiError, AttemptVerdict, Closing, Reading};
 
-use json::{Json, Tape};
+use json::{Json, Node, Tape};
 
 /// Which agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -140,23 +140,26 @@ pub struct Reader {
     kind: AgentKind,
     lines: Lines,
     reading: Reading,
+    /// Used again for each line.
+    nodes: Vec<Node>,
 }
 
 impl Reader {
     pub fn new(kind: AgentKind) -> Self {
-        Self { kind, lines: Lines::default(), reading: Reading::default() }
+        let (lines, reading) = (Lines::default(), Reading::default());
+        Self { kind, lines, reading, nodes: Vec::with_capacity(256) }
     }
 
     /// Takes the next bytes and passes on the events that they complete.
     pub fn push(&mut self, bytes: &[u8], emit: &mut dyn FnMut(&StreamEvent<'_>)) {
-        let (kind, reading) = (self.kind, &mut self.reading);
-        self.lines.push(bytes, &mut |line| read_line(kind, line, reading, emit));
+        let Self { kind, lines, reading, nodes } = self;
+        lines.push(bytes, &mut |line| read_line(*kind, line, reading, nodes, emit));
     }
 
     /// Reads a last line that has no line feed.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&StreamEvent<'_>)) {
-        let (kind, reading) = (self.kind, &mut self.reading);
-        self.lines.finish(&mut |line| read_line(kind, line, reading, emit));
+        let Self { kind, lines, reading, nodes } = self;
+        lines.finish(&mut |line| read_line(*kind, line, reading, nodes, emit));
     }
 
     pub fn reading(&self) -> &Reading {
@@ -172,6 +175,7 @@ fn read_line(
     kind: AgentKind,
     line: Line<'_>,
     reading: &mut Reading,
+    nodes: &mut Vec<Node>,
     emit: &mut dyn FnMut(&StreamEvent<'_>),
 ) {
     let mut each = |event: StreamEvent<'_>| {
@@ -193,7 +197,7 @@ fn read_line(
     if kind == AgentKind::Custom {
         return each(StreamEvent::Text { text, delta: false });
     }
-    let tape = Tape::parse(&text);
+    let tape = Tape::parse_in(&text, nodes);
     match tape.as_ref().and_then(|tape| tape.root().object()) {
         Some(object) => match kind {
             AgentKind::Claude => claude::read(&object, &mut each),
@@ -203,6 +207,9 @@ fn read_line(
             AgentKind::Custom => {}
         },
         None => each(StreamEvent::Noise(Cow::Borrowed(&text))),
+    }
+    if let Some(tape) = tape {
+        *nodes = tape.into_nodes();
     }
 }
 

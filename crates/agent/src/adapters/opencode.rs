@@ -24,6 +24,9 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
     }
 }
 
+/// How a result says that the permission for it was denied.
+const DENIED: [&str; 2] = ["rejected permission", "specified a rule"];
+
 /// One event stands for the whole use: what went in, and what came out.
 fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(part) = line.object("part") else { return };
@@ -40,6 +43,15 @@ fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
             .object("metadata")
             .and_then(|about| about.get("exit")?.i64())
             .map(|code| code as i32);
+        let error = state.str("error").unwrap_or_default();
+        // It has no other word for it; its own screen looks for these, too.
+        if status == "error" && DENIED.iter().any(|words| error.contains(words)) {
+            emit(StreamEvent::Denied {
+                tool: part.str("tool").unwrap_or_default(),
+                id: Some(id.clone()),
+                message: error,
+            });
+        }
         emit(StreamEvent::ToolResult {
             id,
             is_error: status == "error" || exit_code.is_some_and(|code| code != 0),

@@ -4,8 +4,10 @@
 //! nothing where the agent has an event stream: real agents exit 0 after an interrupt and say
 //! `success` after a rejected key.
 
+use std::collections::HashMap;
+
 use retake_types::Outcome;
-use retake_types::loop_record::agent::Spent;
+use retake_types::loop_record::agent::{DeniedTools, Spent};
 
 use super::event::{LimitState, RateLimit, Scope, StreamEvent, Tokens};
 use super::{AgentKind, transient_status};
@@ -15,6 +17,8 @@ use crate::plan::{AgentStopReason, IterationOutcome};
 const KEPT: usize = 64 << 10;
 /// How many denied permissions are kept by name.
 const NAMED: usize = 32;
+/// More calls at once than any agent makes.
+const MOST_OPEN: usize = 1000;
 
 /// Everything an iteration needs to know of one stream.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +32,7 @@ pub struct Reading {
     pub tool_errors: u64,
     /// How many permissions were denied.
     pub denials: u64,
+    /// The tools they were for, once for each time.
     pub denied: Vec<String>,
     pub rate_limit: Option<RateLimit>,
     pub api_error: Option<ApiError>,
@@ -40,6 +45,8 @@ pub struct Reading {
     window: Option<u64>,
     /// The reply whose usage was counted last.
     message: Option<String>,
+    /// The tools whose calls have not returned, by the id of the call.
+    open_calls: HashMap<String, String>,
     /// The last event was a piece of text, which the next one continues.
     flowing: bool,
     events: u64,
@@ -96,7 +103,9 @@ impl AttemptVerdict {
             Self::RateLimited { resets_at } => {
                 IterationOutcome::RateLimited { resets_at: *resets_at }
             }
-            Self::Transient { .. } => IterationOutcome::Transient,
+            Self::Transient { status, .. } => {
+                IterationOutcome::Transient { limit: *status == Some(429) }
+            }
             Self::OverCost => IterationOutcome::OverBudget(AgentStopReason::BudgetCost),
         }
     }
@@ -132,8 +141,17 @@ impl Reading {
                 self.flowing = *delta;
                 push_bounded(&mut self.last_text, text);
             }
-            StreamEvent::ToolUse { .. } => self.tool_uses += 1,
-            StreamEvent::ToolResult { is_error, .. } => self.tool_errors += u64::from(*is_error),
+            StreamEvent::ToolUse { id, name, .. } => {
+                self.tool_uses += 1;
+                if self.open_calls.len() >= MOST_OPEN {
+                    self.open_calls.clear();
+                }
+                self.open_calls.insert(bounded(id), bounded(name));
+            }
+            StreamEvent::ToolResult { id, is_error, .. } => {
+                self.tool_errors += u64::from(*is_error);
+                self.open_calls.remove(&**id);
+            }
             StreamEvent::Usage(usage) => {
                 match &usage.scope {
                     Scope::Message(id) => {
@@ -163,15 +181,24 @@ impl Reading {
                 let (kind, message) = (kind.as_deref().map(bounded), bounded(message));
                 self.api_error = Some(ApiError { status: *status, kind, message });
             }
-            StreamEvent::Denied { tool, .. } => {
+            StreamEvent::Denied { tool, id, .. } => {
                 self.denials += 1;
+                let called = id.as_deref().and_then(|id| self.open_calls.get(id));
+                let tool = if tool.is_empty() { called.cloned() } else { Some(bounded(tool)) };
                 if self.denied.len() < NAMED {
-                    self.denied.push(bounded(tool));
+                    self.denied.extend(tool);
                 }
             }
             StreamEvent::Result(ending) => {
                 self.turns = ending.turns.or(self.turns);
-                self.denials = self.denials.max(ending.denials.unwrap_or(0));
+                // Not every version tells of each as it happens; the list at the end has them all.
+                if let Some(denied) = &ending.denied
+                    && denied.len() as u64 >= self.denials
+                {
+                    self.denials = denied.len() as u64;
+                    let named = denied.iter().filter(|tool| !tool.is_empty()).take(NAMED);
+                    self.denied = named.map(|tool| bounded(tool)).collect();
+                }
                 self.result = Some(Closing {
                     is_error: ending.is_error,
                     subtype: ending.subtype.as_deref().map(bounded),
@@ -182,6 +209,13 @@ impl Reading {
             }
         }
         self.events += 1;
+    }
+
+    /// The tools whose permission was denied.
+    pub fn denied_tools(&self) -> Option<DeniedTools> {
+        let mut tools = DeniedTools::default();
+        self.denied.iter().for_each(|tool| tools.add(tool, 1));
+        (!tools.is_empty()).then_some(tools)
     }
 
     /// What it cost so far.

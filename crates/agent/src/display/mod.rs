@@ -12,7 +12,7 @@ use retake_types::loop_record::agent::{
     AgentEntry, HookTime, Iteration, IterationStatus, WaitCause,
 };
 
-use crate::adapters::{LimitState, StreamEvent};
+use crate::adapters::{LimitState, Payload, StreamEvent};
 use retake_types::text;
 
 /// Tools that are remembered until their result comes.
@@ -63,14 +63,6 @@ impl Display {
     /// How an event looks in full, with its line feeds; `None` for what is not shown. The same
     /// text goes into the log.
     pub fn event(&mut self, event: &StreamEvent<'_>) -> Option<String> {
-        match event {
-            StreamEvent::ToolResult { content, .. } => self.decoded(event, &content.text()),
-            _ => self.decoded(event, ""),
-        }
-    }
-
-    /// The same, with the tool's result already decoded.
-    pub fn decoded(&mut self, event: &StreamEvent<'_>, result: &str) -> Option<String> {
         let flowing = std::mem::take(&mut self.flowing);
         let text = match event {
             StreamEvent::Text { text, delta: true } => {
@@ -90,16 +82,18 @@ impl Display {
                 self.open.insert(id.to_string(), (name.to_string(), tool::subject(name, input)));
                 format!("{}\n", tool::used(name, input))
             }
-            StreamEvent::ToolResult { id, is_error, exit_code, .. } => {
+            StreamEvent::ToolResult { id, is_error, exit_code, content } => {
                 let (name, subject) = self.open.remove(&**id).unwrap_or_default();
                 let result = Returned {
                     name: &name,
                     subject,
                     is_error: *is_error,
                     exit_code: *exit_code,
-                    content: result,
+                    content,
                 };
-                format!("{}\n", tool::result(&result))
+                let mut text = tool::result(&result);
+                text.push('\n');
+                text
             }
             StreamEvent::Denied { tool, message, .. } => {
                 let message = visible(message.trim_end());
@@ -137,7 +131,7 @@ pub(crate) struct Returned<'a> {
     subject: Option<String>,
     is_error: bool,
     exit_code: Option<i32>,
-    content: &'a str,
+    content: &'a Payload<'a>,
 }
 
 /// What the live line tells.
@@ -167,13 +161,16 @@ impl Live {
     }
 }
 
-/// `⚠️ The account's limit is reached: going on in 1h02m`.
+/// `⚠️ The account's limit is reached: continuing in 1h02m`.
 pub fn countdown(cause: WaitCause, left: Duration) -> String {
-    let why = match cause {
+    format!("⚠️ {}: continuing in {}", wait_cause(cause), time(left))
+}
+
+pub fn wait_cause(cause: WaitCause) -> &'static str {
+    match cause {
         WaitCause::RateLimit => "The account's limit is reached",
-        WaitCause::Retry => "The request failed for now",
-    };
-    format!("⚠️ {why}: going on in {}", time(left))
+        WaitCause::Retry => "Temporary failure",
+    }
 }
 
 /// What the log and lists say of an entry that is about no iteration and no verification result.
@@ -185,6 +182,7 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Waiting { cause, remaining_ms } => {
             countdown(*cause, Duration::from_millis(*remaining_ms))
         }
+        AgentEntry::AgentChanged { agent } => format!("{agent} works from here on"),
         AgentEntry::HookFailed { when, command } => hook_failed(*when, command),
         AgentEntry::Note { text } => text.clone(),
         AgentEntry::Iteration { .. }
@@ -258,6 +256,13 @@ pub fn time(duration: Duration) -> String {
 
 /// Makes control characters visible; line feeds and tabs stay.
 pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    push_visible(&mut shown, text);
+    shown
+}
+
+/// The same, added to a text.
+pub(crate) fn push_visible(shown: &mut String, text: &str) {
     // Nearly all that agents say, told in one pass that needs no characters; in whole blocks without
     // a branch inside, which the compiler turns into wide comparisons.
     let plain = |block: &[u8]| {
@@ -265,9 +270,8 @@ pub fn visible(text: &str) -> String {
         block.iter().fold(true, |all, byte| all & one(*byte))
     };
     if text.as_bytes().chunks(256).all(plain) {
-        return text.to_owned();
+        return shown.push_str(text);
     }
-    let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\n' | '\t' => shown.push(c),
@@ -279,7 +283,6 @@ pub fn visible(text: &str) -> String {
             c => shown.push(c),
         }
     }
-    shown
 }
 
 /// On one line.
@@ -295,7 +298,6 @@ fn is_trick(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::Payload;
 
     #[test]
     fn control_characters_are_visible() {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Returned, line, visible};
+use super::{Returned, line, push_visible, visible};
 use crate::adapters::Payload;
 use retake_types::text;
 
@@ -120,44 +120,50 @@ pub(super) fn used(name: &str, input: &Payload<'_>) -> String {
 
 /// A result. The agent's flag says whether it failed; its words do not.
 pub(super) fn result(result: &Returned<'_>) -> String {
-    let content = result.content.trim_end_matches(['\n', '\r']);
-    let name = match family(result.name) {
-        "" => title(result.name),
-        family => family.to_owned(),
-    };
+    let family = family(result.name);
     if result.is_error {
+        let content = result.content.text();
+        let content = content.trim_end_matches(['\n', '\r']);
+        let name = if family.is_empty() { title(result.name) } else { family.to_owned() };
         return failed(&name, content, result.exit_code);
     }
-    match family(result.name) {
-        "Read" => {
-            let rows = line_count(content);
-            let mut text = format!("✓ File read successfully ({})\n", counted(rows, "line"));
-            for (index, row) in content.lines().take(READ_LINES).enumerate() {
-                // Agents number the lines themselves, with a tab or an arrow.
-                let (number, row) = numbered(row).unwrap_or((index as u64 + 1, row));
-                text.push_str(&format!("{number:>6} | {}\n", clipped(row)));
-            }
-            more(&mut text, rows, READ_LINES);
-            text
-        }
+    let shown = match family {
+        "Edit" => return about("File edited", result),
+        "Write" => return about("File written", result),
+        "Read" => READ_LINES,
+        "Bash" => BASH_LINES,
+        _ => OTHER_LINES,
+    };
+    // Only what is shown is decoded: a tool can return a file of megabytes.
+    let head = result.content.head(shown);
+    let rows = head.lines;
+    let mut text = String::with_capacity(head.text.len() + 4 * shown + 80);
+    match family {
+        "Read" => text += &format!("✓ File read successfully ({})\n", counted(rows, "line")),
         "Bash" => {
             let code = result.exit_code.unwrap_or(0);
-            format!("✓ Command finished (exit code {code})\n{}", body(content, BASH_LINES))
+            text += &format!("✓ Command finished (exit code {code})\n");
         }
-        "Edit" => about("File edited", result),
-        "Write" => about("File written", result),
-        "Grep" => format!(
-            "✓ Search finished ({})\n{}",
-            counted(line_count(content), "line"),
-            body(content, OTHER_LINES)
-        ),
-        "Glob" => format!(
-            "✓ Files found ({})\n{}",
-            counted(line_count(content), "line"),
-            body(content, OTHER_LINES)
-        ),
-        _ => format!("✓ {name} finished\n{}", body(content, OTHER_LINES)),
+        "Grep" => text += &format!("✓ Search finished ({})\n", counted(rows, "line")),
+        "Glob" => text += &format!("✓ Files found ({})\n", counted(rows, "line")),
+        _ => text += &format!("✓ {} finished\n", title(result.name)),
     }
+    for (index, row) in head.text.lines().take(shown.min(rows)).enumerate() {
+        if family == "Read" {
+            // Agents number the lines themselves, with a tab or an arrow.
+            let (number, row) = numbered(row).unwrap_or((index as u64 + 1, row));
+            text += &format!("{number:>6} | ");
+            push_clipped(&mut text, row);
+        } else {
+            text.push_str("   ");
+            push_clipped(&mut text, row);
+        }
+        text.push('\n');
+    }
+    if rows > shown {
+        text += &format!("     ... ({})\n", counted(rows - shown, "more line"));
+    }
+    text
 }
 
 fn about(what: &str, result: &Returned<'_>) -> String {
@@ -200,27 +206,10 @@ fn indented(text: &str) -> String {
     visible(text).lines().map(|row| format!("   {row}\n")).collect()
 }
 
-fn body(content: &str, most: usize) -> String {
-    let mut text = String::new();
-    for row in content.lines().take(most) {
-        text.push_str("   ");
-        text.push_str(&clipped(row));
-        text.push('\n');
-    }
-    more(&mut text, line_count(content), most);
-    text
-}
-
 /// As many as `lines` would give, without looking at each.
 fn line_count(content: &str) -> usize {
     let ends = memchr::memchr_iter(b'\n', content.as_bytes()).count();
     ends + usize::from(!content.is_empty() && !content.ends_with('\n'))
-}
-
-fn more(text: &mut String, all: usize, shown: usize) {
-    if all > shown {
-        text.push_str(&format!("     ... ({})\n", counted(all - shown, "more line")));
-    }
 }
 
 /// `12→text` or `12<tab>text`.
@@ -249,11 +238,15 @@ fn counted(count: usize, what: &str) -> String {
     text::count(count as u64, what)
 }
 
-/// Cut first: what is not shown need not be looked at.
-fn clipped(row: &str) -> String {
-    match row.char_indices().nth(WIDE) {
-        Some((end, _)) => visible(&row[..end]) + "…",
-        None => visible(row),
+/// Cut first: what is not shown need not be looked at. Few rows are long enough to count characters.
+fn push_clipped(text: &mut String, row: &str) {
+    let end = if row.len() > WIDE { row.char_indices().nth(WIDE) } else { None };
+    match end {
+        Some((end, _)) => {
+            push_visible(text, &row[..end]);
+            text.push('…');
+        }
+        None => push_visible(text, row),
     }
 }
 
@@ -273,6 +266,8 @@ mod tests {
     }
 
     fn came_back(name: &str, is_error: bool, content: &str) -> String {
+        let json = serde_json::to_string(content).unwrap();
+        let content = &Payload::json(&json);
         result(&Returned { name, subject: Some("/a".into()), is_error, exit_code: None, content })
     }
 

@@ -8,9 +8,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_runner::loop_driver::{self, StepError};
+use retake_runner::signals;
 use retake_runner::worker::EndedWorker;
 use retake_store::redact::Redactor;
-use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, CheckpointTime, Iteration};
+use retake_types::loop_record::agent::{
+    AgentEntry, AgentLoopPlan, CheckpointTime, Iteration, Spent,
+};
+
+use retake_types::LoopId;
 
 use crate::clock::Clock;
 use crate::control::Mailbox;
@@ -18,7 +23,7 @@ use crate::display;
 use crate::history::History;
 use crate::log::{Head, Log};
 use crate::notify::{Notification, Sender};
-use crate::plan::{AgentPlan, AgentStopReason, PastIteration, Rules, Step};
+use crate::plan::{AgentPlan, AgentRole, AgentStopReason, PastIteration, Rules, Step};
 use crate::prompt::Purpose;
 use crate::settings::Settings;
 use crate::status::{Marks, Status};
@@ -61,6 +66,8 @@ pub(super) struct AgentLoopState {
     pub(super) command_passed: Option<u32>,
     /// An iteration that is to be tried again, and whose post hook has not run.
     pub(super) postponed: Option<Iteration>,
+    /// The agent that worked last.
+    agent: AgentRole,
     wait: WaitDisplay,
 }
 
@@ -75,6 +82,12 @@ pub(super) struct Notifier {
 /// A loop that is over. The caller pushes and prunes what was recorded.
 pub struct FinishedLoop {
     pub reason: AgentStopReason,
+    /// The loop on the record.
+    pub loop_id: Option<LoopId>,
+    /// The signal that asked for the end, if one did.
+    pub signal: Option<i32>,
+    /// What this loop has spent, on iterations and otherwise.
+    pub spent: Spent,
     pub worker: EndedWorker,
 }
 
@@ -99,8 +112,7 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
     let redactor = session.redactor.clone();
     let log = Log::create(
         &session.task.workspace.log_path(Timestamp::now()),
-        session.task.settings.kind,
-        Box::new(move |text| redactor.redact_str(text).0.into_owned()),
+        Box::new(move |text| redactor.redact_str(text).0),
     );
     let notifier = Notifier::start(&session, last);
     let plan = match broken_off {
@@ -111,7 +123,8 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
         None => AgentPlan::new(rules, last),
     };
     if session.task.options.skip_permissions {
-        session.display.event(AgentEvent::PermissionsSkipped(session.task.settings.kind));
+        let kind = session.task.settings.agent.kind;
+        session.display.event(AgentEvent::PermissionsSkipped(kind));
     }
     let state = AgentLoopState {
         history,
@@ -119,6 +132,7 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
         gate_output: loops.last_mut().and_then(|last| last.gate_output.take()),
         command_passed: None,
         postponed: None,
+        agent: AgentRole::First,
         wait: WaitDisplay::default(),
     };
     session.task.workspace.update(|metadata| metadata.status = WorkspaceStatus::InProgress)?;
@@ -197,16 +211,18 @@ fn open_record(
         workspace: task.workspace.name().to_string(),
         created: task.metadata.created,
         mode: task.metadata.mode,
-        agent: task.settings.kind.to_string(),
+        agent: task.settings.agent.kind.to_string(),
         max_iterations,
         counted: task.metadata.execution_iterations,
         worktree: Some(recorded_loop::worktree(&task.workspace)),
+        fallback: task.settings.fallback.as_ref().map(|fallback| fallback.kind.to_string()),
+        queue: task.queue.clone(),
     };
     Ok((AgentRecorder::begin(store, &plan, redactor)?, None))
 }
 
 fn time_used(mailbox: &Mailbox, open: &RecordedLoop) -> Duration {
-    Clock::used(mailbox, &open.record.id.to_string()).unwrap_or_default()
+    Clock::used(mailbox.dir(), &open.record.id.to_string()).unwrap_or_default()
 }
 
 impl AgentLoop {
@@ -214,6 +230,12 @@ impl AgentLoop {
         self.announce(&plan);
         let watch = self.watch_status();
         let clock = self.start_clock(&plan);
+        let stop_watch = self.session.watch_stop();
+        if let Err(error) = &stop_watch {
+            self.session.display.event(AgentEvent::StopNotWatched(error));
+        }
+        self.report_log_error();
+        self.session.display.event(AgentEvent::Started { log: self.log.path() });
         let driven = loop_driver::drive_here(
             plan,
             &mut self,
@@ -221,7 +243,7 @@ impl AgentLoop {
             Self::waiting,
         );
         self.end_wait();
-        drop(clock);
+        drop((clock, stop_watch));
         self.run_pending_post_hook();
         if let Some(watch) = watch {
             watch.stop();
@@ -232,11 +254,11 @@ impl AgentLoop {
     fn execute(&mut self, plan: &mut SteeredPlan, step: &Step) -> StepReport {
         self.end_wait();
         let report = match *step {
-            Step::Iterate { number, attempt, timeout, max_cost_usd } => {
-                let planned = PlannedAttempt { number, attempt, timeout, max_cost_usd };
+            Step::Iterate { number, attempt, agent, timeout, max_cost_usd } => {
+                let planned = PlannedAttempt { number, attempt, agent, timeout, max_cost_usd };
                 StepReport::Iteration(self.iterate(plan, planned))
             }
-            Step::Verify { attempt, left } => self.verify(plan, attempt, left),
+            Step::Verify { attempt, agent, left } => self.verify(plan, attempt, agent, left),
             // The plan's other answers are no steps to run.
             Step::Wait { .. } | Step::Pause | Step::Stop(_) => StepReport::Interrupted,
         };
@@ -264,6 +286,16 @@ impl AgentLoop {
         for entry in self.state.wait.update(None, name, &*self.session.display) {
             self.note(entry);
         }
+    }
+
+    /// Says and records that another agent works from here on.
+    pub(super) fn change_agent(&mut self, role: AgentRole) {
+        if std::mem::replace(&mut self.state.agent, role) == role {
+            return;
+        }
+        let kind = self.session.task.program(role).kind;
+        self.session.display.event(AgentEvent::AgentChanged { kind, role });
+        self.note(AgentEntry::AgentChanged { agent: kind.to_string() });
     }
 
     fn report_log_error(&mut self) {
@@ -294,9 +326,10 @@ impl AgentLoop {
 
     /// Keeps the time where a restart finds it, if there is a limit to it.
     fn start_clock(&self, plan: &SteeredPlan) -> Option<Clock> {
-        plan.rules().budgets.time?;
+        let budgets = plan.rules().budgets;
+        budgets.time.or(budgets.invocation_time)?;
         let (id, used) = (self.session.loop_id.to_string(), plan.time_used(plan.now()));
-        Clock::start(&self.session.mailbox, &id, used)
+        Clock::start(self.session.mailbox.dir(), &id, used)
             .map_err(|error| self.session.display.event(AgentEvent::TimeNotKept(&error)))
             .ok()
     }
@@ -339,19 +372,20 @@ impl AgentLoop {
         if let Some(text) = display::note(&entry) {
             self.log.note(&text);
         }
-        let entry = match entry {
-            AgentEntry::HookFailed { when, command } => {
-                AgentEntry::HookFailed { when, command: self.session.clean(&command) }
-            }
-            entry => entry,
-        };
         self.record(&entry);
     }
 
     /// Shows how it ended, and sees that it is recorded.
     fn close(mut self, plan: &SteeredPlan) -> FinishedLoop {
         // Nothing but a signal ends the driver before the plan.
-        let reason = plan.stopped().unwrap_or(AgentStopReason::Interrupted);
+        let (reason, signal) = (plan.stopped(), signals::received());
+        let reason = match reason.unwrap_or(AgentStopReason::Interrupted) {
+            // Its iteration was cut off, because someone asked for it.
+            AgentStopReason::Interrupted if self.session.stopped_now.load(Ordering::Relaxed) => {
+                AgentStopReason::Stopped
+            }
+            reason => reason,
+        };
         let name = self.session.task.workspace.name().clone();
         let iterations = plan.iterations();
         self.session.display.event(AgentEvent::Stopped(&StoppedLoop {
@@ -385,6 +419,7 @@ impl AgentLoop {
         self.log.flush();
         let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
         self.report_record_error(ended);
+        self.run_end_hook(plan, reason);
         // What cannot be removed is removed when the next loop begins.
         drop(self.session.mailbox.end());
         let interrupted = self.session.is_interrupted();
@@ -392,7 +427,8 @@ impl AgentLoop {
         // All is recorded: from here on a signal ends the process.
         let worker = worker.end();
         self.notifier.finish(interrupted, &*display);
-        FinishedLoop { reason, worker }
+        let loop_id = self.recorder.id();
+        FinishedLoop { reason, loop_id, signal, spent: plan.spent(), worker }
     }
 }
 

@@ -1,8 +1,6 @@
 //! Follows the agent while it runs: its event stream, its tests, its files, what it costs.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,9 +16,10 @@ use crate::confinement;
 use crate::display::{Display, Live, visible};
 use crate::log::Log;
 use crate::plan::{AgentPlan, AgentStopReason};
+use crate::ticker::Ticker;
 
 use super::event::{AgentDisplay, LiveLine};
-use super::tool_tests::OpenCalls;
+use super::tool_tests::{self, OpenCalls};
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -118,30 +117,27 @@ impl<'a> AgentObserver<'a> {
         live: Live,
         grace: Duration,
         display: Arc<dyn AgentDisplay>,
-    ) -> Ticker {
+    ) -> std::io::Result<Ticker> {
         let (shared, cancel) = (self.shared.clone(), self.reporting.cancel.clone());
-        let done = Arc::new(AtomicBool::new(false));
-        let stop = done.clone();
         let begun = Instant::now();
-        let thread = std::thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::park_timeout(TICK);
-                let Ok(mut shared) = shared.lock() else { return };
-                if shared.ended_by_us.is_none()
-                    && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
-                {
-                    shared.ended_by_us = Some(EndedByUs::Lingering);
-                    cancel.cancel(libc::SIGTERM);
-                }
-                if display.has_live_line() && !stop.load(Ordering::Relaxed) {
-                    let elapsed = Duration::from_secs(begun.elapsed().as_secs());
-                    let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
-                    let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
-                    display.live(LiveLine::Iteration(line));
-                }
+        Ticker::start("agent", TICK, move |ends| {
+            let Ok(mut shared) = shared.lock() else { return };
+            if ends {
+                return;
             }
-        });
-        Ticker { done, thread: Some(thread) }
+            if shared.ended_by_us.is_none()
+                && shared.result_at.is_some_and(|at| at.elapsed() >= grace)
+            {
+                shared.ended_by_us = Some(EndedByUs::Lingering);
+                cancel.cancel(libc::SIGTERM);
+            }
+            if display.has_live_line() {
+                let elapsed = Duration::from_secs(begun.elapsed().as_secs());
+                let cost_usd = shared.cost_usd.map(|cost| cost + live.cost_usd.unwrap_or(0.0));
+                let line = Live { elapsed, cost_usd: cost_usd.or(live.cost_usd), ..live };
+                display.live(LiveLine::Iteration(line));
+            }
+        })
     }
 
     pub(super) fn finish(self) -> ObservedAgent {
@@ -154,17 +150,15 @@ impl<'a> AgentObserver<'a> {
         let Self { reader, shown, reporting, effects, said, calls, tests, .. } = self;
         let (kind, state_read_only) = (self.kind, &mut self.state_read_only);
         let mut each = |event: &StreamEvent<'_>| {
-            let result = match event {
-                StreamEvent::ToolResult { content, .. } => content.text(),
-                _ => Cow::Borrowed(""),
-            };
-            if let Some(text) = shown.decoded(event, &result) {
+            // What nobody sees need not be put into words.
+            let seen = reporting.log.takes_output() || reporting.display.shows_detail();
+            if let Some(text) = seen.then(|| shown.event(event)).flatten() {
                 reporting.log.output(&text);
                 reporting.display.detail(&text);
             }
             calls.see(event);
-            if let StreamEvent::ToolResult { is_error: true, .. } = event {
-                *state_read_only |= confinement::cannot_write_state(kind, &result);
+            if let StreamEvent::ToolResult { is_error: true, content, .. } = event {
+                *state_read_only |= confinement::cannot_write_state(kind, &content.text());
             }
             match event {
                 StreamEvent::Text { text, delta } => {
@@ -173,13 +167,16 @@ impl<'a> AgentObserver<'a> {
                         said.push(b"\n");
                     }
                 }
-                StreamEvent::ToolResult { id, exit_code, is_error, .. } if effects.parse_tests => {
+                StreamEvent::ToolResult { id, exit_code, is_error, content }
+                    if effects.parse_tests =>
+                {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    if !calls.returned(id) || !may_hold_tests(&result) {
+                    let may = tool_tests::may_hold_tests(content.as_json());
+                    let Some(cuts) = calls.returned(id).filter(|_| may) else {
                         return;
-                    }
-                    let mut parser = TestOutputParser::new();
-                    parser.push(Stream::Stdout, result.as_bytes());
+                    };
+                    let mut parser = TestOutputParser::of_cut_output(cuts);
+                    parser.push(Stream::Stdout, content.text().as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));
                     if let Some(found) = parser.finish(code, Vec::new()) {
                         *tests = Some(found);
@@ -254,29 +251,4 @@ fn keep_work(changes: &mut Changes, workspace: Option<&Path>) {
     }
     renamed.retain(|rename| work(&rename.from) || work(&rename.to));
     lines.retain(|path, _| work(path));
-}
-
-/// Every test runner gives a number and one of these words; most tool results have neither.
-fn may_hold_tests(text: &str) -> bool {
-    const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
-    // Whole blocks without a branch inside, which the compiler turns into wide comparisons.
-    let digit = |block: &[u8]| block.iter().fold(false, |any, byte| any | byte.is_ascii_digit());
-    text.as_bytes().chunks(256).any(digit) && WORDS.iter().any(|word| text.contains(word))
-}
-
-/// Ends its thread when dropped.
-pub(super) struct Ticker {
-    done: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A panic in there was reported when it happened.
-            drop(thread.join());
-        }
-    }
 }

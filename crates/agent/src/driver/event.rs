@@ -1,13 +1,17 @@
 //! What a person is shown of a loop while it runs. The driver reports; a front end finds the words.
 
+use std::path::Path;
 use std::time::Duration;
 
 use retake_types::RefusalReason;
-use retake_types::loop_record::agent::{HookTime, Iteration, WaitCause};
+use retake_types::loop_record::agent::{
+    DeniedTools, HookTime, Iteration, IterationStatus, WaitCause,
+};
 
 use crate::adapters::AgentKind;
+use crate::control::ControlError;
 use crate::display::Live;
-use crate::plan::AgentStopReason;
+use crate::plan::{AgentRole, AgentStopReason};
 use crate::status::Completion;
 use crate::workspace::{Name, WorkspaceError};
 
@@ -17,6 +21,10 @@ pub enum AgentEvent<'a> {
     /// The loop continues one whose runner died.
     Continued {
         last_iteration: u32,
+    },
+    /// Everything that can fail at the start is done, and the first iteration comes next.
+    Started {
+        log: &'a Path,
     },
     PermissionsSkipped(AgentKind),
     IterationStarted {
@@ -32,7 +40,7 @@ pub enum AgentEvent<'a> {
     PermissionsDenied {
         count: u64,
         /// The tools, as far as the agent named them.
-        tools: Option<&'a str>,
+        tools: Option<&'a DeniedTools>,
     },
     /// The agent was offered retake's MCP server and did not ask for its tools.
     ServerNotListed {
@@ -54,6 +62,11 @@ pub enum AgentEvent<'a> {
         cause: WaitCause,
         remaining: Duration,
     },
+    /// The fallback takes over, or the first agent works again.
+    AgentChanged {
+        kind: AgentKind,
+        role: AgentRole,
+    },
     Paused {
         workspace: &'a Name,
     },
@@ -73,12 +86,16 @@ pub enum AgentEvent<'a> {
     /// Further errors that stop nothing.
     NotRecorded(&'a retake_store::Error),
     NotLogged(&'a str),
+    /// The loop could not be told to pause, and goes on.
+    NotPaused(&'a ControlError),
     NotNotified(&'a str),
     NotificationsLost {
         count: u64,
         last_error: Option<&'a str>,
     },
     StatusNotWatched(&'a std::io::Error),
+    /// A stop at once will not be noticed.
+    StopNotWatched(&'a std::io::Error),
     /// A restart will not know how much of the time budget is used.
     TimeNotKept(&'a std::io::Error),
     NoCheckpoint {
@@ -115,8 +132,25 @@ pub enum LiveLine {
 pub trait AgentDisplay: Send + Sync {
     fn event(&self, event: AgentEvent<'_>);
 
+    /// An iteration is over: all that is to be said of it.
+    fn iteration_ended(&self, iteration: &Iteration) {
+        let facts = &iteration.facts;
+        if let Some(count) = facts.denials {
+            let tools = facts.denied_tools.as_ref();
+            self.event(AgentEvent::PermissionsDenied { count, tools });
+        }
+        if matches!(iteration.status, IterationStatus::Failed | IterationStatus::TimedOut) {
+            let (number, why) = (iteration.number, facts.error.as_deref().unwrap_or_default());
+            self.event(AgentEvent::IterationFailed { number, why });
+        }
+        self.event(AgentEvent::IterationEnded(iteration));
+    }
+
     /// What the agent says and does, as it does it.
     fn detail(&self, text: &str);
+
+    /// Whether that is shown at all.
+    fn shows_detail(&self) -> bool;
 
     /// Whether a live line is drawn at all.
     fn has_live_line(&self) -> bool;
@@ -135,7 +169,9 @@ pub enum AgentRunError {
     #[error(transparent)]
     Prompt(#[from] crate::prompt::PromptError),
     #[error(transparent)]
-    Messages(#[from] crate::control::ControlError),
+    Messages(#[from] ControlError),
+    #[error("no thread could be made: {0}")]
+    NoThread(std::io::Error),
     /// The prompt could not be handed over.
     #[error("{0}")]
     Input(std::io::Error),

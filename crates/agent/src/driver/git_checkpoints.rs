@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{Launch, Stdin};
+use retake_runner::git_dir::Repository;
 use retake_runner::safe_git::{self, RedirectedRepository};
 use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::worker::{HELPER_OUTPUT, Worker};
@@ -209,7 +212,25 @@ impl<'a> GitCheckpoints<'a> {
         let checkpoint = Checkpoint { number, time, commit, tree: tree.id, not_covered };
         let reference = owner.reference(maker, &checkpoint);
         self.git(|git| git.update_ref(&reference, &checkpoint.commit))?;
+        // The record will name it, and a rollback will rely on it.
+        self.sync()?;
         Ok(checkpoint)
+    }
+
+    /// Sees that what git wrote, objects as well as files, survives a loss of power. One call for all of
+    /// it: git would sync each object by itself, and files that it checks out not at all.
+    fn sync(&self) -> Result<(), CheckpointError> {
+        let repository = Repository::find(self.project).map(|found| found.common);
+        let mut synced = None;
+        for path in [Some(self.project.to_owned()), repository].into_iter().flatten() {
+            let failed = |error| CheckpointError::Io { path: path.clone(), error };
+            let directory = File::open(&path).map_err(failed)?;
+            let device = directory.metadata().map_err(failed)?.dev();
+            if synced.replace(device) != Some(device) {
+                rustix::fs::syncfs(&directory).map_err(|error| failed(error.into()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the files as they are now, so that bringing back `target` loses nothing.
@@ -242,7 +263,7 @@ impl<'a> GitCheckpoints<'a> {
             after = self.tree(&without, &ignored)?;
         }
         if after.id == target.tree {
-            return Ok(());
+            return self.sync();
         }
         let differences = self.differences(&after.id, &target.tree)?;
         let mut named: Vec<String> = differences

@@ -1,43 +1,53 @@
-//! Runs the commands before and after an iteration: once each, however often the agent is tried
-//! in between.
+//! Runs the commands before and after an iteration, once each, however often the agent is tried in
+//! between, and the one at the end of the loop.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use retake_types::loop_record::agent::{AgentEntry, HookTime, Iteration, IterationStatus};
 use retake_types::request::CommandRequest;
 use retake_types::{Outcome, StartFailure};
 
-use crate::hooks::{self, Effect, Hook};
+use crate::hooks::{self, Effect, EndFacts, Hook};
+use crate::plan::AgentStopReason;
 
 use super::AgentLoop;
 use super::event::AgentEvent;
 use super::iteration::CARRIED;
 use super::steered_plan::SteeredPlan;
 
+/// A hook with what it is told.
+struct PreparedHook {
+    when: HookTime,
+    hook: Hook,
+    /// Time that is left for it.
+    left: Option<Duration>,
+    /// The iteration that it belongs to, or that was the last.
+    number: u32,
+    variables: Vec<(String, String)>,
+}
+
 impl AgentLoop {
-    /// Runs a hook of an iteration that is on the record. A hook before an iteration ends with the
-    /// loop's time; `ended` is what the iteration counts as after it.
-    pub(super) fn run_hook_of(
+    /// Runs the hook before an iteration that is on the record. It ends with the loop's time.
+    pub(super) fn run_pre_hook(&mut self, plan: &SteeredPlan, iteration: &mut Iteration) -> Effect {
+        let Some(hook) = self.session.task.settings.pre_hook.clone() else { return Effect::GoOn };
+        let left = plan.time_left(plan.now());
+        self.enter(iteration, IterationStatus::PreHooks);
+        let prepared = self.prepare(HookTime::Pre, hook, iteration, None);
+        self.run_hook(PreparedHook { left, ..prepared })
+    }
+
+    /// Runs the hook after an iteration; `ended` is what the iteration counts as. What cleans up may
+    /// do so after the loop's time is spent.
+    pub(super) fn run_post_hook(
         &mut self,
-        plan: &SteeredPlan,
-        when: HookTime,
         iteration: &mut Iteration,
-        ended: Option<IterationStatus>,
+        ended: IterationStatus,
     ) -> Effect {
-        let settings = &self.session.task.settings;
-        let (hook, status) = match when {
-            HookTime::Pre => (settings.pre_hook.clone(), IterationStatus::PreHooks),
-            HookTime::Post => (settings.post_hook.clone(), IterationStatus::PostHooks),
-        };
-        let Some(hook) = hook else { return Effect::GoOn };
-        iteration.status = status;
-        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
-        let left = match when {
-            HookTime::Pre => plan.time_left(plan.now()),
-            // What cleans up may do so after the loop's time is spent.
-            HookTime::Post => None,
-        };
-        self.run_hook(when, &hook, left, iteration, ended)
+        let Some(hook) = self.session.task.settings.post_hook.clone() else { return Effect::GoOn };
+        self.enter(iteration, IterationStatus::PostHooks);
+        let prepared = self.prepare(HookTime::Post, hook, iteration, Some(ended));
+        self.run_hook(prepared)
     }
 
     /// The loop ends while an iteration waits to be tried again: its pre hook ran, so its post hook
@@ -47,27 +57,60 @@ impl AgentLoop {
         let (Some(iteration), Some(hook)) = (self.state.postponed.take(), hook) else { return };
         if !self.session.is_interrupted() {
             let ended = Some(IterationStatus::Interrupted);
-            self.run_hook(HookTime::Post, &hook, None, &iteration, ended);
+            let prepared = self.prepare(HookTime::Post, hook, &iteration, ended);
+            self.run_hook(prepared);
         }
     }
 
-    fn run_hook(
-        &mut self,
+    /// Runs the hook at the end of the loop, however it ended. The loop is recorded as ended by then:
+    /// a death in the hook does not bring it back.
+    pub(super) fn run_end_hook(&mut self, plan: &SteeredPlan, reason: AgentStopReason) {
+        let Some(hook) = self.session.task.settings.end_hook.clone() else { return };
+        let session = &self.session;
+        let workspace = &session.task.workspace;
+        let facts = EndFacts {
+            reason,
+            loop_id: &session.loop_id.to_string(),
+            iterations: plan.iterations(),
+            last_number: plan.number(),
+            spent: plan.spent(),
+            time: plan.time_used(plan.now()),
+        };
+        let variables = hooks::end_variables(&facts, workspace.name().as_str(), workspace.dir());
+        // What ended the loop does not end its hook; the next signal does.
+        session.worker.cancel().reset();
+        session.stopped_now.store(false, Ordering::Relaxed);
+        let (when, number) = (HookTime::End, plan.number());
+        self.run_hook(PreparedHook { when, hook, left: None, number, variables });
+        self.log.flush();
+    }
+
+    fn enter(&mut self, iteration: &mut Iteration, status: IterationStatus) {
+        iteration.status = status;
+        self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
+    }
+
+    fn prepare(
+        &self,
         when: HookTime,
-        hook: &Hook,
-        left: Option<Duration>,
+        hook: Hook,
         iteration: &Iteration,
         ended: Option<IterationStatus>,
-    ) -> Effect {
+    ) -> PreparedHook {
+        let workspace = &self.session.task.workspace;
+        let variables =
+            hooks::variables(iteration, ended, workspace.name().as_str(), workspace.dir());
+        PreparedHook { when, hook, left: None, number: iteration.number, variables }
+    }
+
+    fn run_hook(&mut self, prepared: PreparedHook) -> Effect {
+        let PreparedHook { when, hook, left, number, variables } = prepared;
         let session = &mut self.session;
         let mut request = session.request(CommandRequest::shell(&hook.run));
         let timeout = left.map_or(hook.timeout, |left| hook.timeout.min(left));
         request.set_timeout(Some(timeout.max(Duration::from_millis(1))));
-        request.position.iteration = iteration.number.into();
+        request.position.iteration = number.into();
         request.label("hook", when.as_str());
-        let workspace = &session.task.workspace;
-        let variables =
-            hooks::variables(iteration, ended, workspace.name().as_str(), workspace.dir());
         for (name, value) in variables {
             request.environment.set(name, value);
         }
@@ -85,9 +128,11 @@ impl AgentLoop {
                 Outcome::NotStarted(StartFailure::Refused(vec![error.to_string()]))
             }
         };
-        if !outcome.success() && !self.session.is_interrupted() {
-            self.session.display.event(AgentEvent::HookFailed { when, command: &hook.run });
-            self.note(AgentEntry::HookFailed { when, command: hook.run.clone() });
+        let cut_off = self.session.is_interrupted() && when != HookTime::End;
+        if !outcome.success() && !cut_off {
+            let command = self.session.clean(&hook.run);
+            self.session.display.event(AgentEvent::HookFailed { when, command: &command });
+            self.note(AgentEntry::HookFailed { when, command });
         }
         hook.effect(when, &outcome)
     }

@@ -54,7 +54,7 @@ pub enum InteractiveError {
     PromptFile { path: PathBuf, error: io::Error },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Refused(Vec<RefusalReason>),
-    #[error("no process could be made: {0}")]
+    #[error("could not start a process: {0}")]
     NoProcess(io::Error),
     #[error(transparent)]
     Lock(#[from] WorkspaceLockError),
@@ -76,15 +76,16 @@ pub fn run(
     let file = workspace.dir().join(".prompt.md");
     files::replace(&file, prompt.as_bytes())
         .map_err(|error| InteractiveError::PromptFile { path: file.clone(), error })?;
+    let agent = &settings.agent;
     let argv = adapters::interactive(
-        settings.kind,
-        settings.command.as_deref(),
-        &settings.args,
+        agent.kind,
+        agent.command.as_deref(),
+        &agent.args,
         &file.to_string_lossy(),
     )
     .ok_or(InteractiveError::NoCommand)?;
     let program = argv[0].clone();
-    let text = format!("{} (session with {})", settings.kind, workspace.name());
+    let text = format!("{} (session with {})", agent.kind, workspace.name());
     let position = LoopPosition { kind: LoopKind::Agent, id: LoopId::new(), iteration: 0 };
     let command = CommandRequest::arguments(text, argv);
     let mut request = RunRequest::new(position, command, root.to_owned());
@@ -95,7 +96,7 @@ pub fn run(
         request.environment.set(name.as_str(), value.as_str());
     }
     sandbox.confine(&mut request);
-    sandbox.equip_agent(&mut request);
+    sandbox.equip_agent(agent.kind, &mut request);
     let prepared = PreparedRun::new(request, context)
         .map_err(|refused| InteractiveError::Refused(refused.reasons))?;
     let mut worker =

@@ -13,16 +13,16 @@ use retake_runner::effects_watch::FileWatch;
 use retake_runner::prepare::STORE_VARIABLE;
 use retake_runner::run::{FinishedRun, OutputUse};
 use retake_types::loop_record::agent::{
-    AgentEntry, CheckpointTime, HookTime, Iteration, IterationResult, IterationStatus, Spent,
+    AgentEntry, CheckpointTime, Iteration, IterationResult, IterationStatus, Spent,
 };
 use retake_types::request::CommandRequest;
 use retake_types::{Effects, RunId, RunRequest, TestResults};
 
-use crate::adapters::AttemptVerdict;
+use crate::adapters::{AgentKind, AttemptVerdict};
 use crate::display::{self, Live};
 use crate::hooks::Effect;
 use crate::notify::Notification;
-use crate::plan::{AgentStopReason, IterationOutcome, IterationReport};
+use crate::plan::{AgentRole, AgentStopReason, IterationOutcome, IterationReport};
 use crate::prompt::{Facts, Purpose};
 use crate::status::{Completion, Marks, Status, StatusFiles};
 
@@ -48,6 +48,7 @@ pub(super) struct PlannedAttempt {
     pub(super) number: u32,
     /// Counts from 1.
     pub(super) attempt: u32,
+    pub(super) agent: AgentRole,
     pub(super) timeout: Duration,
     pub(super) max_cost_usd: Option<f64>,
 }
@@ -78,7 +79,9 @@ impl AgentLoop {
         plan: &mut SteeredPlan,
         planned: PlannedAttempt,
     ) -> IterationReport {
-        let PlannedAttempt { number, attempt, .. } = planned;
+        let PlannedAttempt { number, attempt, agent, .. } = planned;
+        self.change_agent(agent);
+        let kind = self.session.task.program(agent).kind;
         self.notifier.iteration.store(number, Ordering::Relaxed);
         if attempt == 1 {
             self.session.display.event(AgentEvent::IterationStarted { number });
@@ -89,11 +92,12 @@ impl AgentLoop {
         };
         let recorded = self.session.clean(&prompts.user);
         let mut iteration = Iteration::new(number, recorded, Timestamp::now());
-        self.log.iteration(number, iteration.started_at);
+        iteration.facts.agent = Some(kind.to_string());
+        self.log.iteration(number, kind, iteration.started_at);
         // Another attempt is the same iteration, which its hook has prepared.
         self.state.postponed = None;
         let prepared = match attempt {
-            1 => self.run_hook_of(plan, HookTime::Pre, &mut iteration, None),
+            1 => self.run_pre_hook(plan, &mut iteration),
             _ => Effect::GoOn,
         };
         let left_out = match prepared {
@@ -153,7 +157,12 @@ impl AgentLoop {
     }
 
     /// retake's own server for the agent's commands, if it is to be offered.
-    fn offer_server(&self, id: RunId, number: u32) -> Result<ServerOffer, AgentRunError> {
+    fn offer_server(
+        &self,
+        id: RunId,
+        number: u32,
+        kind: AgentKind,
+    ) -> Result<ServerOffer, AgentRunError> {
         let task = &self.session.task;
         let Some(offer) = task.offer.as_deref().filter(|_| !task.options.dry_run) else {
             return Ok(ServerOffer::default());
@@ -171,7 +180,7 @@ impl AgentLoop {
             ("RETAKE_STEP_ID", number.to_string()),
             (LISTED_VARIABLE, listed.to_string_lossy().into_owned()),
         ];
-        let mut offer = offer(task.settings.kind, &ids).map_err(AgentRunError::Server)?;
+        let mut offer = offer(kind, &ids).map_err(AgentRunError::Server)?;
         offer.listed = (!offer.is_nothing()).then_some(listed);
         Ok(offer)
     }
@@ -184,14 +193,15 @@ impl AgentLoop {
     ) -> Result<(RunRequest, Input, ServerOffer), AgentRunError> {
         let number = planned.number;
         let task = &self.session.task;
-        let kind = task.settings.kind;
-        let offer = self.offer_server(id, number)?;
-        let invocation = task.invocation(&AgentPrompt {
+        let kind = task.program(planned.agent).kind;
+        let offer = self.offer_server(id, number, kind)?;
+        let prompt = AgentPrompt {
             user: &prompts.user,
             system: &prompts.system,
             extra_arguments: &offer.arguments,
             max_cost_usd: planned.max_cost_usd.filter(|_| kind.capabilities().cost_cap),
-        })?;
+        };
+        let invocation = task.invocation(planned.agent, &prompt)?;
         let text = format!("{kind} (iteration {number} of {})", task.workspace.name());
         let command = if task.options.dry_run {
             let arguments = dry_run::arguments(&invocation.argv);
@@ -208,7 +218,7 @@ impl AgentLoop {
         for (name, value) in &offer.variables {
             request.environment.set(name.clone(), value.clone());
         }
-        task.sandbox.equip_agent(&mut request);
+        task.sandbox.equip_agent(kind, &mut request);
         let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
         Ok((request, input, offer))
     }
@@ -224,7 +234,7 @@ impl AgentLoop {
         let before = Marks::take(&task.workspace.status_paths());
         let (request, input, offer) = self.agent_request(planned, id, prompts)?;
         let settings = &task.settings;
-        let kind = settings.kind;
+        let kind = task.program(planned.agent).kind;
         let track = settings.iteration.track_file_changes;
         let context = self.session.worker.context();
         let files = track
@@ -257,7 +267,9 @@ impl AgentLoop {
             summarize,
         };
         let mut observer = AgentObserver::new(kind, reporting, effects);
-        let ticker = observer.tick(live, settings.result_grace, Arc::clone(&self.session.display));
+        let ticker = observer
+            .tick(live, settings.result_grace, Arc::clone(&self.session.display))
+            .map_err(AgentRunError::NoThread)?;
         let run = self.session.worker.run(prepared, OutputUse::excerpt(CARRIED), &mut observer);
         drop(ticker);
         self.session.display.clear();
@@ -338,7 +350,7 @@ impl AgentLoop {
             | AttemptVerdict::RateLimited { .. }
             | AttemptVerdict::OverCost => IterationStatus::Interrupted,
         };
-        let effect = self.run_hook_of(plan, HookTime::Post, &mut iteration, Some(status));
+        let effect = self.run_post_hook(&mut iteration, status);
         if effect == Effect::StopLoop && !self.session.is_interrupted() {
             report.outcome = IterationOutcome::HookStopped;
         }
@@ -396,10 +408,7 @@ impl AgentLoop {
         facts.tokens = Some(reading.tokens.total()).filter(|tokens| *tokens > 0);
         facts.turns = reading.turns;
         facts.denials = Some(reading.denials).filter(|denials| *denials > 0);
-        let mut tools = reading.denied.clone();
-        tools.sort();
-        tools.dedup();
-        facts.denied_tools = Some(tools.join(", ")).filter(|tools| !tools.is_empty());
+        facts.denied_tools = reading.denied_tools();
     }
 
     /// Records an iteration that counts, shows it and notifies.
@@ -417,10 +426,6 @@ impl AgentLoop {
         if iteration.status != IterationStatus::Interrupted {
             self.state.gate_output = None;
         }
-        if let Some(count) = iteration.facts.denials {
-            let tools = iteration.facts.denied_tools.as_deref();
-            self.session.display.event(AgentEvent::PermissionsDenied { count, tools });
-        }
         let name = self.session.task.workspace.name().clone();
         let status = if good { "success" } else { iteration.status.as_str() };
         if !good {
@@ -430,10 +435,9 @@ impl AgentLoop {
         self.log.iteration_end(status, Timestamp::now(), completion.remaining);
         if matches!(iteration.status, IterationStatus::Failed | IterationStatus::TimedOut) {
             let why = why.unwrap_or_default();
-            self.session.display.event(AgentEvent::IterationFailed { number, why });
             self.notifier.notify(Notification::error(name.as_str(), number, why));
         }
-        self.session.display.event(AgentEvent::IterationEnded(&iteration));
+        self.session.display.iteration_ended(&iteration);
         self.session.display.event(AgentEvent::Status(completion));
         let remaining = completion.remaining;
         let notification = Notification::iteration(name.as_str(), number, status, remaining);
@@ -456,7 +460,7 @@ impl AgentLoop {
         self.session.display.event(AgentEvent::Blocked { blockers, pauses });
         self.log.note(&format!("Blocked: {}", blockers.join("; ")));
         if pauses && let Err(error) = self.session.mailbox.pause() {
-            self.session.display.event(AgentEvent::NotLogged(&error.to_string()));
+            self.session.display.event(AgentEvent::NotPaused(&error));
         }
     }
 
@@ -499,9 +503,15 @@ impl AgentLoop {
             }
             _ => IterationStatus::Failed,
         };
+        let why = match outcome {
+            IterationOutcome::Interrupted => None,
+            IterationOutcome::OverBudget(_) => Some("the loop's time is spent"),
+            _ => Some("its pre hook failed"),
+        };
+        iteration.facts.error = why.map(str::to_owned);
         iteration.end(status, Timestamp::now(), None);
         let completion = self.status_files().completion(self.state.since);
-        self.finish(iteration, &completion, Some("its hook failed"));
+        self.finish(iteration, &completion, why);
         IterationReport::new(outcome)
     }
 }

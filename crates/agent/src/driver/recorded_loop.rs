@@ -3,15 +3,16 @@
 //! Each invocation of `run` is one loop, unless it continues the loop of a runner that died.
 
 use std::io::Read;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_runner::git_dir::Repository;
 use retake_store::redact::Redactor;
 use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
 use retake_types::loop_record::agent::{
-    AgentEntry, AgentLoopPlan, Checkpoint, Iteration, IterationStatus, Spent,
+    AgentEntry, AgentLoopPlan, Checkpoint, Iteration, IterationStatus, Spent, WaitCause,
 };
-use retake_types::{Kind, LoopId, Redacted, RunId, Stream, TestResults};
+use retake_types::{Kind, LoopId, Redacted, RunId, StopReason, Stream, TestResults};
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::{AgentKind, Reader, Reading};
@@ -34,8 +35,8 @@ pub struct RecordedLoop {
     pub gate_output: Option<String>,
     /// Attempts at the iteration that has no number yet.
     pub attempts: u32,
-    /// The gate was asked and has not answered; with the agent's run.
-    pub unanswered: Option<Option<RunId>>,
+    /// The gate was asked and has not answered; with the agent's run and its kind.
+    pub unanswered: Option<Option<(RunId, Option<String>)>>,
     /// Spent on attempts and verifications, not on iterations.
     pub spent_otherwise: Spent,
     pub checkpoints: Vec<KeptCheckpoint>,
@@ -99,20 +100,99 @@ pub fn read(
     workspace: &Workspace,
     metadata: &Metadata,
 ) -> retake_store::Result<Vec<RecordedLoop>> {
-    let mut loops = Vec::new();
+    let all = store.list_loops(Some(Kind::Agent), MOST_LOOPS)?;
+    let ours = of_workspace(&all, workspace, metadata);
+    ours.into_iter().rev().map(|record| read_one(store, record.clone())).collect()
+}
+
+/// The last loop of each workspace, without its entries; in the order of the workspaces.
+pub fn last_loops<'a>(
+    store: &Store,
+    workspaces: impl IntoIterator<Item = (&'a Workspace, &'a Metadata)>,
+) -> retake_store::Result<Vec<Option<StoredLoop>>> {
+    let all = store.list_loops(Some(Kind::Agent), MOST_LOOPS)?;
+    let last = |(workspace, metadata)| of_workspace(&all, workspace, metadata).first().copied();
+    Ok(workspaces.into_iter().map(|pair| last(pair).cloned()).collect())
+}
+
+/// Those of some loops that are a workspace's own, since it was last reset.
+fn of_workspace<'a>(
+    loops: &'a [StoredLoop],
+    workspace: &Workspace,
+    metadata: &Metadata,
+) -> Vec<&'a StoredLoop> {
     let worktree = worktree(workspace);
-    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)?.into_iter().rev() {
-        let ours = AgentLoopPlan::parse(&record.plan).is_some_and(|plan| {
+    let ours = |record: &&StoredLoop| {
+        AgentLoopPlan::parse(&record.plan).is_some_and(|plan| {
             plan.workspace == workspace.name().as_str()
                 && plan.created == metadata.created
                 && plan.worktree.is_none_or(|of_plan| of_plan == worktree)
                 && metadata.reset_at.is_none_or(|reset| record.start_time >= reset)
-        });
-        if ours {
-            loops.push(read_one(store, record)?);
+        })
+    };
+    loops.iter().filter(ours).collect()
+}
+
+/// What the loops of one run of the queue have spent. Those of `continued` workspaces that are still
+/// open count when they go on.
+pub(super) fn spent_by_queue(
+    store: &Store,
+    queue: &str,
+    continued: &[String],
+) -> retake_store::Result<Spent> {
+    let mut spent = Spent::default();
+    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)? {
+        let Some(plan) = AgentLoopPlan::parse(&record.plan) else { continue };
+        let goes_on = record.stop_reason.is_none() && continued.contains(&plan.workspace);
+        if plan.queue.as_deref() == Some(queue) && !goes_on {
+            spent.add(read_one(store, record)?.spent());
         }
     }
-    Ok(loops)
+    Ok(spent)
+}
+
+/// One loop with its iterations.
+pub fn read_loop(store: &Store, id: LoopId) -> retake_store::Result<RecordedLoop> {
+    read_one(store, store.get_loop(id)?)
+}
+
+/// What a loop does at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoopActivity {
+    Running,
+    Waiting {
+        cause: WaitCause,
+        until: Timestamp,
+    },
+    Paused,
+    Stopped(StopReason),
+    /// Its runner died.
+    Died,
+}
+
+/// What a loop does, as its last entry says.
+pub fn activity(
+    store: &Store,
+    record: &StoredLoop,
+    workspace: &Workspace,
+) -> retake_store::Result<LoopActivity> {
+    if let Some(reason) = &record.stop_reason {
+        return Ok(LoopActivity::Stopped(reason.clone()));
+    }
+    if !is_alive(store, record.id, workspace) {
+        return Ok(LoopActivity::Died);
+    }
+    let last = store.last_loop_entry(record.id)?;
+    let entries = store.loop_entries(record.id, last.saturating_sub(1), 1)?;
+    let Some(stored) = entries.last() else { return Ok(LoopActivity::Running) };
+    Ok(match AgentEntry::parse(&stored.body) {
+        Some(AgentEntry::Paused) => LoopActivity::Paused,
+        Some(AgentEntry::Waiting { cause, remaining_ms }) => {
+            let until = stored.at.checked_add(Duration::from_millis(remaining_ms));
+            LoopActivity::Waiting { cause, until: until.unwrap_or(stored.at) }
+        }
+        _ => LoopActivity::Running,
+    })
 }
 
 fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedLoop> {
@@ -168,8 +248,8 @@ impl RecordedLoop {
                 self.attempts += 1;
                 self.spent_otherwise.add(spent);
             }
-            AgentEntry::Verifying { run_id, .. } => {
-                self.unanswered = Some(run_id);
+            AgentEntry::Verifying { run_id, agent, .. } => {
+                self.unanswered = Some(run_id.map(|id| (id, agent)));
             }
             AgentEntry::Verified { passed, said, spent, .. } => {
                 self.unanswered = None;
@@ -183,6 +263,7 @@ impl RecordedLoop {
                 self.spent_otherwise.add(spent);
             }
             AgentEntry::VerificationStarted { .. }
+            | AgentEntry::AgentChanged { .. }
             | AgentEntry::Checkpoint { .. }
             | AgentEntry::Paused
             | AgentEntry::Resumed
@@ -194,6 +275,13 @@ impl RecordedLoop {
 
     pub fn plan(&self) -> Option<AgentLoopPlan> {
         AgentLoopPlan::parse(&self.record.plan)
+    }
+
+    /// What it has spent, on iterations and otherwise.
+    pub fn spent(&self) -> Spent {
+        let mut total = self.spent_otherwise;
+        self.iterations.iter().for_each(|iteration| total.add(iteration.spent()));
+        total
     }
 
     /// Nobody ended it: it runs, or its runner died.
@@ -253,6 +341,12 @@ fn end_interrupted(store: &Store, agent: AgentKind, iteration: &mut Iteration) {
     facts.session_id = reading.session.or(facts.session_id.take());
 }
 
+/// The kind that was recorded; else that of the loop's first agent.
+fn kind_of(agent: Option<&str>, recorded: &RecordedLoop) -> AgentKind {
+    let of_plan = || recorded.plan().and_then(|plan| plan.agent.parse().ok());
+    agent.and_then(|word| word.parse().ok()).or_else(of_plan).unwrap_or_default()
+}
+
 /// What an agent had said by the time its run was cut off, read from its recorded output.
 fn reread(store: &Store, agent: AgentKind, id: RunId) -> Option<Reading> {
     let mut output = store.read_output(id, Stream::Stdout).ok()?;
@@ -292,16 +386,18 @@ impl AgentRecorder {
         redactor: &Redactor,
     ) -> retake_store::Result<Self> {
         let mut recorder = Self::new(store.adopt_loop(recorded.record.id)?, redactor);
-        let agent = recorded.plan().and_then(|plan| plan.agent.parse().ok()).unwrap_or_default();
+        let first = kind_of(None, recorded);
         for iteration in &mut recorded.iterations {
             if !iteration.status.is_final() {
-                end_interrupted(store, agent, iteration);
+                let agent = iteration.facts.agent.as_deref().and_then(|word| word.parse().ok());
+                end_interrupted(store, agent.unwrap_or(first), iteration);
                 recorded.attempts = 0;
                 let iteration = Box::new(iteration.clone());
                 recorder.add(store, &AgentEntry::Iteration { iteration })?;
             }
         }
-        if let Some(Some(id)) = recorded.unanswered {
+        if let Some(Some((id, agent))) = recorded.unanswered.clone() {
+            let agent = kind_of(agent.as_deref(), recorded);
             let spent = reread(store, agent, id).map(|reading| reading.spent()).unwrap_or_default();
             let number = recorded.iterations.last().map_or(0, |last| last.number);
             let entry = AgentEntry::Unverified { number, why: "interrupted".to_owned(), spent };

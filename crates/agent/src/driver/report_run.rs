@@ -11,9 +11,9 @@ use retake_types::loop_record::agent::Spent;
 use retake_types::request::CommandRequest;
 use retake_types::{RunRequest, Stream};
 
-use crate::adapters::{AttemptVerdict, Reader};
+use crate::adapters::{AgentKind, AttemptVerdict, Reader};
 use crate::history::History;
-use crate::plan::{AgentPlan, Budgets, IterationOutcome, Rules, Step};
+use crate::plan::{AgentPlan, AgentRole, Budgets, IterationOutcome, Rules, Step};
 use crate::prompt::{Facts, Purpose};
 use crate::report::Report;
 use crate::settings::RuleOverrides;
@@ -39,6 +39,8 @@ pub(super) struct ReportQuestion<'a> {
     pub(super) path: &'a Path,
     pub(super) depth: &'a str,
     pub(super) deadline: Option<Instant>,
+    /// Which agent is asked.
+    pub(super) agent: AgentRole,
     /// The last iteration before it.
     pub(super) number: u32,
 }
@@ -48,6 +50,7 @@ pub(super) struct PreparedReport {
     pub(super) request: RunRequest,
     input: Input,
     path: PathBuf,
+    kind: AgentKind,
 }
 
 /// What the agent answered.
@@ -147,10 +150,15 @@ impl AgentSession {
         let driven = loop_driver::drive_here(
             plan,
             &mut asking,
-            |asking, plan, _: &Step| {
+            |asking, plan, step: &Step| {
                 asking.update_wait(plan, Duration::ZERO);
                 let number = plan.number();
-                let question = ReportQuestion { purpose, path, depth, deadline: None, number };
+                let agent = match *step {
+                    Step::Verify { agent, .. } => agent,
+                    _ => AgentRole::First,
+                };
+                let question =
+                    ReportQuestion { purpose, path, depth, deadline: None, agent, number };
                 let prepared = asking.session.prepare_report(&question).map_err(failed)?;
                 let run = asking.session.run_report(prepared).map_err(failed)?;
                 plan.charge(run.spent);
@@ -180,7 +188,7 @@ impl AgentSession {
         &self,
         question: &ReportQuestion<'_>,
     ) -> Result<PreparedReport, AgentRunError> {
-        let ReportQuestion { purpose, path, depth, deadline, number } = *question;
+        let ReportQuestion { purpose, path, depth, deadline, agent, number } = *question;
         let facts = Facts { report_path: Some(path), depth: Some(depth), ..self.task.facts() };
         let prompt = self.task.prompt(purpose, &facts)?;
         // A report from before must not pass for the one that is asked for now.
@@ -191,16 +199,17 @@ impl AgentSession {
             _ => {}
         }
         let prompt = AgentPrompt { user: &prompt, ..AgentPrompt::default() };
-        let invocation = self.task.invocation(&prompt)?;
+        let invocation = self.task.invocation(agent, &prompt)?;
         let settings = &self.task.settings;
+        let kind = self.task.program(agent).kind;
         let word = purpose_word(purpose);
-        let text = format!("{} ({word} of {})", settings.kind, self.task.workspace.name());
+        let text = format!("{kind} ({word} of {})", self.task.workspace.name());
         let mut request = self.request(CommandRequest::arguments(text, invocation.argv));
         request.set_timeout(Some(within(settings.verification.timeout, deadline)));
         request.label(word, number.to_string());
-        self.task.sandbox.equip_agent(&mut request);
+        self.task.sandbox.equip_agent(kind, &mut request);
         let input = input(&invocation.stdin).map_err(AgentRunError::Input)?;
-        Ok(PreparedReport { request, input, path: path.to_owned() })
+        Ok(PreparedReport { request, input, path: path.to_owned(), kind })
     }
 
     /// Runs the agent and reads the report.
@@ -208,8 +217,7 @@ impl AgentSession {
         &mut self,
         prepared: PreparedReport,
     ) -> Result<ReportRun, AgentRunError> {
-        let PreparedReport { request, input, path } = prepared;
-        let kind = self.task.settings.kind;
+        let PreparedReport { request, input, path, kind } = prepared;
         let mut observer = SpendingObserver(Reader::new(kind));
         let finished = self.execute(request, Some(input), 0, &mut observer)?;
         observer.0.finish(&mut |_| {});

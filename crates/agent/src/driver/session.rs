@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use retake_engine::{Input, KeeperSession, Launch};
@@ -21,6 +21,8 @@ use retake_types::{LoopId, Outcome, RefusalReason, RunRequest, StartFailure};
 
 use crate::adapters::{self, AgentKind};
 use crate::control::{ControlError, Mailbox};
+use crate::settings::AgentProgram;
+use crate::ticker::Ticker;
 use crate::workspace::{WorkspaceError, WorkspaceLock, WorkspaceLockError};
 
 use super::event::{AgentDisplay, AgentEvent, AgentRunError, Unrecorded};
@@ -32,10 +34,13 @@ use super::task::AgentTask;
 /// How long an agent may take to say its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How often a loop looks whether it is to end at once.
+const STOP_LOOK: Duration = Duration::from_millis(200);
+
 /// Why a session cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("no process could be made: {0}")]
+    #[error("could not start a process: {0}")]
     NoProcess(io::Error),
     #[error(transparent)]
     Lock(#[from] WorkspaceLockError),
@@ -78,6 +83,8 @@ pub struct AgentSession {
     pub(super) display: Arc<dyn AgentDisplay>,
     pub(super) redactor: Arc<Redactor>,
     pub(super) mailbox: Mailbox,
+    /// Someone asked for the end at once.
+    pub(super) stopped_now: Arc<AtomicBool>,
     /// The loop that runs of this session belong to.
     pub(super) loop_id: LoopId,
     /// Held as long as the session lasts.
@@ -102,13 +109,14 @@ impl AgentSession {
             let target = interrupted.target.clone();
             return Err(StartError::RollbackInterrupted { target });
         }
-        check_agent(&mut worker, &task)?;
+        check_agents(&mut worker, &task)?;
         let redactor = Arc::new(redactor(&task, context)?);
         task.workspace.begin_loop(&task.metadata)?;
         let mailbox = Mailbox::of(&task.workspace)?;
         mailbox.begin()?;
         let loop_id = LoopId::new();
-        Ok(Self { task, worker, display, redactor, mailbox, loop_id, _lock: lock })
+        let stopped_now = Arc::default();
+        Ok(Self { task, worker, display, redactor, mailbox, stopped_now, loop_id, _lock: lock })
     }
 
     /// Everything recorded of the workspace, oldest first. A record that cannot be opened is
@@ -145,8 +153,20 @@ impl AgentSession {
         )
     }
 
+    /// Whatever runs is cut off: by a signal, or by a stop that does not wait.
     pub(super) fn is_interrupted(&self) -> bool {
-        signals::asked().load(Ordering::Relaxed)
+        signals::asked().load(Ordering::Relaxed) || self.stopped_now.load(Ordering::Relaxed)
+    }
+
+    /// Ends what runs when someone asks for the end at once.
+    pub(super) fn watch_stop(&self) -> io::Result<Ticker> {
+        let (mailbox, cancel) = (self.mailbox.clone(), self.worker.cancel().clone());
+        let stopped = self.stopped_now.clone();
+        Ticker::start("stop", STOP_LOOK, move |_| {
+            if mailbox.requests().stop_now && !stopped.swap(true, Ordering::Relaxed) {
+                cancel.cancel(libc::SIGTERM);
+            }
+        })
     }
 
     /// The text without secrets.
@@ -191,16 +211,24 @@ impl AgentSession {
     }
 }
 
-/// Sees that the agent can be started at all.
-fn check_agent(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> {
+/// Sees that the agents can be started at all.
+fn check_agents(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> {
     if task.options.dry_run {
         return Ok(());
     }
+    task.settings.programs().try_for_each(|program| check_agent(worker, task, program))
+}
+
+fn check_agent(
+    worker: &mut Worker,
+    task: &AgentTask,
+    program: &AgentProgram,
+) -> Result<(), StartError> {
     let settings = &task.settings;
-    let kind = settings.kind;
+    let kind = program.kind;
     let variables = &settings.iteration.env_vars;
     let skips = task.options.skip_permissions
-        || settings.args.iter().any(|arg| arg == "--dangerously-skip-permissions");
+        || program.args.iter().any(|arg| arg == "--dangerously-skip-permissions");
     let sandboxed = variables
         .get("IS_SANDBOX")
         .map(std::ffi::OsString::from)
@@ -210,9 +238,9 @@ fn check_agent(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> 
     if !confined && adapters::refuses_root(kind, skips, user, sandboxed.as_deref()) {
         return Err(StartError::RootRefused);
     }
-    let Some(words) = adapters::version(kind, settings.command.as_deref()) else { return Ok(()) };
+    let Some(words) = adapters::version(kind, program.command.as_deref()) else { return Ok(()) };
     if confined {
-        return check_confined(worker, task, words);
+        return check_confined(worker, task, kind, words);
     }
     let mut launch = Launch::new(words.iter().map(std::ffi::OsString::from));
     launch.timeout = Some(VERSION_TIMEOUT);
@@ -231,12 +259,13 @@ fn check_agent(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> 
 fn check_confined(
     worker: &mut Worker,
     task: &AgentTask,
+    kind: AgentKind,
     words: Vec<String>,
 ) -> Result<(), StartError> {
-    let (kind, command) = (task.settings.kind, words[0].clone());
+    let command = words[0].clone();
     let mut request = task.request(LoopId::new(), CommandRequest::arguments("", words));
     request.set_timeout(Some(VERSION_TIMEOUT));
-    task.sandbox.equip_agent(&mut request);
+    task.sandbox.equip_agent(kind, &mut request);
     let context = worker.context().clone();
     let prepared = PreparedRun::new(request, &context)
         .map_err(|refused| StartError::Refused(refused.reasons))?;

@@ -11,8 +11,9 @@ use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{Kind as LoopKind, LoopId, RunRequest};
 
 use crate::adapters::{AgentKind, AgentLaunch, Invocation};
+use crate::plan::AgentRole;
 use crate::prompt::{Facts, PromptError, Purpose, Templates};
-use crate::settings::Settings;
+use crate::settings::{AgentProgram, Settings};
 use crate::workspace::{Metadata, Workspace, WorkspaceError};
 
 use super::event::AgentRunError;
@@ -63,6 +64,8 @@ pub struct AgentTask {
     /// Offers retake's MCP server, where the configuration says so.
     pub offer: Option<Box<OfferServer>>,
     pub sandbox: TaskSandbox,
+    /// The run of the queue that this task is part of.
+    pub queue: Option<String>,
     prompts: Prompts,
 }
 
@@ -97,7 +100,17 @@ impl AgentTask {
             templates: Templates::new(Some(&root.join(&settings.directories.prompts))),
         };
         let sandbox = TaskSandbox::default();
-        Ok(Self { root, workspace, metadata, settings, options, offer: None, sandbox, prompts })
+        Ok(Self {
+            root,
+            workspace,
+            metadata,
+            settings,
+            options,
+            offer: None,
+            sandbox,
+            queue: None,
+            prompts,
+        })
     }
 
     pub fn instructions(&self) -> &str {
@@ -125,13 +138,26 @@ impl AgentTask {
         self.prompts.templates.render(purpose, facts)
     }
 
-    /// How the agent is started with a prompt.
-    pub(super) fn invocation(&self, prompt: &AgentPrompt<'_>) -> Result<Invocation, AgentRunError> {
+    /// The agent of this role. The first one stands in for a fallback that is not configured.
+    pub(super) fn program(&self, role: AgentRole) -> &AgentProgram {
         let settings = &self.settings;
-        let arguments = [&settings.args[..], prompt.extra_arguments].concat();
+        match role {
+            AgentRole::First => &settings.agent,
+            AgentRole::Fallback => settings.fallback.as_ref().unwrap_or(&settings.agent),
+        }
+    }
+
+    /// How an agent is started with a prompt.
+    pub(super) fn invocation(
+        &self,
+        role: AgentRole,
+        prompt: &AgentPrompt<'_>,
+    ) -> Result<Invocation, AgentRunError> {
+        let program = self.program(role);
+        let arguments = [&program.args[..], prompt.extra_arguments].concat();
         let launch = AgentLaunch {
-            kind: settings.kind,
-            command: settings.command.as_deref(),
+            kind: program.kind,
+            command: program.command.as_deref(),
             args: &arguments,
             system_prompt: prompt.system,
             prompt: prompt.user,

@@ -5,6 +5,7 @@ use std::io;
 
 use retake_types::{NetworkRule, PathGrant, PathRule, RunRequest, SandboxRequest};
 
+use crate::adapters::AgentKind;
 use crate::confinement::{self, AgentConfinement};
 use crate::settings::Settings;
 use crate::workspace::Workspace;
@@ -13,11 +14,12 @@ use crate::workspace::Workspace;
 #[derive(Clone, Debug, Default)]
 pub struct TaskSandbox {
     request: SandboxRequest,
-    agent: AgentConfinement,
+    /// What each agent of the task is given.
+    agents: Vec<(AgentKind, AgentConfinement)>,
 }
 
 impl TaskSandbox {
-    /// `asked` goes before what the agent needs. Makes the directories in which the agent keeps its
+    /// `asked` goes before what the agents need. Makes the directories in which they keep their
     /// state.
     pub fn new(
         asked: SandboxRequest,
@@ -25,20 +27,24 @@ impl TaskSandbox {
         workspace: &Workspace,
     ) -> io::Result<Self> {
         if !asked.is_on() {
-            return Ok(Self { request: asked, agent: AgentConfinement::default() });
+            return Ok(Self { request: asked, agents: Vec::new() });
         }
         let variable = |name: &str| {
             let own = settings.iteration.env_vars.get(name).map(OsString::from);
             own.or_else(|| std::env::var_os(name))
         };
-        let agent = match std::env::home_dir() {
-            Some(home) => confinement::confinement(settings.kind, &home, &variable)?,
-            None => AgentConfinement::default(),
-        };
-        let mut needed = SandboxRequest { paths: agent.paths.clone(), ..SandboxRequest::default() };
-        // A host that cannot be named in a rule is not reachable; the agent says so itself.
-        let hosts = agent.hosts.iter().filter_map(|host| NetworkRule::parse(host).ok());
-        needed.network.allow.extend(hosts);
+        let mut needed = SandboxRequest::default();
+        let mut agents = Vec::new();
+        if let Some(home) = std::env::home_dir() {
+            for program in settings.programs() {
+                let agent = confinement::confinement(program.kind, &home, &variable)?;
+                needed.paths.extend(agent.paths.iter().cloned());
+                // A host that cannot be named in a rule is not reachable; the agent says so itself.
+                let hosts = agent.hosts.iter().filter_map(|host| NetworkRule::parse(host).ok());
+                needed.network.allow.extend(hosts);
+                agents.push((program.kind, agent));
+            }
+        }
         let dir = workspace.dir();
         workspace.make_loop_state_dir()?;
         needed.paths.push(PathRule::new(PathGrant::AllowWrite, dir.to_owned()));
@@ -46,7 +52,7 @@ impl TaskSandbox {
         for path in [workspace.metadata_path(), workspace.loop_state_dir().to_owned()] {
             needed.paths.push(PathRule::new(PathGrant::DenyWrite, path));
         }
-        Ok(Self { request: asked.with_rules(&needed), agent })
+        Ok(Self { request: asked.with_rules(&needed), agents })
     }
 
     pub fn is_on(&self) -> bool {
@@ -58,14 +64,15 @@ impl TaskSandbox {
         request.sandbox = self.request.clone();
     }
 
-    /// Gives a run of the agent itself what only it is given.
-    pub fn equip_agent(&self, request: &mut RunRequest) {
-        for (name, value) in &self.agent.variables {
+    /// Gives a run of an agent itself what only it is given.
+    pub fn equip_agent(&self, kind: AgentKind, request: &mut RunRequest) {
+        let Some((_, agent)) = self.agents.iter().find(|(known, _)| *known == kind) else { return };
+        for (name, value) in &agent.variables {
             if !request.environment.set.iter().any(|(known, _)| known.as_os_str() == name) {
                 request.environment.set(name.clone(), value.clone());
             }
         }
-        for name in &self.agent.keys {
+        for name in &agent.keys {
             let set = &request.environment.set;
             if !set.iter().any(|(known, _)| known.as_os_str() == name.as_str()) {
                 request.environment.from_host.push(name.clone());

@@ -8,7 +8,7 @@ use retake_types::loop_record::agent::AgentEntry;
 use retake_types::request::CommandRequest;
 
 use crate::notify::Notification;
-use crate::plan::IterationOutcome;
+use crate::plan::{AgentRole, IterationOutcome};
 use crate::prompt::Purpose;
 use crate::report::{Judgement, Report};
 use crate::workspace::VerificationState;
@@ -35,6 +35,7 @@ impl AgentLoop {
         &mut self,
         plan: &mut SteeredPlan,
         attempt: u32,
+        agent: AgentRole,
         left: Option<Duration>,
     ) -> StepReport {
         let number = plan.number();
@@ -42,7 +43,7 @@ impl AgentLoop {
         self.session.display.event(AgentEvent::VerificationStarted);
         self.note(AgentEntry::VerificationStarted { attempt });
         let before = plan.spent();
-        let answer = self.ask_gate(plan, number, deadline);
+        let answer = self.ask_gate(plan, number, agent, deadline);
         let spent = plan.spent().since(before);
         let unverified = |why: String| AgentEntry::Unverified { number, why, spent };
         let refusal = match answer {
@@ -101,9 +102,10 @@ impl AgentLoop {
         &mut self,
         plan: &mut SteeredPlan,
         number: u32,
+        agent: AgentRole,
         deadline: Option<Instant>,
     ) -> GateAnswer {
-        self.record(&AgentEntry::Verifying { number, run_id: None });
+        self.record(&AgentEntry::Verifying { number, run_id: None, agent: None });
         let verification = self.session.task.settings.verification.clone();
         if self.state.command_passed != Some(number)
             && let Some(command) = &verification.command
@@ -116,7 +118,7 @@ impl AgentLoop {
         if !verification.auto_verify {
             return GateAnswer::Passed;
         }
-        match self.ask_agent(plan, verification.depth, deadline) {
+        match self.ask_agent(plan, agent, verification.depth, deadline) {
             Ok(ReportReply::Written(text)) => match Report::parse(&text).status {
                 Judgement::Pass => GateAnswer::Passed,
                 _ => GateAnswer::Refused { output: text },
@@ -159,15 +161,25 @@ impl AgentLoop {
     fn ask_agent(
         &mut self,
         plan: &mut SteeredPlan,
+        agent: AgentRole,
         depth: &str,
         deadline: Option<Instant>,
     ) -> Result<ReportReply, AgentRunError> {
+        self.change_agent(agent);
         let (path, number) = (self.session.verification_path(), plan.number());
-        let question =
-            ReportQuestion { purpose: Purpose::Verify, path: &path, depth, deadline, number };
+        let question = ReportQuestion {
+            purpose: Purpose::Verify,
+            path: &path,
+            depth,
+            deadline,
+            agent,
+            number,
+        };
         let prepared = self.session.prepare_report(&question)?;
         // Recorded before it starts, so that a runner's death does not lose what the run cost.
-        self.record(&AgentEntry::Verifying { number, run_id: Some(prepared.request.id) });
+        let run_id = Some(prepared.request.id);
+        let agent = Some(self.session.task.program(agent).kind.to_string());
+        self.record(&AgentEntry::Verifying { number, run_id, agent });
         let run = self.session.run_report(prepared)?;
         plan.charge(run.spent);
         run.reply

@@ -15,7 +15,9 @@ use retake_types::loop_record::agent::{IterationStatus, Mode, Spent};
 pub use backoff::Backoff;
 pub use reason::AgentStopReason;
 pub use rules::{Budgets, Gate, OnLimit, Rules};
-pub use step::{IterationOutcome, IterationReport, Now, PastIteration, Requests, Step, WaitReason};
+pub use step::{
+    AgentRole, IterationOutcome, IterationReport, Now, PastIteration, Requests, Step, WaitReason,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
@@ -30,6 +32,17 @@ enum State {
 enum Then {
     Iterate,
     Verify,
+}
+
+/// The limit of one agent's account, as far as a fallback agent needs to know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct AccountLimit {
+    /// Nothing is asked of this agent before then.
+    until: Duration,
+    /// In seconds since 1970, where the agent said so.
+    resets_at: Option<i64>,
+    /// Limits in a row without a known end.
+    tries: u32,
 }
 
 /// Where a loop stands.
@@ -48,6 +61,10 @@ pub struct AgentPlan {
     tries: u32,
     attempt: u32,
     verify_attempts: u32,
+    /// The agent that was asked last.
+    agent: AgentRole,
+    /// By role; only kept where there is a fallback.
+    limits: [AccountLimit; 2],
     spent: Spent,
     /// Time used before this invocation.
     before: Duration,
@@ -67,6 +84,8 @@ impl AgentPlan {
             tries: 0,
             attempt: 0,
             verify_attempts: 0,
+            agent: AgentRole::First,
+            limits: [AccountLimit::default(); 2],
             spent: Spent::default(),
             before: Duration::ZERO,
         }
@@ -177,6 +196,9 @@ impl AgentPlan {
         if requests.interrupt {
             return self.end(AgentStopReason::Interrupted);
         }
+        if requests.stop_now {
+            return self.end(AgentStopReason::Stopped);
+        }
         // The gate belongs to the iteration before it, so it comes before a stop.
         if self.state == State::Verifying {
             return self.verify(now);
@@ -209,9 +231,11 @@ impl AgentPlan {
             return self.end(AgentStopReason::MaxIterations);
         }
         let timeout = self.rules.iteration_timeout;
+        self.agent = self.choose_agent(now);
         Step::Iterate {
             number: self.number + 1,
             attempt: self.attempt + 1,
+            agent: self.agent,
             timeout: self.time_left(now).map_or(timeout, |left| left.min(timeout)),
             max_cost_usd: self.cost_cap(),
         }
@@ -220,7 +244,19 @@ impl AgentPlan {
     fn verify(&mut self, now: Now) -> Step {
         match self.time_left(now) {
             Some(Duration::ZERO) => self.end(AgentStopReason::BudgetTime),
-            left => Step::Verify { attempt: self.verify_attempts + 1, left },
+            left => {
+                self.agent = self.choose_agent(now);
+                Step::Verify { attempt: self.verify_attempts + 1, agent: self.agent, left }
+            }
+        }
+    }
+
+    /// The first agent, unless it waits for a limit and the other does not.
+    fn choose_agent(&self, now: Now) -> AgentRole {
+        let free = |role: AgentRole| self.limits[role.index()].until <= now.elapsed;
+        match self.rules.fallback && !free(AgentRole::First) && free(AgentRole::Fallback) {
+            true => AgentRole::Fallback,
+            false => AgentRole::First,
         }
     }
 
@@ -229,7 +265,7 @@ impl AgentPlan {
     pub fn postpones(&self, outcome: IterationOutcome) -> bool {
         match outcome {
             IterationOutcome::RateLimited { .. } => true,
-            IterationOutcome::Transient => self.tries < self.rules.backoff.tries,
+            IterationOutcome::Transient { .. } => self.tries < self.rules.backoff.tries,
             _ => false,
         }
     }
@@ -243,6 +279,7 @@ impl AgentPlan {
         if self.postpones(report.outcome) {
             return self.postpone(report.outcome, now, Then::Iterate);
         }
+        self.limits[self.agent.index()] = AccountLimit::default();
         self.number += 1;
         self.here += 1;
         (self.tries, self.attempt) = (0, 0);
@@ -270,6 +307,7 @@ impl AgentPlan {
     pub fn verified(&mut self, passed: bool, now: Now) {
         let (State::Verifying, Some(gate)) = (self.state, self.rules.verify) else { return };
         self.state = State::Ready;
+        self.limits[self.agent.index()] = AccountLimit::default();
         (self.tries, self.attempt) = (0, 0);
         if passed {
             return self.ended(AgentStopReason::Completed);
@@ -336,7 +374,13 @@ impl AgentPlan {
 
     /// Time left of the loop's budget.
     pub fn time_left(&self, now: Now) -> Option<Duration> {
-        Some(self.rules.budgets.time?.saturating_sub(self.time_used(now)))
+        let Budgets { time, invocation_time, .. } = self.rules.budgets;
+        let whole = time.map(|most| most.saturating_sub(self.time_used(now)));
+        let here = invocation_time.map(|most| most.saturating_sub(now.elapsed));
+        match (whole, here) {
+            (Some(whole), Some(here)) => Some(whole.min(here)),
+            (whole, here) => whole.or(here),
+        }
     }
 
     fn cost_cap(&self) -> Option<f64> {
@@ -375,7 +419,54 @@ impl AgentPlan {
         }
     }
 
+    /// The present agent is limited: the other one works meanwhile. Where both are, the loop waits for
+    /// the one that is free first.
+    fn hand_over(&mut self, outcome: IterationOutcome, now: Now, then: Then) {
+        let given = match outcome {
+            IterationOutcome::RateLimited { resets_at } => resets_at,
+            _ => None,
+        };
+        let own = &mut self.limits[self.agent.index()];
+        let wait = match seconds_until(given, now) {
+            Some(wait) => {
+                *own = AccountLimit { resets_at: given, ..AccountLimit::default() };
+                wait
+            }
+            None => {
+                own.resets_at = None;
+                own.tries = own.tries.saturating_add(1);
+                self.rules.backoff.delay(own.tries)
+            }
+        };
+        own.until = now.elapsed.saturating_add(wait);
+        let (own, other) = (*own, self.limits[self.agent.other().index()]);
+        self.attempt += 1;
+        if other.until <= now.elapsed {
+            self.state = match then {
+                Then::Iterate => State::Ready,
+                Then::Verify => State::Verifying,
+            };
+            return;
+        }
+        let tries = own.tries.min(other.tries);
+        if self.rules.on_limit == OnLimit::Stop || tries > self.rules.backoff.tries {
+            return self.ended(AgentStopReason::RateLimit);
+        }
+        let sooner = if own.until <= other.until { own } else { other };
+        let why = match sooner.resets_at {
+            Some(resets_at) => WaitReason::RateLimit { resets_at },
+            None => WaitReason::Backoff { attempt: sooner.tries },
+        };
+        self.wait(now, sooner.until.saturating_sub(now.elapsed), why, then);
+    }
+
     fn postpone(&mut self, outcome: IterationOutcome, now: Now, then: Then) {
+        if let Some(reason) = self.over(Spent::default()) {
+            return self.ended(reason);
+        }
+        if self.rules.fallback && outcome.is_limit() {
+            return self.hand_over(outcome, now, then);
+        }
         let resets_at = match outcome {
             IterationOutcome::RateLimited { .. } if self.rules.on_limit == OnLimit::Stop => {
                 return self.ended(AgentStopReason::RateLimit);
@@ -383,15 +474,9 @@ impl AgentPlan {
             IterationOutcome::RateLimited { resets_at } => resets_at,
             _ => None,
         };
-        if let Some(reason) = self.over(Spent::default()) {
-            return self.ended(reason);
-        }
-        // A second more, since the reset time has no fractions.
-        let seconds = resets_at.map_or(0, |at| at.saturating_sub(now.unix));
-        match (resets_at, u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)) {
-            (Some(resets_at), Some(seconds)) => {
+        match (resets_at, seconds_until(resets_at, now)) {
+            (Some(resets_at), Some(wait)) => {
                 self.attempt += 1;
-                let wait = Duration::from_secs(seconds.saturating_add(1));
                 self.wait(now, wait, WaitReason::RateLimit { resets_at }, then);
             }
             // A limit that should be over already would be asked about without pause.
@@ -426,4 +511,11 @@ impl AgentPlan {
     fn ended(&mut self, reason: AgentStopReason) {
         self.state = State::Ended(reason);
     }
+}
+
+/// How long a limit still lasts, and a second more, since its end has no fractions; `None` where that is
+/// not known, or over already.
+fn seconds_until(resets_at: Option<i64>, now: Now) -> Option<Duration> {
+    let left = u64::try_from(resets_at?.saturating_sub(now.unix)).ok()?;
+    (left > 0).then(|| Duration::from_secs(left.saturating_add(1)))
 }

@@ -19,7 +19,10 @@ pub enum OnLimit {
 pub struct Budgets {
     pub cost_usd: Option<f64>,
     pub tokens: Option<u64>,
+    /// Of the whole loop, with what it had used before a restart.
     pub time: Option<Duration>,
+    /// Of this invocation alone.
+    pub invocation_time: Option<Duration>,
     pub iteration_cost_usd: Option<f64>,
     pub iteration_tokens: Option<u64>,
 }
@@ -39,6 +42,8 @@ pub struct Rules {
     pub max_no_progress: u32,
     pub iteration_timeout: Duration,
     pub on_limit: OnLimit,
+    /// A second agent takes over while the first one waits for a limit.
+    pub fallback: bool,
     pub budgets: Budgets,
     pub backoff: Backoff,
     /// Completion must pass a gate, which may fail this often before the loop gives up.
@@ -62,6 +67,7 @@ impl Rules {
             max_no_progress: 0,
             iteration_timeout: Duration::from_secs(1800),
             on_limit: OnLimit::Wait,
+            fallback: false,
             budgets: Budgets::default(),
             backoff: Backoff::default(),
             verify: None,

@@ -18,9 +18,37 @@ pub struct Now {
 /// What others want of the loop at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
+    /// After this iteration and its gate.
     pub stop: bool,
+    /// At once.
+    pub stop_now: bool,
     pub pause: bool,
     pub interrupt: bool,
+}
+
+/// Which of a loop's agents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AgentRole {
+    #[default]
+    First,
+    /// The one that takes over while the first waits for a limit.
+    Fallback,
+}
+
+impl AgentRole {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::First => Self::Fallback,
+            Self::Fallback => Self::First,
+        }
+    }
+
+    pub(super) fn index(self) -> usize {
+        match self {
+            Self::First => 0,
+            Self::Fallback => 1,
+        }
+    }
 }
 
 /// What to do next.
@@ -30,12 +58,14 @@ pub enum Step {
     Iterate {
         number: u32,
         attempt: u32,
+        agent: AgentRole,
         timeout: Duration,
         max_cost_usd: Option<f64>,
     },
     /// The agent says that it is done: check, within the time that is left.
     Verify {
         attempt: u32,
+        agent: AgentRole,
         left: Option<Duration>,
     },
     /// Nothing for this long, unless something is requested.
@@ -105,7 +135,17 @@ pub enum IterationOutcome {
     RateLimited {
         resets_at: Option<i64>,
     },
-    Transient,
+    /// `limit` where the service says that too much was asked of it.
+    Transient {
+        limit: bool,
+    },
+}
+
+impl IterationOutcome {
+    /// Whether another agent, with another account, would do better.
+    pub(super) fn is_limit(self) -> bool {
+        matches!(self, Self::RateLimited { .. } | Self::Transient { limit: true })
+    }
 }
 
 /// An iteration of a loop that broke off, as far as the plan must know it.

@@ -61,6 +61,8 @@ pub enum UnsupportedSetting {
     TokensNotReported { path: &'static str, kind: AgentKind },
     /// A limit of iterations without progress, while file changes are not tracked.
     ProgressNotTracked,
-    /// A custom agent without a program.
-    NoCommand,
+    /// A custom agent without a program; the key that would name it.
+    NoCommand { path: &'static str },
+    /// The fallback would meet the same limit.
+    FallbackIsSame { kind: AgentKind },
 }

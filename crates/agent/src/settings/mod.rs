@@ -15,7 +15,7 @@ use retake_types::loop_record::agent::Mode;
 
 use crate::adapters::AgentKind;
 use crate::display::Level;
-use crate::hooks::Hook;
+use crate::hooks::{Hook, OnFailure};
 use crate::notify::{Events, NotifyFormat};
 use crate::plan::{Backoff, Budgets, Gate, OnLimit, Rules};
 use crate::watch;
@@ -32,14 +32,15 @@ pub struct Settings {
     pub default_stagnation_threshold: u32,
     pub output_level: Level,
     pub notifications: NotificationSettings,
-    pub kind: AgentKind,
-    /// The agent's program; `None` only for a custom agent without one.
-    pub command: Option<String>,
-    pub args: Vec<String>,
+    pub agent: AgentProgram,
+    /// Takes over while the first agent waits for a limit.
+    pub fallback: Option<AgentProgram>,
     pub iteration: IterationConfig,
     pub result_grace: Duration,
     pub pre_hook: Option<Hook>,
     pub post_hook: Option<Hook>,
+    /// When the loop has ended.
+    pub end_hook: Option<Hook>,
     pub verification: Verification,
     pub todo_fallback: bool,
     pub budgets: Budgets,
@@ -51,6 +52,15 @@ pub struct Settings {
     pub backoff: Backoff,
     pub checkpoint: bool,
     pub fail_incomplete: bool,
+}
+
+/// An agent and how it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentProgram {
+    pub kind: AgentKind,
+    /// `None` only for a custom agent without one.
+    pub command: Option<String>,
+    pub args: Vec<String>,
 }
 
 /// Where things are, relative to the project.
@@ -159,6 +169,7 @@ impl Settings {
             max_no_progress: self.max_no_progress,
             iteration_timeout: self.iteration.timeout,
             on_limit: self.on_limit,
+            fallback: self.fallback.is_some(),
             budgets: self.budgets,
             backoff: Backoff { seed, ..self.backoff },
             verify: gated.then_some(Gate {
@@ -173,12 +184,38 @@ impl Settings {
         self.default_max_iterations.unwrap_or_else(|| mode.default_max_iterations())
     }
 
-    /// What cannot be kept with this agent: a budget it does not measure, a limit that needs what
-    /// is not tracked.
+    /// The agent and its fallback.
+    pub fn programs(&self) -> impl Iterator<Item = &AgentProgram> {
+        std::iter::once(&self.agent).chain(&self.fallback)
+    }
+
+    /// What cannot be kept with these agents: a budget that one does not measure, a limit that needs
+    /// what is not tracked.
     pub fn unsupported(&self) -> Vec<UnsupportedSetting> {
-        let (kind, able) = (self.kind, self.kind.capabilities());
-        let budgets = &self.budgets;
         let mut found = Vec::new();
+        for program in self.programs() {
+            self.unmeasured(program.kind, &mut found);
+        }
+        if self.max_no_progress > 0 && !self.iteration.track_file_changes {
+            found.push(UnsupportedSetting::ProgressNotTracked);
+        }
+        if self.agent.command.is_none() {
+            found.push(UnsupportedSetting::NoCommand { path: "command" });
+        }
+        if let Some(fallback) = &self.fallback {
+            if fallback.command.is_none() {
+                found.push(UnsupportedSetting::NoCommand { path: "fallback.command" });
+            }
+            if *fallback == self.agent {
+                found.push(UnsupportedSetting::FallbackIsSame { kind: fallback.kind });
+            }
+        }
+        found
+    }
+
+    fn unmeasured(&self, kind: AgentKind, found: &mut Vec<UnsupportedSetting>) {
+        let able = kind.capabilities();
+        let budgets = &self.budgets;
         for (set, path) in [
             (budgets.cost_usd.is_some(), "maxCost"),
             (budgets.iteration_cost_usd.is_some(), "maxIterationCost"),
@@ -195,13 +232,6 @@ impl Settings {
                 found.push(UnsupportedSetting::TokensNotReported { path, kind });
             }
         }
-        if self.max_no_progress > 0 && !self.iteration.track_file_changes {
-            found.push(UnsupportedSetting::ProgressNotTracked);
-        }
-        if self.command.is_none() {
-            found.push(UnsupportedSetting::NoCommand);
-        }
-        found
     }
 }
 
@@ -213,16 +243,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn settings(&mut self) -> Settings {
         let kind: AgentKind = self.word("kind").parse().unwrap_or_default();
-        let own = |reader: &mut Self, general: &str, claude: &str| {
-            // Spec'd keys of Claude apply to Claude; the general ones to whichever is chosen.
-            if kind == AgentKind::Claude && !reader.given.contains_key(general) {
-                claude.to_owned()
-            } else {
-                general.to_owned()
-            }
-        };
-        let command_key = own(self, "command", "claude.command");
-        let args_key = own(self, "args", "claude.args");
+        let fallback: Option<AgentKind> = self.word("fallback.kind").parse().ok();
         Settings {
             directories: DirectorySettings {
                 workspaces: self.path("workspacesDir"),
@@ -237,9 +258,14 @@ impl Reader<'_> {
             default_stagnation_threshold: self.number("defaultStagnationThreshold") as u32,
             output_level: self.word("outputLevel").parse().unwrap_or_default(),
             notifications: self.notifications(),
-            kind,
-            command: self.optional_text(&command_key).or_else(|| kind.program().map(str::to_owned)),
-            args: self.words(&args_key),
+            agent: self.program(kind, "command", "args"),
+            // Read in any case, so that a mistake in it is found.
+            fallback: Some(self.program(
+                fallback.unwrap_or(AgentKind::Codex),
+                "fallback.command",
+                "fallback.args",
+            ))
+            .filter(|_| fallback.is_some()),
             iteration: IterationConfig {
                 timeout: self.positive_duration("timeout").unwrap_or_default(),
                 env_vars: self.pairs("env"),
@@ -250,6 +276,7 @@ impl Reader<'_> {
             result_grace: self.duration("resultGrace").unwrap_or_default(),
             pre_hook: self.hook("pre"),
             post_hook: self.hook("post"),
+            end_hook: self.end_hook(),
             verification: Verification {
                 auto_verify: self.truth("verification.autoVerify"),
                 command: self.optional_text("verification.command"),
@@ -265,6 +292,7 @@ impl Reader<'_> {
                 cost_usd: self.money("maxCost"),
                 tokens: self.optional_number("maxTokens"),
                 time: self.positive_duration("maxTime"),
+                invocation_time: None,
                 iteration_cost_usd: self.money("maxIterationCost"),
                 iteration_tokens: self.optional_number("maxIterationTokens"),
             },
@@ -283,6 +311,21 @@ impl Reader<'_> {
             },
             checkpoint: self.truth("checkpoint"),
             fail_incomplete: self.truth("failIncomplete"),
+        }
+    }
+
+    /// The specified keys of Claude apply to Claude; the general ones to the agent that is chosen.
+    fn program(&mut self, kind: AgentKind, command: &str, args: &str) -> AgentProgram {
+        let own = |reader: &Self, general: &str, claude: &str| {
+            let claudes = kind == AgentKind::Claude && !reader.given.contains_key(general);
+            if claudes { claude.to_owned() } else { general.to_owned() }
+        };
+        let command = own(self, command, "claude.command");
+        let args = own(self, args, "claude.args");
+        AgentProgram {
+            kind,
+            command: self.optional_text(&command).or_else(|| kind.program().map(str::to_owned)),
+            args: self.words(&args),
         }
     }
 
@@ -459,14 +502,21 @@ impl Reader<'_> {
     }
 
     fn hook(&mut self, when: &str) -> Option<Hook> {
-        let timeout = self.positive_duration(&format!("hooks.{when}.timeout"));
         let on_failure = self.word(&format!("hooks.{when}.on_failure")).parse();
+        let hook = self.command_with_timeout(when)?;
+        Some(Hook { on_failure: on_failure.unwrap_or_default(), ..hook })
+    }
+
+    /// Nothing follows from its failure: the loop has ended.
+    fn end_hook(&mut self) -> Option<Hook> {
+        let hook = self.command_with_timeout("end")?;
+        Some(Hook { on_failure: OnFailure::Skip, ..hook })
+    }
+
+    fn command_with_timeout(&mut self, when: &str) -> Option<Hook> {
+        let timeout = self.positive_duration(&format!("hooks.{when}.timeout"));
         let run = self.optional_text(&format!("hooks.{when}.run"))?;
-        Some(Hook {
-            run,
-            timeout: timeout.unwrap_or(crate::hooks::TIMEOUT),
-            on_failure: on_failure.unwrap_or_default(),
-        })
+        Some(Hook { timeout: timeout.unwrap_or(crate::hooks::TIMEOUT), ..Hook::new(run) })
     }
 }
 

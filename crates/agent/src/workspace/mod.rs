@@ -92,16 +92,17 @@ impl WorkspaceDirectories {
     pub(crate) fn workspace(&self, name: &Name) -> Workspace {
         let dir = self.workspaces.join(name);
         let loop_state = match &self.loop_state {
-            // The record is shared by all worktrees of a repository, and each has its workspaces.
-            Some(base) => {
-                let top = self.workspaces.canonicalize();
-                let top = top.as_deref().unwrap_or(&self.workspaces);
-                let hash = blake3::hash(top.as_os_str().as_bytes()).to_hex();
-                base.join(format!("{name}-{}", &hash[..16]))
-            }
+            Some(base) => base.join(format!("{name}-{}", self.fingerprint())),
             None => dir.join(".loop"),
         };
         Workspace { name: name.clone(), dir, loop_state }
+    }
+
+    /// Tells these workspaces from those of another worktree, which shares the record.
+    pub(crate) fn fingerprint(&self) -> String {
+        let top = self.workspaces.canonicalize();
+        let top = top.as_deref().unwrap_or(&self.workspaces);
+        blake3::hash(top.as_os_str().as_bytes()).to_hex()[..16].to_owned()
     }
 
     /// Makes a workspace. It appears with everything in it, or not at all.

@@ -10,10 +10,10 @@ use super::workspaces::{agreed, gone, held};
 use crate::term::{Column, Palette, Table};
 use crate::{Exit, Failure, term};
 
-/// Put workspaces away, and take them out again
+/// Archive and restore workspaces
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Put a workspace away
+    /// Archive a workspace
     Save {
         #[arg(value_name = "WORKSPACE")]
         workspace: String,
@@ -21,13 +21,13 @@ pub(super) enum Command {
         #[arg(long)]
         keep: bool,
     },
-    /// List what was put away
+    /// List archived workspaces
     List {
         /// Print an array as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Make a workspace of what was put away
+    /// Restore an archived workspace
     Restore {
         #[arg(value_name = "ARCHIVE")]
         archive: String,
@@ -35,7 +35,7 @@ pub(super) enum Command {
         #[arg(value_name = "WORKSPACE")]
         workspace: Option<String>,
     },
-    /// Show one
+    /// Show an archived workspace
     Show {
         #[arg(value_name = "ARCHIVE")]
         archive: String,
@@ -43,12 +43,12 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Remove one for good
+    /// Delete an archived workspace
     #[command(alias = "rm")]
     Delete {
         #[arg(value_name = "ARCHIVE")]
         archive: String,
-        /// Without asking
+        /// Do not ask for confirmation
         #[arg(short, long)]
         force: bool,
     },

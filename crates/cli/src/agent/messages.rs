@@ -5,16 +5,17 @@ use retake_agent::checkpoint::CheckpointChoice;
 use retake_agent::driver::git_checkpoints::CheckpointError;
 use retake_agent::driver::rollback::RollbackError;
 use retake_agent::driver::{ReportError, StartError, TaskError};
-use retake_agent::plan::AgentStopReason;
+use retake_agent::plan::{AgentRole, AgentStopReason};
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 
 use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
-pub(super) const FLAGS: [(&str, &str); 11] = [
+pub(super) const FLAGS: [(&str, &str); 12] = [
     ("outputLevel", "--output"),
     ("kind", "--agent"),
+    ("fallback.kind", "--fallback-agent"),
     ("verification.command", "--verify"),
     ("maxCost", "--max-cost"),
     ("maxTokens", "--max-tokens"),
@@ -54,7 +55,11 @@ pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
         UnsupportedSetting::ProgressNotTracked => {
             "--max-no-progress needs agent.track_file_changes, which is off".to_owned()
         }
-        UnsupportedSetting::NoCommand => "a custom agent needs agent.command".to_owned(),
+        UnsupportedSetting::NoCommand { path } => format!("a custom agent needs agent.{path}"),
+        UnsupportedSetting::FallbackIsSame { kind } => format!(
+            "--fallback-agent {kind} would meet the same limit; name another agent, or set \
+             agent.fallback.command or agent.fallback.args for another account"
+        ),
     }
 }
 
@@ -127,9 +132,9 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
         AgentStopReason::Stagnation => "no work is being done",
         AgentStopReason::NoProgress => "there is no progress",
         AgentStopReason::Failed => "an iteration failed",
-        AgentStopReason::BudgetCost => "the budget of money is spent",
-        AgentStopReason::BudgetTokens => "the budget of tokens is spent",
-        AgentStopReason::BudgetTime => "the budget of time is spent",
+        AgentStopReason::BudgetCost => "cost budget exhausted",
+        AgentStopReason::BudgetTokens => "token budget exhausted",
+        AgentStopReason::BudgetTime => "time budget exhausted",
         AgentStopReason::RateLimit => "the account's limit is reached",
         AgentStopReason::VerifyFailed => "verification does not pass",
         AgentStopReason::Stopped => "asked to stop",
@@ -172,7 +177,43 @@ pub(super) fn completed(iterations: u32) -> String {
     format!("✓ Task completed successfully after {}", term::count(iterations.into(), "iteration"))
 }
 
-pub(super) fn already_complete(name: &Name) -> String {
+/// What is said when a loop was started in the background.
+pub(super) fn detached(name: &str) -> impl Fn(i32) -> String {
+    move |pid| {
+        format!(
+            "✓ {name} runs in the background (pid {pid})\n\
+             → Follow it: retake agent attach {name}\n\
+             → Stop it: retake agent stop {name}\n"
+        )
+    }
+}
+
+/// Somebody stops looking at a loop.
+pub(super) fn left_running(name: &str) -> String {
+    format!(
+        "{name} continues to run\n\
+         → Follow it again: retake agent attach {name}\n\
+         → Stop it: retake agent stop {name}\n"
+    )
+}
+
+pub(super) fn runner_died(name: &str) -> String {
+    format!("its process died; `retake agent run {name}` continues it")
+}
+
+pub(super) fn not_running(name: &str) -> String {
+    format!("{name} is not running; `retake agent show {name}` shows what it did")
+}
+
+pub(super) fn agent_changed(kind: AgentKind, role: AgentRole) -> String {
+    let title = kind.title();
+    match role {
+        AgentRole::Fallback => format!("⚠️ The account's limit is reached: {title} takes over"),
+        AgentRole::First => format!("{title} works again"),
+    }
+}
+
+pub(super) fn already_complete(name: &str) -> String {
     format!("✓ {name} is already complete\n→ Run it once more: retake agent run {name} --again\n")
 }
 
@@ -312,7 +353,8 @@ mod tests {
         let tokens =
             UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: AgentKind::Custom };
         assert!(unsupported(&tokens).contains("--max-tokens cannot be used with custom"));
-        assert!(unsupported(&UnsupportedSetting::NoCommand).contains("agent.command"));
+        let none = UnsupportedSetting::NoCommand { path: "fallback.command" };
+        assert!(unsupported(&none).contains("agent.fallback.command"));
         assert!(unsupported(&UnsupportedSetting::ProgressNotTracked).contains("--max-no-progress"));
         assert!(start_error(&StartError::RootRefused).contains("IS_SANDBOX=1"));
     }

@@ -1,16 +1,21 @@
 //! `retake agent`: a coding agent in a loop, its workspaces, and how to steer it.
 
 mod archive;
+mod attach;
+mod background;
 mod checkpoints;
 mod messages;
 mod one_iteration;
 mod project;
+mod queue;
+mod queue_messages;
 mod run;
 mod screen;
 mod sessions;
 mod settings;
 mod show;
 mod steer;
+mod task;
 mod template;
 mod workspaces;
 
@@ -66,11 +71,14 @@ enum Command {
     #[command(subcommand, alias = "tpl")]
     Template(template::Command),
     Config(settings::Args),
-    Stop(steer::Named),
+    #[command(alias = "watch")]
+    Attach(attach::Args),
+    #[command(subcommand)]
+    Queue(queue::Command),
+    Stop(steer::Stop),
     Pause(steer::Paused),
     Resume(steer::Resumed),
     Tell(steer::Tell),
-    Watch(steer::Watch),
     Checkpoints(checkpoints::List),
     Diff(checkpoints::Diff),
     Rollback(checkpoints::Rollback),
@@ -132,8 +140,12 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         return workspaces::init(init, &project);
     }
     let project = AgentProject::open(store, &given)?;
-    // These two have more to say than where they look.
-    if args.verbose && !matches!(args.command, Command::Run(_) | Command::Verify(_)) {
+    // These have more to say than where they look.
+    let says_more = matches!(
+        args.command,
+        Command::Run(_) | Command::Verify(_) | Command::Attach(_) | Command::Queue(_)
+    );
+    if args.verbose && !says_more {
         project.tell_directories();
     }
     match args.command {
@@ -150,11 +162,12 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Archive(command) => archive::archive(command, &project),
         Command::Template(command) => template::template(command, &project),
         Command::Config(args) => settings::config(&args, &project),
+        Command::Attach(args) => attach::attach(&args, &project),
+        Command::Queue(command) => queue::queue(command, &project),
         Command::Stop(args) => steer::stop(&args, &project),
         Command::Pause(args) => steer::pause(&args, &project),
         Command::Resume(args) => steer::resume(&args, &project),
         Command::Tell(args) => steer::tell(&args, &project),
-        Command::Watch(args) => steer::watch(&args, &project),
         Command::Checkpoints(args) => checkpoints::list(&args, &project),
         Command::Diff(args) => checkpoints::diff(&args, &project),
         Command::Rollback(args) => checkpoints::rollback(&args, &project),

@@ -49,12 +49,16 @@ pub(super) fn show(
     if let Some(tokens) = facts.tokens {
         row("tokens", &tokens.to_string());
     }
+    if let Some(agent) = &facts.agent {
+        row("agent", &term::visible(agent));
+    }
     if let Some(model) = &facts.model {
         row("model", &term::visible(model));
     }
     if let Some(denials) = facts.denials {
-        let tools = facts.denied_tools.as_deref().unwrap_or("unnamed tools");
-        row("denied", &format!("{denials}: {}", term::visible(tools)));
+        let tools = facts.denied_tools.as_ref().map(ToString::to_string);
+        let tools = tools.unwrap_or_else(|| "unnamed tools".to_owned());
+        row("denied", &format!("{denials}: {}", term::visible(&tools)));
     }
     if let Some(tests) = iteration.test_results() {
         row("tests", &display::tests_line(tests));
@@ -105,8 +109,10 @@ fn tool_calls(iteration: &Iteration, project: &AgentProject) -> String {
     let Some(id) = iteration.facts.run_id else { return String::new() };
     let Ok(store) = project.project.read_store() else { return String::new() };
     let Ok(mut output) = store.read_output(id, Stream::Stdout) else { return String::new() };
-    // The kind is that of the settings; an agent that was changed since has other words.
-    let mut reader = Reader::new(project.settings.kind);
+    // Earlier versions did not record which agent it was.
+    let kind = iteration.facts.agent.as_deref().and_then(|word| word.parse().ok());
+    let kind = kind.unwrap_or(project.settings.agent.kind);
+    let mut reader = Reader::new(kind);
     let mut shown = Display::default();
     let mut text = String::new();
     let mut each = |event: &StreamEvent<'_>| {
@@ -128,7 +134,7 @@ fn tool_calls(iteration: &Iteration, project: &AgentProject) -> String {
         reader.push(&buffer[..length], &mut each);
     }
     reader.finish(&mut each);
-    if project.settings.kind == AgentKind::Custom {
+    if kind == AgentKind::Custom {
         return String::new();
     }
     text

@@ -1,37 +1,100 @@
 //! What `agent run`, `verify` and `validate` show, at each level. Messages are the answer and go to
 //! stdout; errors and the live line go to stderr, the line only to a terminal.
 
+use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Mutex;
 
 use retake_agent::display::{self, Level};
-use retake_agent::driver::{AgentDisplay, AgentEvent, LiveLine, StoppedLoop};
+use retake_agent::driver::{
+    AgentDisplay, AgentEvent, FinishedQueue, LiveLine, QueueEvent, StoppedLoop,
+};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::{Completion, Source};
+use retake_engine::BackgroundProcess;
+use retake_runner::signals;
 
-use super::messages;
+use super::{messages, queue_messages};
 use crate::{term, words};
 
 pub(super) struct AgentScreen {
     level: Level,
+    background: Mutex<Background>,
     /// Whether a live line may be drawn.
     live: bool,
     /// Whether there is one now.
     drawn: Mutex<bool>,
 }
 
+/// Whether a terminal sees what is shown.
+enum Background {
+    No,
+    /// It does until the loop has started.
+    Starting(BackgroundProcess),
+    /// Errors go to the log of the loop, which has all the rest already.
+    Yes,
+}
+
 impl AgentScreen {
-    pub(super) fn new(level: Level) -> Self {
-        let live = level == Level::Progress && std::io::stderr().is_terminal();
-        Self { level, live, drawn: Mutex::new(false) }
+    /// `background` where this process runs in the background.
+    pub(super) fn new(level: Level, background: Option<BackgroundProcess>) -> Self {
+        let live =
+            level == Level::Progress && background.is_none() && std::io::stderr().is_terminal();
+        let background = background.map_or(Background::No, Background::Starting);
+        Self { level, background: Mutex::new(background), live, drawn: Mutex::new(false) }
+    }
+
+    /// The loop begins: one in the background leaves its terminal.
+    fn started(&self, log: &Path) {
+        let Ok(mut background) = self.background.lock() else { return };
+        let process = match std::mem::replace(&mut *background, Background::Yes) {
+            Background::No => {
+                *background = Background::No;
+                return;
+            }
+            Background::Starting(process) => Some(process),
+            Background::Yes => None,
+        };
+        let log = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(log);
+        // Without a log there is nowhere to say anything.
+        let Ok(output) = log.or_else(|_| OpenOptions::new().write(true).open("/dev/null")) else {
+            return;
+        };
+        let left = match process {
+            Some(process) => process.started(output.as_fd()),
+            None => retake_engine::redirect_output(output.as_fd()),
+        };
+        if left.is_err() {
+            // The caller is gone, and nobody knows of this loop: as if it had been interrupted.
+            signals::interrupt(libc::SIGTERM);
+        }
+    }
+
+    fn is_in_background(&self) -> bool {
+        self.background.lock().is_ok_and(|background| matches!(*background, Background::Yes))
     }
 
     fn message(&self, text: &str) {
-        if self.level >= Level::Progress {
+        if self.level >= Level::Progress && !self.is_in_background() {
             self.clear();
             // A reader that is gone does not stop the loop: the log has it all.
             _ = term::data(format!("{text}\n").as_bytes());
         }
+    }
+
+    /// What happens in a queue, between the loops of its tasks.
+    pub(super) fn queue(&self, event: &QueueEvent<'_>) {
+        match queue_messages::event(event) {
+            (text, true) => self.error(&text),
+            (text, false) => self.message(&text),
+        }
+    }
+
+    pub(super) fn queue_finished(&self, finished: &FinishedQueue) {
+        self.message(&queue_messages::finished(finished));
     }
 
     /// What must be seen at every level.
@@ -82,6 +145,7 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::Continued { last_iteration } => {
                 self.message(&messages::continued(last_iteration));
             }
+            AgentEvent::Started { log } => self.started(log),
             AgentEvent::PermissionsSkipped(kind) => {
                 self.error(&messages::permissions_skipped(kind))
             }
@@ -112,6 +176,9 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::Waiting { cause, remaining } => {
                 self.message(&display::countdown(cause, remaining));
             }
+            AgentEvent::AgentChanged { kind, role } => {
+                self.message(&messages::agent_changed(kind, role));
+            }
             AgentEvent::Paused { workspace } => {
                 self.message(&format!("Paused. Go on with: retake agent resume {workspace}"));
             }
@@ -134,8 +201,13 @@ impl AgentDisplay for AgentScreen {
                     words::store_error(error)
                 ));
             }
-            AgentEvent::NotLogged(error) => self.error(&format!("nothing more is logged: {error}")),
-            AgentEvent::NotNotified(error) => self.error(&format!("nobody is notified: {error}")),
+            AgentEvent::NotLogged(error) => self.error(&format!("logging is off: {error}")),
+            AgentEvent::NotPaused(error) => {
+                self.error(&format!("the loop does not pause: {error}"));
+            }
+            AgentEvent::NotNotified(error) => {
+                self.error(&format!("notifications disabled: {error}"))
+            }
             AgentEvent::NotificationsLost { count, last_error } => {
                 let what = term::count(count, "notification");
                 let why = last_error.map_or_else(String::new, |error| format!(": {error}"));
@@ -143,6 +215,9 @@ impl AgentDisplay for AgentScreen {
             }
             AgentEvent::StatusNotWatched(error) => {
                 self.error(&format!("the status is not watched: {error}"));
+            }
+            AgentEvent::StopNotWatched(error) => {
+                self.error(&format!("`retake agent stop --now` will not work: {error}"));
             }
             AgentEvent::TimeNotKept(error) => self
                 .error(&format!("a restart will not know how much of --max-time is used: {error}")),
@@ -160,9 +235,13 @@ impl AgentDisplay for AgentScreen {
     }
 
     fn detail(&self, text: &str) {
-        if self.level == Level::Verbose {
+        if self.shows_detail() {
             _ = term::data(text.as_bytes());
         }
+    }
+
+    fn shows_detail(&self) -> bool {
+        self.level == Level::Verbose && !self.is_in_background()
     }
 
     fn has_live_line(&self) -> bool {

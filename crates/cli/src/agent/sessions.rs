@@ -84,7 +84,7 @@ fn interactive(
     if !finished.outcome.success() {
         words::say_outcome(&finished);
         if let Outcome::NotStarted(_) = finished.outcome {
-            return Err(refused(messages::not_found(settings.kind, &program)));
+            return Err(refused(messages::not_found(settings.agent.kind, &program)));
         }
         return Ok(Exit::FAILED);
     }
@@ -99,7 +99,7 @@ fn interactive(
     Ok(Exit::OK)
 }
 
-/// Have the agent judge whether the instructions can be left alone with
+/// Have the agent review whether the instructions suffice for unattended work
 #[derive(clap::Args)]
 pub(super) struct Validate {
     /// The workspace
@@ -207,8 +207,13 @@ fn start(
     let mut task = AgentTask::open(project.root.clone(), workspace, metadata, settings, options)
         .map_err(|error| refused(messages::task_error(&error, &name)))?;
     task.sandbox = project.sandbox(sandbox, &task.settings, &task.workspace)?;
-    AgentSession::start(task, command, &project.run_context(), Arc::new(AgentScreen::new(level)))
-        .map_err(|error| refused(messages::start_error(&error)))
+    AgentSession::start(
+        task,
+        command,
+        &project.run_context(),
+        Arc::new(AgentScreen::new(level, None)),
+    )
+    .map_err(|error| refused(messages::start_error(&error)))
 }
 
 /// Prints the result of a report; 0 only when it passes.

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use retake_agent::display::{self, time};
-use retake_agent::driver::recorded_loop::{self, RecordedLoop};
+use retake_agent::driver::recorded_loop::{self, LoopActivity, RecordedLoop};
 use retake_agent::history::{History, HistorySummary, chart};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
 use retake_agent::workspace::{WorkspaceLock, WorkspaceStatus};
 use retake_types::StopReason;
-use retake_types::loop_record::agent::{Iteration, IterationRow, IterationStatus, Mode, Spent};
+use retake_types::loop_record::agent::{
+    DeniedTools, Iteration, IterationRow, IterationStatus, Mode, Spent,
+};
 use serde::Serialize;
 
 use super::project::AgentProject;
@@ -52,17 +54,18 @@ struct Document<'a> {
 pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let (loops, alive) = match project.project.read_store() {
+    let (loops, activity) = match project.project.read_store() {
         Ok(store) => {
             let loops = recorded_loop::read(&store, &workspace, &metadata)?;
-            let alive = loops
-                .last()
-                .is_some_and(|last| recorded_loop::is_alive(&store, last.record.id, &workspace));
-            (loops, alive)
+            let last = loops.last().map(|last| &last.record);
+            let activity =
+                last.map(|last| recorded_loop::activity(&store, last, &workspace)).transpose()?;
+            (loops, activity)
         }
-        Err(retake_store::Error::NoStore { .. }) => (Vec::new(), false),
+        Err(retake_store::Error::NoStore { .. }) => (Vec::new(), None),
         Err(error) => return Err(error.into()),
     };
+    let alive = !matches!(activity, None | Some(LoopActivity::Died | LoopActivity::Stopped(_)));
     let holder = WorkspaceLock::holder(&workspace);
     let mut iterations = recorded_loop::iterations(&loops);
     if !alive {
@@ -115,6 +118,16 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     if let Some(holder) = &holder {
         text += &format!("running     {holder}\n");
     }
+    match &activity {
+        Some(LoopActivity::Paused) => {
+            text += &format!("paused      continue with: retake agent resume {}\n", args.name);
+        }
+        Some(LoopActivity::Waiting { cause, until }) => {
+            let until = term::moment(*until);
+            text += &format!("waiting     until {until}: {}\n", display::wait_cause(*cause));
+        }
+        _ => {}
+    }
     if let Some(reason) =
         stop_reason.as_ref().and_then(|word| word.as_str().parse::<AgentStopReason>().ok())
     {
@@ -134,7 +147,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     }
     text += &totals(&summary, &history);
     // Attempts that were no iterations, and verifications, were paid for as well.
-    let Spent { cost_usd, tokens } = spent(&iterations, &loops);
+    let Spent { cost_usd, tokens } = spent(&loops);
     if tokens > 0 {
         text += &format!("spent       ${cost_usd:.2}, {}\n", term::count(tokens, "token"));
     }
@@ -148,15 +161,14 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-fn spent(iterations: &[Iteration], loops: &[RecordedLoop]) -> Spent {
+fn spent(loops: &[RecordedLoop]) -> Spent {
     let mut total = Spent::default();
-    iterations.iter().for_each(|iteration| total.add(iteration.spent()));
-    loops.iter().for_each(|recorded| total.add(recorded.spent_otherwise));
+    loops.iter().for_each(|recorded| total.add(recorded.spent()));
     total
 }
 
 /// One line per iteration.
-fn table(iterations: &[Iteration]) -> Table {
+fn table(iterations: &[Iteration]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("#").right(),
         Column::new("STATUS"),
@@ -248,6 +260,16 @@ fn totals(summary: &HistorySummary, history: &History<'_>) -> String {
     {
         let (line, number) = (display::tests_line(tests), last.number);
         text += &format!("tests       {line} (iteration {number})\n");
+    }
+    let (mut denials, mut tools) = (0, DeniedTools::default());
+    for iteration in history.filter(|iteration| iteration.facts.denials.is_some()) {
+        denials += iteration.facts.denials.unwrap_or(0);
+        iteration.facts.denied_tools.iter().for_each(|denied| tools.add_all(denied));
+    }
+    if denials > 0 {
+        let named = if tools.is_empty() { String::new() } else { format!(": {tools}") };
+        let named = term::visible(&named);
+        text += &format!("denied      {}{named}\n", term::count(denials, "permission"));
     }
     text
 }

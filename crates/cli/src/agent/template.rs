@@ -10,10 +10,10 @@ use super::workspaces::agreed;
 use crate::term::{Column, Palette, Table};
 use crate::{Exit, Failure, term};
 
-/// Keep instructions as templates for further workspaces
+/// Save instructions as templates, and create workspaces from them
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Keep a workspace's instructions as a template
+    /// Save a workspace's instructions as a template
     Save {
         #[arg(value_name = "WORKSPACE")]
         workspace: String,
@@ -36,7 +36,7 @@ pub(super) enum Command {
         #[arg(short, long)]
         force: bool,
     },
-    /// Make a workspace of a template
+    /// Create a workspace from a template
     Use {
         #[arg(value_name = "TEMPLATE")]
         template: String,
@@ -49,7 +49,7 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show one
+    /// Show a template
     Show {
         #[arg(value_name = "TEMPLATE")]
         template: String,
@@ -57,7 +57,7 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Remove one
+    /// Delete a template
     #[command(alias = "rm")]
     Delete {
         #[arg(value_name = "TEMPLATE")]
@@ -65,7 +65,7 @@ pub(super) enum Command {
         /// One for all projects
         #[arg(short, long)]
         global: bool,
-        /// Without asking
+        /// Do not ask for confirmation
         #[arg(short, long)]
         force: bool,
     },

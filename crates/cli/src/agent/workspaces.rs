@@ -4,11 +4,12 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use retake_agent::driver::recorded_loop;
+use retake_agent::driver::recorded_loop::{self, LoopActivity};
 use retake_agent::notify::Events;
-use retake_agent::workspace::{Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
+use retake_agent::workspace::{Listed, Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
 use retake_runner::regular_file;
-use retake_types::loop_record::agent::Mode;
+use retake_types::StopReason;
+use retake_types::loop_record::agent::{Mode, WaitCause};
 use serde::Serialize;
 
 use super::checkpoints::Removal;
@@ -17,7 +18,7 @@ use super::refused;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
-/// Make a workspace for a task
+/// Create a workspace for a task
 #[derive(clap::Args)]
 pub(super) struct Init {
     /// Its name: letters, digits, _ and -
@@ -135,16 +136,70 @@ struct Row {
     mode: Option<Mode>,
     status: Option<WorkspaceStatus>,
     running: bool,
+    #[serde(flatten)]
+    activity: Activity,
     total_iterations: Option<u32>,
     last_run: Option<Timestamp>,
     problem: Option<String>,
+}
+
+/// What the last loop of a workspace does, or how it ended.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Activity {
+    /// `running`, `waiting`, `paused`, `stopped`, `died`; nothing where no loop was recorded.
+    activity: Option<&'static str>,
+    waiting_for: Option<WaitCause>,
+    waiting_until: Option<Timestamp>,
+    stop_reason: Option<StopReason>,
+}
+
+impl From<LoopActivity> for Activity {
+    fn from(activity: LoopActivity) -> Self {
+        let is = |word| Self { activity: Some(word), ..Self::default() };
+        match activity {
+            LoopActivity::Running => is("running"),
+            LoopActivity::Paused => is("paused"),
+            LoopActivity::Died => is("died"),
+            LoopActivity::Waiting { cause, until } => {
+                Self { waiting_for: Some(cause), waiting_until: Some(until), ..is("waiting") }
+            }
+            LoopActivity::Stopped(reason) => Self { stop_reason: Some(reason), ..is("stopped") },
+        }
+    }
+}
+
+/// What the loops of these workspaces do; unknown without a record.
+fn activities(listed: &[Listed], project: &AgentProject) -> Result<Vec<Activity>, Failure> {
+    let store = match project.project.read_store() {
+        Ok(store) => store,
+        Err(retake_store::Error::NoStore { .. }) => {
+            return Ok(listed.iter().map(|_| Activity::default()).collect());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let readable = listed.iter().filter_map(|(workspace, metadata)| {
+        metadata.as_ref().ok().map(|metadata| (workspace, metadata))
+    });
+    let mut last = recorded_loop::last_loops(&store, readable)?.into_iter();
+    let mut found = Vec::new();
+    for (workspace, metadata) in listed {
+        let record = if metadata.is_ok() { last.next().flatten() } else { None };
+        found.push(match record {
+            Some(record) => recorded_loop::activity(&store, &record, workspace)?.into(),
+            None => Activity::default(),
+        });
+    }
+    Ok(found)
 }
 
 pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure> {
     let wanted: Option<WorkspaceStatus> =
         args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
     let mut rows = Vec::new();
-    for (workspace, metadata) in project.directories.list().map_err(refused)? {
+    let listed = project.directories.list().map_err(refused)?;
+    let activities = activities(&listed, project)?;
+    for ((workspace, metadata), activity) in listed.into_iter().zip(activities) {
         let problem = metadata.as_ref().err().map(ToString::to_string);
         let metadata = metadata.ok();
         if wanted.is_some() && wanted != metadata.as_ref().map(|m| m.status) {
@@ -155,6 +210,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
             mode: metadata.as_ref().map(|m| m.mode),
             status: metadata.as_ref().map(|m| m.status),
             running: WorkspaceLock::holder(&workspace).is_some(),
+            activity,
             total_iterations: metadata.as_ref().map(|m| m.total_iterations),
             last_run: metadata.as_ref().and_then(|m| m.last_run),
             problem,
@@ -170,7 +226,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[Row]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("NAME"),
         Column::new("MODE").spare(2),
@@ -180,22 +236,43 @@ fn table(rows: &[Row]) -> Table {
     ]);
     let now = Timestamp::now();
     for row in rows {
-        let status = match (row.running, row.status, &row.problem) {
-            (true, ..) => Cell::shaded("running", Shade::Good),
-            (_, Some(WorkspaceStatus::Completed), _) => Cell::shaded("completed", Shade::Good),
-            (_, Some(WorkspaceStatus::Error), _) => Cell::shaded("error", Shade::Bad),
-            (_, Some(WorkspaceStatus::InProgress), _) => "in_progress".into(),
-            (_, None, problem) => Cell::shaded(problem.clone().unwrap_or_default(), Shade::Bad),
-        };
         table.row([
             row.name.clone().into(),
             row.mode.map_or("-", Mode::as_str).to_owned().into(),
-            status,
+            status(row),
             row.total_iterations.map_or("-".to_owned(), |n| n.to_string()).into(),
             row.last_run.map_or("never".to_owned(), |at| term::ago(at, now)).into(),
         ]);
     }
     table
+}
+
+/// What a workspace's loop does now; else how the task stands, and why its loop ended.
+fn status(row: &Row) -> Cell {
+    if row.running {
+        let Activity { activity, waiting_until, .. } = &row.activity;
+        return match (activity, waiting_until) {
+            (Some("waiting"), Some(until)) => {
+                Cell::shaded(format!("waiting until {}", term::moment(*until)), Shade::Open)
+            }
+            (Some("paused"), _) => Cell::shaded("paused", Shade::Open),
+            _ => Cell::shaded("running", Shade::Good),
+        };
+    }
+    let (Some(status), activity) = (row.status, &row.activity) else {
+        return Cell::shaded(row.problem.clone().unwrap_or_default(), Shade::Bad);
+    };
+    let why = match (&activity.stop_reason, activity.activity) {
+        (Some(reason), _) if reason.as_str() != status.as_str() => format!(" ({reason})"),
+        (_, Some("died")) => " (interrupted)".to_owned(),
+        _ => String::new(),
+    };
+    let shade = match status {
+        WorkspaceStatus::Completed => Shade::Good,
+        WorkspaceStatus::Error => Shade::Bad,
+        WorkspaceStatus::InProgress => return format!("{status}{why}").into(),
+    };
+    Cell::shaded(format!("{status}{why}"), shade)
 }
 
 /// Set a workspace's counters to zero and its status to in progress; its files stay
@@ -227,7 +304,7 @@ pub(super) struct Clean {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
-    /// Without asking
+    /// Do not ask for confirmation
     #[arg(short, long)]
     force: bool,
     /// Keep no copy

@@ -24,7 +24,7 @@ use retake_runner::signals;
 
 use crate::{Exit, Failure, term, words};
 
-/// Every crash state of a program, power loss included, until one loses data
+/// Check every state that a crash of a program can leave, power loss included
 ///
 /// The program runs once, watched; from what it did to the directory every state is built that a
 /// crash could have left, and the check runs on each. Lines that the program prints are promises:

@@ -10,6 +10,9 @@ use crate::term::{self, Palette, Shade};
 /// Indents the lines below the first of a finding.
 const INDENT: &str = "    ";
 
+/// A sentence that may say too much, or too little.
+const UNPROVEN: &str = "not proven: it would take too many checks to see that nothing less fails";
+
 /// Lines of words are no longer than `width`.
 pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<usize>) -> String {
     let mut text = String::new();
@@ -54,13 +57,20 @@ fn add_finding(
         .label
         .as_ref()
         .map_or_else(String::new, |label| format!(" (after `{}`)", term::visible(label)));
+    let crash = match (finding.operation, finding.operation_text.as_str()) {
+        (0, _) => "before the first operation".to_owned(),
+        (number, "") => format!("after op {number}"),
+        (number, text) => format!("after op {number} ({})", term::visible(text)),
+    };
     let smallest = format!(
-        "{}, smallest at operation {}{after}; the check {}",
+        "{}, smallest {crash}{after}; the check {}",
         term::count(finding.states, "state"),
-        finding.operation,
         term::visible(&finding.verdict)
     );
     _ = writeln!(text, "{INDENT}{}", wrapped(&smallest, room));
+    if !finding.proven && !finding.unexplained {
+        _ = writeln!(text, "{INDENT}{}", wrapped(UNPROVEN, room));
+    }
     for line in finding.output.lines() {
         _ = writeln!(text, "    | {}", term::visible(line));
     }

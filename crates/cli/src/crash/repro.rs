@@ -80,10 +80,12 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
     }
     let acks = acks(&recording);
     let mut input = CheckInput::new(&state, &acks);
+    if let Some(finding) = finding {
+        input.acks = &acks[..finding.acknowledgements.min(acks.len())];
+    }
     if let Some(finding) = in_recovery {
         input.operation = finding.operation;
         input.label = finding.label.as_deref();
-        input.acks = &acks[..finding.acknowledgements.min(acks.len())];
     }
     check(args, &project, found.as_ref(), &recording.root, (&key, input))
 }

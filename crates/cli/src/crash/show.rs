@@ -75,18 +75,14 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
 }
 
 fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], palette: Palette) {
-    let mut crashes: BTreeMap<u32, Vec<&CrashFinding>> = BTreeMap::new();
+    let mut crashes: BTreeMap<usize, Vec<&CrashFinding>> = BTreeMap::new();
     for finding in findings {
-        crashes.entry(finding.operation).or_default().push(finding);
+        let before = finding.rows_before_crash(rows.iter().map(TimelineRow::place));
+        crashes.entry(before).or_default().push(finding);
     }
     let width = rows.len().to_string().len().max(3);
-    // What was said after an operation was said before a crash that came after it.
-    let mut crashed = 0;
-    for row in rows {
-        if row.number.is_some() {
-            add_crashes(text, crashes.remove(&crashed), width, palette);
-        }
-        crashed = row.number.unwrap_or(crashed);
+    for (at, row) in rows.iter().enumerate() {
+        add_crashes(text, crashes.remove(&at), width, palette);
         let number = row.number.map_or_else(String::new, |number| number.to_string());
         let words = term::visible(&row.text);
         let (call, words) = match row.kind {
@@ -98,7 +94,7 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
         // Writing to a string cannot fail.
         _ = writeln!(text, "{number:>width$}  {:<16} {words}", term::visible(call));
     }
-    add_crashes(text, crashes.remove(&crashed), width, palette);
+    add_crashes(text, crashes.remove(&rows.len()), width, palette);
 }
 
 fn add_crashes(

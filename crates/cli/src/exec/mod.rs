@@ -193,9 +193,7 @@ fn perform(
         context: Some(context.clone()),
     })?;
     let watches = request.effects.watches();
-    let mut watch = watches.then(|| {
-        EffectsWatch::begin(&request.effects, request.cwd.as_path(), &prepared.redactor, context)
-    });
+    let mut watch = watches.then(|| EffectsWatch::begin(request, &prepared.redactor, context));
     let mut nobody = ();
     let observer: &mut dyn Observer = match &mut watch {
         Some(watch) => watch,
@@ -217,6 +215,9 @@ fn perform(
 fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
     finished.run = words::with_hint(finished.run);
     words::say_outcome(&finished);
+    if !json && std::io::stderr().is_terminal() {
+        words::say_where_more_is(&finished.run);
+    }
     if json && let Err(error) = term::document(&Document::new(&finished.run, finished.output)) {
         term::say(&format!("the result could not be printed: {}", term::plain(&error)));
         return Exit::REFUSED;

@@ -7,6 +7,7 @@ use retake_engine::quote;
 use retake_runner::checkout::{self, Checkout};
 use retake_runner::config::Config;
 use retake_runner::prepare::absolute;
+use retake_runner::sandbox_settings;
 use retake_types::config::SandboxedCommand;
 use retake_types::exec_flags::ExecFlag;
 use retake_types::request::{
@@ -195,7 +196,7 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
         args.values(flag).map(move |path| PathRule::new(grant, here.join(path)))
     });
     let sockets = args.values(ExecFlag::AllowSocket).map(|path| here.join(path).into());
-    SandboxRequest {
+    let asked = SandboxRequest {
         mode: mode.unwrap_or_default(),
         paths: paths.collect(),
         sockets: sockets.collect(),
@@ -204,7 +205,22 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
             deny: Vec::new(),
         },
         quarantine: args.given(ExecFlag::Quarantine),
+        ..SandboxRequest::default()
+    };
+    match args.value(ExecFlag::SandboxSettings) {
+        Some(file) => asked.with_rules(&settings(&here.join(file), here, problems)),
+        None => asked,
     }
+}
+
+/// The rules of a settings file; what cannot be kept of it is a reason to refuse.
+fn settings(file: &Path, here: &Path, problems: &mut Problems) -> SandboxRequest {
+    sandbox_settings::read(file, here).unwrap_or_else(|found| {
+        for problem in &found {
+            problems.note(words::settings_problem(file, problem));
+        }
+        SandboxRequest::default()
+    })
 }
 
 /// The hosts that were named; what is none is a reason to refuse.

@@ -2,19 +2,20 @@
 
 use std::path::Path;
 
-use retake_matrix::driver::{BisectOptions, BisectRun, short_sha};
+use retake_matrix::driver::{BisectOptions, BisectResult, BisectRun, short_sha};
 use retake_runner::signals;
 use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::matrix::PointVerdict;
 
 use super::events::EventScreen;
+use super::export_files::{Answer, Exports, Lines};
 use super::open::{self, Common, Filters, IfMissing, percent};
 use super::shown::Shown;
 use super::words;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
-/// Find where an axis turns from good to bad, over runs that may lie
+/// Find where an axis turns from good to bad, tolerating flaky runs
 ///
 /// By exit code (0 is good, 125 cannot be judged, all else and a timeout is bad), or by a metric, such
 /// as --metric wall --threshold 5%: every point is then measured in turn with the good end.
@@ -36,10 +37,10 @@ pub(super) struct Args {
     /// Bad is what is worse than the good end by more than this, such as 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "metric")]
     threshold: Option<f64>,
-    /// Believe every answer: halve, one run per point, the ends untested, as `git bisect run` does
+    /// Trust every run: one run per point, the ends untested, as `git bisect run` does
     #[arg(long)]
     quick: bool,
-    /// Say nothing while it runs
+    /// Print no progress
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -48,9 +49,12 @@ pub(super) struct Args {
     sandbox: SandboxArgs,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?.quiet(args.quiet);
     let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
     project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
     let (searched, rest): (Vec<String>, Vec<String>) =
@@ -78,7 +82,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let run = BisectRun::new(project, options, &screen)?;
     let shown = Shown::of(run.project());
     let mut worker = open::workers(run.project(), 1)?.remove(0);
-    let answer = run.run(&mut worker);
+    let found = run.run(&mut worker);
     screen.screen().clear();
     let stopped = signals::received();
     context::finish(worker.end(), &config);
@@ -86,13 +90,15 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         screen.interrupted(Some("retake matrix bisect"));
         return Ok(Exit::Signal(signal));
     }
-    let answer = answer?;
+    let BisectResult { answer, results } = found?;
     for disturbance in answer.disturbances.iter().filter(|_| !args.quiet) {
         term::say(&words::disturbance(disturbance));
     }
+    let (metrics, lines) = ([results], Lines::Points(&answer));
+    files.write(&Answer { document: &answer, metrics: &metrics, lines }, &shown)?;
     if args.common.json {
         shown.document(&answer)?;
-    } else {
+    } else if !files.has_stdout() {
         shown.lines(&format!("{}\n", term::visible(&answer.sentence)))?;
         if let (Some(bad), Some(subject)) = (&answer.first_bad, &answer.subject) {
             let line = format!("{} {subject}\n", short_sha(bad));
@@ -102,6 +108,10 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let all_good = answer.steps.iter().all(|step| step.verdict == PointVerdict::Good);
     if answer.last_good.is_none() && args.metric.is_none() && all_good {
         term::say("to find what made it slow: --metric wall --threshold 5%");
+    }
+    if let Some(metric) = args.metric.as_ref().filter(|_| metrics[0].lacks_metric()) {
+        let known = metrics[0].known_metrics().join(", ");
+        term::say(&format!("no run has reported {metric}; there is {known}"));
     }
     Ok(if answer.last_good.is_some() { Exit::OK } else { Exit::FAILED })
 }

@@ -7,7 +7,9 @@ use retake_matrix::config::ConfigError;
 use retake_matrix::driver::available_browsers;
 use serde::Serialize;
 
+use super::export_files::{Answer, Exports, Lines};
 use super::open;
+use super::shown::Shown;
 use crate::{Exit, Failure, term};
 
 /// List the versions of Chrome for Testing, oldest first
@@ -16,11 +18,13 @@ pub(super) struct List {
     /// From this version or milestone on, such as m120; the index has no dates
     #[arg(long, value_name = "VERSION")]
     since: Option<Since>,
-    /// Only the newest so many
+    /// Only the newest N
     #[arg(long, value_name = "N")]
     latest: Option<usize>,
     #[command(flatten)]
     common: open::Common,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 #[derive(clap::Subcommand)]
@@ -55,13 +59,19 @@ fn browsers(common: &open::Common) -> Result<Browsers, Failure> {
 }
 
 pub(super) fn list(args: &List) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?;
+    files.without_measurement()?;
     let browsers = browsers(&args.common)?;
     let listed = browsers
         .index()
         .list(args.since, args.latest, |version| browsers.cache().find(version))
         .map_err(|error| Failure::Refused(error.to_string()))?;
+    let answer = Answer { document: &listed, metrics: &[], lines: Lines::Versions(&listed) };
+    files.write(&answer, &Shown::plain())?;
     if args.common.json {
         term::document(&listed)?;
+    }
+    if args.common.json || files.has_stdout() {
         return Ok(Exit::OK);
     }
     let mut text = String::new();

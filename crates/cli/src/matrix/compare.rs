@@ -9,7 +9,7 @@ use retake_matrix::plan::{ComparedPairs, Selector};
 use retake_matrix::stats::{Comparison, Gate, Reason};
 use serde::Serialize;
 
-use super::export_files::{Answer, Exports};
+use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
 use super::words;
@@ -96,8 +96,8 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         } else if !files.has_stdout() {
             tell(&family, &shown)?;
         }
-        let comparisons = Some(&family[..]);
-        files.write(&Answer { document: &document, metrics: &metrics, comparisons }, &shown)?;
+        let lines = Lines::Comparisons(&family);
+        files.write(&Answer { document: &document, metrics: &metrics, lines }, &shown)?;
         advise(&family);
         let tripped = compared.tripped(&args.fail_if, &family);
         return Ok(fail(tripped.iter().map(|place| &family[*place])));
@@ -129,10 +129,8 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         }
     }
     let all: Vec<Comparison> = std::iter::once(&whole).chain(&cells).cloned().collect();
-    files.write(
-        &Answer { document: &document, metrics: &metrics, comparisons: Some(&all) },
-        &shown,
-    )?;
+    let lines = Lines::Comparisons(&all);
+    files.write(&Answer { document: &document, metrics: &metrics, lines }, &shown)?;
     advise(&all);
     // What was asked for comes first; a part of it can be sure where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole)) {

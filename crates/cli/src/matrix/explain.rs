@@ -7,10 +7,11 @@ use retake_matrix::plan::baselines;
 use retake_matrix::stats::{Comparison, Criteria, summarise, value_text};
 use retake_matrix::table::Table;
 
-use super::export_files::{Answer, Exports};
+use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
-use crate::{Exit, Failure};
+use super::words;
+use crate::{Exit, Failure, term};
 
 /// Say which axis a difference comes from, or that it takes several together
 #[derive(clap::Args)]
@@ -42,13 +43,18 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let explanation = explained(&table, &comparisons, args.margin);
     let shown = Shown::of(&view.project);
     let metrics = [samples.results(&samples.rows(&pairs, &comparisons))];
-    files
-        .write(&Answer { document: &explanation, metrics: &metrics, comparisons: None }, &shown)?;
+    files.write(
+        &Answer { document: &explanation, metrics: &metrics, lines: Lines::Cells },
+        &shown,
+    )?;
     if args.common.json {
         shown.document(&explanation)?;
     }
     if args.common.json || files.has_stdout() {
         return Ok(Exit::OK);
+    }
+    if samples.is_mixed() {
+        term::say(words::MIXED_SESSIONS);
     }
     let text = format!("{}\n\n{}", explanation.sentence, heat_map(&table, samples.unit.as_deref()));
     shown.lines(&text)?;

@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use retake_agent::files;
-use retake_matrix::export::{MetricResults, comparisons_csv, comparisons_markdown, csv};
+use retake_matrix::browsers::ListedVersion;
+use retake_matrix::export::{self, MetricResults};
+use retake_matrix::history::CommitHistory;
 use retake_matrix::stats::Comparison;
+use retake_types::loop_record::matrix::BisectAnswer;
 use serde::Serialize;
 
 use super::shown::Shown;
@@ -40,7 +43,10 @@ impl Format {
 
 /// The files to write once there is an answer.
 #[derive(Debug)]
-pub(super) struct ExportFiles(Vec<(Format, PathBuf)>);
+pub(super) struct ExportFiles {
+    files: Vec<(Format, PathBuf)>,
+    quiet: bool,
+}
 
 const STDOUT: &str = "-";
 
@@ -48,9 +54,22 @@ const STDOUT: &str = "-";
 pub(super) struct Answer<'a, D> {
     /// What `--json` prints.
     pub(super) document: &'a D,
+    /// Everything that was measured.
     pub(super) metrics: &'a [MetricResults],
-    /// What the lines of a table are, if not the cells.
-    pub(super) comparisons: Option<&'a [Comparison]>,
+    pub(super) lines: Lines<'a>,
+}
+
+/// What the lines of a table are.
+#[derive(Clone, Copy)]
+pub(super) enum Lines<'a> {
+    /// The cells of the metrics.
+    Cells,
+    Comparisons(&'a [Comparison]),
+    Commits(&'a CommitHistory),
+    /// The points of a search.
+    Points(&'a BisectAnswer),
+    /// Browsers, of which nothing was measured.
+    Versions(&'a [ListedVersion]),
 }
 
 impl Exports {
@@ -78,7 +97,7 @@ impl Exports {
             }
             files.push((known, path));
         }
-        Ok(ExportFiles(files))
+        Ok(ExportFiles { files, quiet: false })
     }
 }
 
@@ -98,13 +117,29 @@ fn check(path: &Path) -> Result<(), Failure> {
 }
 
 impl ExportFiles {
+    /// Says nothing of them, if so.
+    pub(super) fn quiet(self, quiet: bool) -> Self {
+        Self { quiet, ..self }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.files.is_empty()
+    }
+
+    /// Refuses what only a measurement has.
+    pub(super) fn without_measurement(&self) -> Result<(), Failure> {
+        match self.files.iter().any(|(format, _)| *format == Format::Hyperfine) {
+            true => Err(Failure::Usage(
+                "--export hyperfine: nothing is measured here; there are csv, markdown and json"
+                    .into(),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Whether stdout is for one of them, and for nothing else.
     pub(super) fn has_stdout(&self) -> bool {
-        self.0.iter().any(|(_, path)| path == Path::new(STDOUT))
+        self.files.iter().any(|(_, path)| path == Path::new(STDOUT))
     }
 
     /// Writes all of them, each as a whole or not at all.
@@ -113,12 +148,14 @@ impl ExportFiles {
         answer: &Answer<'_, D>,
         shown: &Shown,
     ) -> Result<(), Failure> {
-        for (format, path) in &self.0 {
+        for (format, path) in &self.files {
             let text = shown.text(&answer.text(*format));
             if path == Path::new(STDOUT) {
                 term::data(text.as_bytes())?;
-            } else {
-                write(path, text.as_bytes())?;
+                continue;
+            }
+            write(path, text.as_bytes())?;
+            if !self.quiet {
                 term::say(&format!("wrote {}", path.display()));
             }
         }
@@ -128,17 +165,27 @@ impl ExportFiles {
 
 impl<D: Serialize> Answer<'_, D> {
     fn text(&self, format: Format) -> String {
-        match (format, self.comparisons) {
-            (Format::Csv, Some(comparisons)) => comparisons_csv(comparisons),
-            (Format::Csv, None) => csv(self.metrics),
-            (Format::Markdown, Some(comparisons)) => comparisons_markdown(comparisons),
-            (Format::Markdown, None) => {
-                let tables: Vec<String> =
-                    self.metrics.iter().map(MetricResults::markdown).collect();
-                tables.join("\n")
-            }
-            (Format::Json, _) => pretty(self.document),
-            (Format::Hyperfine, _) => {
+        match format {
+            Format::Csv => match self.lines {
+                Lines::Cells => export::csv(self.metrics),
+                Lines::Comparisons(comparisons) => export::comparisons_csv(comparisons),
+                Lines::Commits(history) => export::history_csv(history),
+                Lines::Points(answer) => export::points_csv(answer),
+                Lines::Versions(versions) => export::versions_csv(versions),
+            },
+            Format::Markdown => match self.lines {
+                Lines::Cells => {
+                    let tables: Vec<String> =
+                        self.metrics.iter().map(MetricResults::markdown).collect();
+                    tables.join("\n")
+                }
+                Lines::Comparisons(comparisons) => export::comparisons_markdown(comparisons),
+                Lines::Commits(history) => export::history_markdown(history),
+                Lines::Points(answer) => export::points_markdown(answer),
+                Lines::Versions(versions) => export::versions_markdown(versions),
+            },
+            Format::Json => pretty(self.document),
+            Format::Hyperfine => {
                 pretty(&self.metrics.first().map(MetricResults::hyperfine).unwrap_or_default())
             }
         }

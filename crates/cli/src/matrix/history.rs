@@ -6,8 +6,11 @@ use retake_matrix::driver::{CommitChain, short_sha};
 use retake_matrix::history::{Change, CommitHistory, CommitRow, CommitSeries};
 use retake_matrix::stats::{Verdict, value_text};
 
+use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
+use super::shown::Shown;
 use super::table;
+use crate::term::{Cell, Column, Palette, Table, cut};
 use crate::{Exit, Failure, term};
 
 /// Show a metric over the commits of a branch, and where it changed
@@ -31,9 +34,12 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     filters: Filters,
+    #[command(flatten)]
+    exports: Exports,
 }
 
 pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    let files = args.exports.files(args.common.json)?;
     let (view, chain) = View::open_and(&args.common, &args.filters, store, |worker, project| {
         CommitChain::read(worker, project, &args.reference)
     })?;
@@ -53,14 +59,20 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             )),
         });
     }
+    let shown = Shown::of(&view.project);
+    let metrics = [commits.0.results(&commits.1, &history)];
+    let lines = Lines::Commits(&history);
+    files.write(&Answer { document: &history, metrics: &metrics, lines }, &shown)?;
     if args.common.json {
-        term::document(&history)?;
+        shown.document(&history)?;
+    }
+    if args.common.json || files.has_stdout() {
         return Ok(Exit::OK);
     }
-    term::data(term::visible_lines(&text(&history)).as_bytes())?;
+    shown.lines(&text(&history))?;
     for series in &history.series {
         for change in series.changes.iter().filter(|change| asks_for_more(change)) {
-            term::say(&search(&history, series, change));
+            term::say(&shown.text(&search(&history, series, change)));
         }
     }
     Ok(Exit::OK)
@@ -101,14 +113,24 @@ fn one_series(history: &CommitHistory, series: &CommitSeries) -> String {
         term::count(history.sessions.len() as u64, "session"),
         sparkline(&series.commits)
     );
-    let header = ["commit", "median", "95 % interval", "runs", "failed", "session", "change"];
-    let mut lines = vec![header.map(str::to_owned).to_vec()];
-    lines[0].extend([String::new(), "subject".to_owned()]);
+    let any_failed = series.commits.iter().any(|row| row.failed > 0);
+    let mut table = Table::new([
+        Column::new("commit"),
+        Column::new("median").right(),
+        Column::new("95 % interval").right().spare(3),
+        Column::new("runs").right().spare(2),
+        Column::new("failed").right().spare(if any_failed { 0 } else { 4 }),
+        Column::new("session").spare(1),
+        Column::new("change"),
+        Column::new("").spare(5),
+        Column::new("subject"),
+    ]);
     let medians = series.commits.iter().filter_map(|row| Some(row.summary.as_ref()?.median));
     let largest = medians.fold(0.0, f64::max);
-    lines.extend(series.commits.iter().map(|row| line(row, series, unit, largest)));
-    // Commit, sessions, change, bar and subject to the left; numbers to the right.
-    text += &table::aligned(&lines, |column| column == 0 || column >= 5);
+    for row in &series.commits {
+        table.row(line(row, series, unit, largest));
+    }
+    text += &table.render(term::width(), Palette::PLAIN);
     text.push('\n');
     for change in &series.changes {
         text += &format!("{}\n", change.sentence(metric, unit));
@@ -131,29 +153,28 @@ fn one_series(history: &CommitHistory, series: &CommitSeries) -> String {
 const BAR: usize = 16;
 const SUBJECT: usize = 40;
 
-fn line(row: &CommitRow, series: &CommitSeries, unit: Option<&str>, largest: f64) -> Vec<String> {
-    let mut line = vec![short_sha(&row.sha).to_owned()];
+fn line(row: &CommitRow, series: &CommitSeries, unit: Option<&str>, largest: f64) -> Vec<Cell> {
+    let mut line = vec![Cell::from(short_sha(&row.sha))];
     match &row.summary {
         Some(summary) => line.extend([
-            value_text(summary.median, unit),
-            row.interval.map_or_else(String::new, |ends| table::span(ends, "to", unit)),
-            summary.samples.to_string(),
+            value_text(summary.median, unit).into(),
+            row.interval.map_or_else(String::new, |ends| table::span(ends, "to", unit)).into(),
+            summary.samples.to_string().into(),
         ]),
-        None => line.extend(["-", "", "0"].map(str::to_owned)),
+        None => line.extend(["-", "", "0"].map(Cell::from)),
     }
-    line.push(match row.failed {
+    line.push(Cell::from(match row.failed {
         0 => String::new(),
         failed => failed.to_string(),
-    });
-    line.push(numbers(&row.sessions));
-    line.push(series.change_at(row).map_or_else(String::new, |change| {
+    }));
+    line.push(numbers(&row.sessions).into());
+    line.push(Cell::from(series.change_at(row).map_or_else(String::new, |change| {
         let mark = if change.is_sure() { "" } else { "?" };
         format!("{}{mark}", change.size(unit))
-    }));
+    })));
     let part = row.summary.as_ref().filter(|_| largest > 0.0).map(|s| s.median / largest);
-    line.push("█".repeat((part.unwrap_or(0.0).max(0.0) * BAR as f64).round() as usize));
-    let subject: String = row.subject.chars().take(SUBJECT).collect();
-    line.push(if subject.len() < row.subject.len() { format!("{subject}…") } else { subject });
+    line.push(table::bar(part, BAR).into());
+    line.push(cut(&row.subject, SUBJECT).into());
     line
 }
 

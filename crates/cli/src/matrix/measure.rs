@@ -13,12 +13,11 @@ use retake_matrix::stats::{Comparison, Gate, Verdict};
 use retake_runner::config::Config;
 use retake_runner::signals;
 use retake_runner::worker::Worker;
-use retake_types::loop_record::matrix::Disturbance;
-use retake_types::{LoopId, parse_duration};
+use retake_types::{LoopId, SeenDisturbance, parse_duration};
 use serde::Serialize;
 
 use super::events::{self, EventScreen};
-use super::export_files::{Answer, ExportFiles, Exports};
+use super::export_files::{Answer, ExportFiles, Exports, Lines};
 use super::open::{self, margin};
 use super::remote::Executor;
 use super::shown::Shown;
@@ -130,7 +129,7 @@ struct Document<'a> {
     unavailable: &'a [String],
     /// What disturbed the measurement.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    disturbances: &'a [Disturbance],
+    disturbances: &'a [SeenDisturbance],
     /// What the start of a shell takes, which is subtracted from times.
     #[serde(skip_serializing_if = "Option::is_none")]
     shell_start_ms: Option<f64>,
@@ -173,7 +172,7 @@ impl Measurement<'_> {
         mut executor: Option<Executor>,
     ) -> Result<Exit, Failure> {
         let Self { project, options, screen, .. } = self;
-        let files = self.measuring.exports.files(self.json)?;
+        let files = self.measuring.exports.files(self.json)?.quiet(self.measuring.quiet);
         let run = MatrixRun { project, options, observer: screen };
         run.check(&matrix)?;
         let count = if executor.is_some() { 1 } else { options.workers };
@@ -246,7 +245,7 @@ impl Measurement<'_> {
             self.show_table(result, &shown)?;
         }
         let metrics = std::slice::from_ref(&result.results);
-        files.write(&Answer { document: &document, metrics, comparisons: None }, &shown)?;
+        files.write(&Answer { document: &document, metrics, lines: Lines::Cells }, &shown)?;
         self.exit(result, missing)
     }
 
@@ -287,6 +286,11 @@ impl Measurement<'_> {
         if missing {
             return Ok(Exit::FAILED);
         }
+        if result.lacks_metric() {
+            let (metric, known) = (&self.options.metric, result.results.known_metrics());
+            term::say(&format!("no run has reported {metric}; there is {}", known.join(", ")));
+            return Ok(Exit::FAILED);
+        }
         if result.untried {
             term::say("some cells have no result at all; give them more time");
             return Ok(Exit::FAILED);
@@ -298,7 +302,7 @@ impl Measurement<'_> {
     /// The numbers, and what is not decided.
     fn show_table(&self, result: &MatrixRunResult, shown: &Shown) -> Result<(), Failure> {
         for disturbance in &result.disturbances {
-            term::say(&words::disturbance(disturbance));
+            term::say(&words::seen_disturbance(disturbance));
         }
         if result.rows.is_empty() {
             return Ok(());
@@ -307,7 +311,11 @@ impl Measurement<'_> {
         if let Some(start) = result.results.shell_start {
             term::say(&words::shell_start(start));
         }
-        let table = table::render(&self.options.metric, unit, &result.rows);
+        if result.mixed_sessions {
+            term::say(words::MIXED_SESSIONS);
+        }
+        let width = term::width();
+        let table = table::render(&self.options.metric, unit, &result.rows, width);
         shown.lines(&table)?;
         let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
         // Without a question nobody waits for an answer.

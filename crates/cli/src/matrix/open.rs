@@ -17,9 +17,9 @@ use retake_runner::config::Config;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_store::{Error, Store, StoredLoop};
-use retake_types::SandboxRequest;
 use retake_types::config::SandboxedCommand;
-use retake_types::loop_record::matrix::{CellKey, Disturbance, MatrixEntry, MatrixLoopPlan};
+use retake_types::loop_record::matrix::{CellKey, MatrixEntry, MatrixLoopPlan};
+use retake_types::{SandboxRequest, SeenDisturbance};
 
 use crate::{Failure, context, init, term, words};
 
@@ -292,7 +292,7 @@ impl View {
     }
 
     /// What disturbed the last run.
-    pub(super) fn disturbances(&self) -> Result<Vec<Disturbance>, Failure> {
+    pub(super) fn disturbances(&self) -> Result<Vec<SeenDisturbance>, Failure> {
         let last = self.loops.iter().find(|(_, plan)| plan.purpose.is_run());
         let (Some((record, _)), Some(store)) = (last, &self.store) else { return Ok(Vec::new()) };
         let entries = store.loop_entries(record.id, 0, 100)?;

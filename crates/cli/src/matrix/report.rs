@@ -10,7 +10,7 @@ use retake_matrix::table::Table;
 use serde::Serialize;
 
 use super::explain::explained;
-use super::export_files::{self, Answer, Exports};
+use super::export_files::{self, Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
 use super::shown::Shown;
 use super::words;
@@ -71,7 +71,7 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     for metric in metrics.iter().filter(|_| !files.is_empty()) {
         results.push(view.results(&view.samples(metric)?, args.margin));
     }
-    files.write(&Answer { document: &results, metrics: &results, comparisons: None }, &shown)?;
+    files.write(&Answer { document: &results, metrics: &results, lines: Lines::Cells }, &shown)?;
     if to_stdout {
         term::data(html.as_bytes())?;
         return Ok(Exit::OK);
@@ -103,6 +103,9 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         if !samples.any() {
             continue;
         }
+        if samples.is_mixed() && page.tables.is_empty() {
+            page.notes.push(words::MIXED_SESSIONS.to_owned());
+        }
         let table = samples.table();
         page.units.extend(samples.unit.clone().map(|unit| (metric.clone(), unit)));
         if !pairs.is_empty() {
@@ -118,7 +121,7 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
     for (sha, refs) in view.resources.same_commits() {
         page.notes.push(format!("{} are one commit, {}", refs.join(" and "), short_sha(&sha)));
     }
-    page.warnings = view.disturbances()?.iter().map(words::disturbance).collect();
+    page.warnings = view.disturbances()?.iter().map(words::seen_disturbance).collect();
     page.environment = environment(view);
     Ok(page)
 }

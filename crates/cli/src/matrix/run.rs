@@ -13,10 +13,10 @@ use super::remote;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure};
 
-/// Run what has no successful run yet, every iteration of all cells in a new random order
+/// Run every cell that has no successful run yet, each iteration in a new random order
 ///
-/// What cannot be had (a ref, a browser, a setup) is listed and makes the exit code 1; the rest
-/// runs. Failing iterations are results: they are counted, and tried again by the next run.
+/// Unavailable refs and browsers and failed setups are listed, and the exit code is 1; the other
+/// cells run. Failing iterations are results: they are counted, and retried by the next run.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -25,11 +25,11 @@ pub(super) struct Args {
     sandbox: SandboxArgs,
     #[command(flatten)]
     filters: Filters,
-    /// Add so many iterations to every cell
+    /// Add N iterations to every cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
         conflicts_with_all = ["replace", "until_sure"])]
     append: Option<u64>,
-    /// Run everything again; each old run goes when its new one is there
+    /// Run everything again, replacing each old run once its new one is recorded
     #[arg(long, conflicts_with = "until_sure")]
     replace: bool,
     /// What --until-sure and --fail-if compare

@@ -18,6 +18,11 @@ impl Shown {
         Self { redactor: project.redactor() }
     }
 
+    /// Of what has none to begin with.
+    pub(super) fn plain() -> Self {
+        Self { redactor: Redactor::off() }
+    }
+
     /// One JSON document.
     pub(super) fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
         let clean =

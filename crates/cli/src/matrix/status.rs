@@ -11,7 +11,7 @@ use retake_types::loop_record::matrix::{CellKey, CellRole};
 use retake_types::{RunId, Stream};
 
 use super::events;
-use super::export_files::{Answer, Exports};
+use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View};
 use super::shown::Shown;
 use crate::{Exit, Failure, term};
@@ -67,7 +67,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let shown = Shown::of(&view.project);
     if !files.is_empty() {
         let metrics = [view.results(&view.samples("wall")?, MARGIN)];
-        let answer = Answer { document: &document, metrics: &metrics, comparisons: None };
+        let answer = Answer { document: &document, metrics: &metrics, lines: Lines::Cells };
         files.write(&answer, &shown)?;
     }
     if args.common.json {

@@ -1,23 +1,47 @@
 //! The table that a run ends with: one line per cell.
 
 use retake_matrix::driver::CellRow;
-use retake_matrix::stats::value_text;
+use retake_matrix::stats::{Comparison, Verdict, more_runs, value_text};
+
+use crate::term::{Cell, Column, Palette, Table, cut};
 
 /// More lines than this are for the report.
 const MOST: usize = 60;
-const BAR: usize = 20;
+/// The longest bar; a last column of this width is never cut.
+const BAR: usize = 16;
 /// A longer name does not fit above its column.
-const NAME: usize = 24;
+const BASELINE: usize = 24;
+/// On a terminal a name takes no larger part of a line than this.
+const NAME_PART: usize = 3;
 
-/// The cells with their numbers; each change is against the baseline of the same row of axes.
-pub(super) fn render(metric: &str, unit: Option<&str>, rows: &[CellRow]) -> String {
+/// The cells with their numbers, in lines of at most this width where there is one; each change is
+/// against the baseline of the same row of axes.
+pub(super) fn render(
+    metric: &str,
+    unit: Option<&str>,
+    rows: &[CellRow],
+    width: Option<usize>,
+) -> String {
+    let against = format!("against {}", baseline(rows));
     let changes = rows.iter().any(|row| row.change.is_some());
-    let mut lines = vec![header(metric, rows)];
+    let any_failed = rows.iter().any(|row| row.failed > 0);
+    let mut columns = vec![
+        Column::new(metric),
+        Column::new("median").right(),
+        Column::new("95 % interval").right().spare(3),
+        Column::new("min … max").right().spare(4),
+        Column::new("runs").right().spare(1),
+        Column::new("failed").right().spare(if any_failed { 0 } else { 2 }),
+    ];
+    columns.extend(changes.then(|| Column::new(&against)));
+    columns.push(Column::new("").spare(5));
     let medians = rows.iter().filter_map(|row| Some(row.summary.as_ref()?.median));
     let largest = medians.fold(0.0, f64::max);
-    lines.extend(rows.iter().take(MOST).map(|row| line(row, unit, largest, changes)));
-    // Names, verdicts and bars to the left; numbers to the right.
-    let mut text = aligned(&lines, |column| column == 0 || column >= 6);
+    let mut table = Table::new(columns);
+    for row in rows.iter().take(MOST) {
+        table.row(line(row, unit, largest, (changes, width)));
+    }
+    let mut text = table.render(width, Palette::PLAIN);
     if rows.len() > MOST {
         let more = rows.len() - MOST;
         text += &format!("and {more} more; `retake matrix report` shows all of them\n");
@@ -25,23 +49,51 @@ pub(super) fn render(metric: &str, unit: Option<&str>, rows: &[CellRow]) -> Stri
     text
 }
 
-/// Lines of cells as columns, two spaces apart.
-pub(super) fn aligned(lines: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        lines.iter().filter_map(|line| line.get(column)).map(|cell| length(cell)).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for line in lines {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            let pad = " ".repeat(width - length(cell));
-            if left(column) { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
+fn line(
+    row: &CellRow,
+    unit: Option<&str>,
+    largest: f64,
+    (changes, width): (bool, Option<usize>),
+) -> Vec<Cell> {
+    let name = cut(&row.name, width.map_or(usize::MAX, |width| width / NAME_PART));
+    let mut line = vec![Cell::from(name)];
+    match &row.summary {
+        Some(summary) => line.extend([
+            value_text(summary.median, unit).into(),
+            row.interval.map_or_else(String::new, |ends| span(ends, "to", unit)).into(),
+            span([summary.min, summary.max], "…", unit).into(),
+            summary.samples.to_string().into(),
+        ]),
+        None => line.extend(["-", "", "", "0"].map(Cell::from)),
     }
-    text
+    line.push(Cell::from(match row.failed {
+        0 => String::new(),
+        failed => failed.to_string(),
+    }));
+    line.extend(changes.then(|| Cell::from(row.change.as_ref().map_or_else(String::new, change))));
+    let part = row.summary.as_ref().filter(|_| largest > 0.0).map(|s| s.median / largest);
+    line.push(bar(part, BAR).into());
+    line
+}
+
+/// A bar for a part of one.
+pub(super) fn bar(part: Option<f64>, longest: usize) -> String {
+    "█".repeat((part.unwrap_or(0.0).max(0.0) * longest as f64).round() as usize)
+}
+
+/// What all are compared with: by its name, where all have the same one and it is short.
+fn baseline(rows: &[CellRow]) -> &str {
+    let mut names = rows.iter().filter_map(|row| Some(row.change.as_ref()?.a.as_str()));
+    let first = names.next().filter(|name| name.chars().count() <= BASELINE);
+    first.filter(|first| names.all(|name| name == *first)).unwrap_or("the first")
+}
+
+/// The size of a change and its verdict; of one that is not decided how many more runs would do.
+fn change(change: &Comparison) -> String {
+    let size = change.change_text().map_or_else(String::new, |size| format!("{size}  "));
+    let more = change.more_runs.filter(|_| change.verdict == Verdict::NotSure);
+    let more = more.map_or_else(String::new, |more| format!(", {}", more_runs(more)));
+    format!("{size}{}{more}", change.verdict_word())
 }
 
 /// Two values, with one unit for both where it is the same one.
@@ -50,51 +102,6 @@ pub(super) fn span([low, high]: [f64; 2], sign: &str, unit: Option<&str>) -> Str
     let shared = high.split_once(' ').map(|(_, unit)| format!(" {unit}"));
     let low = shared.as_ref().and_then(|unit| low.strip_suffix(unit)).unwrap_or(&low);
     format!("{low} {sign} {high}")
-}
-
-fn length(text: &str) -> usize {
-    text.chars().count()
-}
-
-fn header(metric: &str, rows: &[CellRow]) -> Vec<String> {
-    let mut header = [metric, "median", "95 % interval", "min … max", "runs", "failed"]
-        .map(str::to_owned)
-        .to_vec();
-    let mut baselines = rows.iter().filter_map(|row| Some(row.change.as_ref()?.a.as_str()));
-    if let Some(first) = baselines.next() {
-        // By its name, where all have the same one and it is short.
-        let name = Some(first).filter(|name| length(name) <= NAME && baselines.all(|a| a == *name));
-        header.push(format!("against {}", name.unwrap_or("the first")));
-    }
-    header.push(String::new());
-    header
-}
-
-fn line(row: &CellRow, unit: Option<&str>, largest: f64, changes: bool) -> Vec<String> {
-    let value = |value: f64| value_text(value, unit);
-    let mut line = vec![row.name.clone()];
-    match &row.summary {
-        Some(summary) => line.extend([
-            value(summary.median),
-            row.interval.map_or_else(String::new, |ends| span(ends, "to", unit)),
-            span([summary.min, summary.max], "…", unit),
-            summary.samples.to_string(),
-        ]),
-        None => line.extend(["-", "", "", "0"].map(str::to_owned)),
-    }
-    line.push(match row.failed {
-        0 => String::new(),
-        failed => failed.to_string(),
-    });
-    if changes {
-        line.push(row.change.as_ref().map_or_else(String::new, |change| {
-            let size = change.change_text().map_or_else(String::new, |size| format!("{size}  "));
-            format!("{size}{}", change.verdict_word())
-        }));
-    }
-    let part = row.summary.as_ref().filter(|_| largest > 0.0).map(|s| s.median / largest);
-    line.push("█".repeat((part.unwrap_or(0.0).max(0.0) * BAR as f64).round() as usize));
-    line
 }
 
 #[cfg(test)]
@@ -119,15 +126,46 @@ mod tests {
         };
         let failed = CellRow { failed: 3, ..row("v3", &[], None) };
         let rows = [row("v1", &fast, None), row("v2", &slow, Some(change)), failed];
-        let text = render("wall", Some("ms"), &rows);
+        let text = render("wall", Some("ms"), &rows, None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[0].starts_with("wall") && lines[0].contains("against v1"), "{text}");
         assert!(lines[1].contains("100.4 ms") && lines[1].contains("12"), "{text}");
         assert!(
-            lines[2].contains("+50.0 %  slower") && lines[2].contains(&"█".repeat(20)),
+            lines[2].contains("+50.0 %  slower") && lines[2].contains(&"█".repeat(16)),
             "{text}"
         );
         assert!(lines[3].contains('-') && lines[3].contains('3'), "{text}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_no_line_is_too_long() {
+        let values: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i)).collect();
+        let noisy: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i * 37 % 23)).collect();
+        let blocks: Vec<u64> = (0..12).collect();
+        let side = |name, values| Side { name, values, blocks: &blocks, failed: 0 };
+        let change = compare(side("v1", &values), side("v2", &noisy), "wall", &Criteria::default());
+        assert!(change.more_runs.is_some(), "{change:?}");
+        let row = |name: &str, values: &[f64], change| CellRow {
+            name: name.to_owned(),
+            summary: summarise(values),
+            interval: median_interval(values),
+            failed: 0,
+            change,
+        };
+        let long = "a command with a name that is rather long";
+        let rows = [row(long, &values, None), row("short", &noisy, Some(change))];
+        let whole = render("wall", Some("ms"), &rows, None);
+        assert!(whole.contains("not sure, about ") && whole.contains(&"█".repeat(16)), "{whole}");
+        let mut columns = usize::MAX;
+        for width in (20..160).rev() {
+            let text = render("wall", Some("ms"), &rows, Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}\n{text}");
+            assert!(width < 40 || text.contains("not sure") && text.contains("median"), "{text}");
+            let head = text.lines().next().unwrap_or_default();
+            let now = head.split("  ").filter(|part| !part.is_empty()).count();
+            assert!(now <= columns, "{width}\n{text}");
+            columns = now;
+        }
     }
 }

@@ -2,7 +2,14 @@
 //! of it.
 
 use retake_matrix::stats::value_text;
-use retake_types::loop_record::matrix::Disturbance;
+use retake_types::{Disturbance, DisturbedNode, SeenDisturbance};
+
+use crate::term;
+
+/// Numbers beside each other that are not to be compared as they stand.
+pub(super) const MIXED_SESSIONS: &str = "the cells were measured in different sessions: medians \
+     beside each other may differ by what the machine did in between; a change compares only runs of \
+     common sessions";
 
 /// That the start of a shell is not part of the numbers.
 pub(super) fn shell_start(ms: f64) -> String {
@@ -12,29 +19,73 @@ pub(super) fn shell_start(ms: f64) -> String {
     )
 }
 
+/// What disturbed a measurement, where if that is another machine, and what to do about it.
+pub(super) fn seen_disturbance(seen: &SeenDisturbance) -> String {
+    let what = what_disturbs(&seen.disturbance);
+    match &seen.on {
+        None => disturbance(&seen.disturbance),
+        Some(DisturbedNode { node, disturbed_runs, runs }) => {
+            let runs = term::count(*runs as u64, "run");
+            let remedy = remedy_elsewhere(&seen.disturbance);
+            format!("on {node}, in {disturbed_runs} of {runs}: {what}; {remedy}")
+        }
+    }
+}
+
+/// What disturbs a measurement here, and what to do about it.
 pub(super) fn disturbance(disturbance: &Disturbance) -> String {
+    format!("{}; {}", what_disturbs(disturbance), remedy(disturbance))
+}
+
+fn what_disturbs(disturbance: &Disturbance) -> String {
     match disturbance {
-        Disturbance::OtherLoad { used, cpus } => format!(
-            "other programs used {used:.1} of {cpus} CPUs; wait for them, or keep a CPU free with \
-             --pin and fewer workers"
-        ),
-        Disturbance::Stolen { part } => format!(
-            "the hypervisor gave {:.0} % of the CPU time to others; measure on a machine of your own",
-            100.0 * part
-        ),
-        Disturbance::FrequencyScaling { governor } => format!(
-            "the CPU frequency changes with the load (governor {governor}); \
-             `cpupower frequency-set -g performance` keeps it"
-        ),
-        Disturbance::Throttled { times } => format!(
-            "the CPUs got too hot and were slowed down {times} times; cool them, or measure shorter"
-        ),
-        Disturbance::Limited { times } => format!(
-            "a limit on CPU time stopped the runs {times} times; raise the limit of this container"
-        ),
+        Disturbance::OtherLoad { used, cpus } => {
+            format!("other programs used {used:.1} of {cpus} CPUs")
+        }
+        Disturbance::Stolen { part } => {
+            format!("the hypervisor gave {:.0} % of the CPU time to others", 100.0 * part)
+        }
+        Disturbance::FrequencyScaling { governor } => {
+            format!("the CPU frequency changes with the load (governor {governor})")
+        }
+        Disturbance::Throttled { times } => {
+            format!("the CPUs got too hot and were slowed down {}", term::count(*times, "time"))
+        }
+        Disturbance::Limited { times } => {
+            format!("a limit on CPU time stopped the runs {}", term::count(*times, "time"))
+        }
         Disturbance::NoFreeCpu { workers, cpus } => format!(
-            "{workers} workers on {cpus} CPUs leave none free; fewer workers (--workers) measure \
-             better"
+            "{} on {} leave none free",
+            term::count(*workers as u64, "worker"),
+            term::count(*cpus as u64, "CPU")
         ),
+    }
+}
+
+fn remedy(disturbance: &Disturbance) -> &'static str {
+    match disturbance {
+        Disturbance::OtherLoad { .. } => {
+            "wait for them, or keep a CPU free with --pin and fewer workers"
+        }
+        Disturbance::Stolen { .. } => "measure on a machine of your own",
+        Disturbance::FrequencyScaling { .. } => "`cpupower frequency-set -g performance` keeps it",
+        Disturbance::Throttled { .. } => "cool them, or measure shorter",
+        Disturbance::Limited { .. } => "raise the limit of this container",
+        Disturbance::NoFreeCpu { .. } => "fewer workers (--workers) measure better",
+    }
+}
+
+/// The same where a scheduler chose the machine.
+fn remedy_elsewhere(disturbance: &Disturbance) -> &'static str {
+    match disturbance {
+        Disturbance::OtherLoad { .. } | Disturbance::NoFreeCpu { .. } => {
+            "ask for whole machines: slurm.options: [--exclusive]"
+        }
+        Disturbance::Stolen { .. } => "measure on machines of your own",
+        Disturbance::FrequencyScaling { .. } => {
+            "ask for a fixed frequency: slurm.options: [--cpu-freq=performance]"
+        }
+        Disturbance::Throttled { .. } => "leave this machine out: slurm.options: [--exclude=NODE]",
+        Disturbance::Limited { .. } => "ask for more CPUs: slurm.options: [--cpus-per-task=2]",
     }
 }

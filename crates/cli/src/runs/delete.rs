@@ -5,7 +5,7 @@ use super::prune::Document;
 use crate::record::Record;
 use crate::{Exit, Failure, record, term};
 
-/// Erase one run for good: its output, its place in the search index and in the log as well
+/// Erase one run for good, with its output and its entries in the search index
 ///
 /// The chain keeps the hash of what is erased, so what remains still verifies.
 #[derive(clap::Args)]

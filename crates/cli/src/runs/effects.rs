@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use retake_types::{Effects, LineChange, Observations, ProgressReason, TestResults, TestStatus};
+use retake_types::{Effects, LineChange, Observations, ProgressReason, TestResults};
 
 use crate::term;
 use crate::term::{Palette, Shade, visible};
@@ -85,16 +85,13 @@ fn tests(results: &TestResults, palette: Palette, text: &mut String) {
         palette.paint(shade, &counts),
         results.framework.as_str()
     );
-    let failed = || {
-        results
-            .details
-            .iter()
-            .filter(|test| matches!(test.status, TestStatus::Failed | TestStatus::Error))
-    };
     for problem in &results.problems {
         _ = writeln!(text, "{:<12}{}", "", visible(problem));
     }
-    for test in failed().take(LISTED) {
+    for test in &results.running {
+        _ = writeln!(text, "{:<12}> {} was running", "", visible(test));
+    }
+    for test in results.failing().take(LISTED) {
         let took = test.duration_ms.map_or_else(String::new, |ms| {
             format!(" {}", term::duration(Duration::from_millis(ms)))
         });
@@ -105,11 +102,11 @@ fn tests(results: &TestResults, palette: Palette, text: &mut String) {
             palette.paint(Shade::Bad, "x"),
             visible(&test.name)
         );
-        if let Some(line) = test.error.as_deref().and_then(|error| error.lines().next()) {
+        if let Some(line) = test.headline() {
             _ = writeln!(text, "{:<12}  {}", "", visible(line));
         }
     }
-    let rest = failed().count().saturating_sub(LISTED);
+    let rest = results.failing().count().saturating_sub(LISTED);
     if rest > 0 {
         _ = writeln!(text, "{:<12}and {rest} more", "");
     }

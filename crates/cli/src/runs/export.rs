@@ -17,10 +17,14 @@ const PAGE: usize = 1000;
 /// Write runs to stdout, oldest first
 ///
 /// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
-/// per line; junit is a report for continuous integration. Runs that go on are left out of jsonl.
-/// Output that is lost or was altered is left out too, listed on stderr, and makes the exit code 1.
+/// per line; junit is a report for continuous integration, with a suite for each run and a test case
+/// for each test that it names. Runs in progress are left out of jsonl. Output that is lost or was
+/// altered is left out too, listed on stderr, and makes the exit code 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Only these runs: their ids, unique beginnings or ends of them, or `last`
+    #[arg(value_name = "ID", conflicts_with = "FilterArgs")]
+    ids: Vec<String>,
     /// What to write
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Jsonl)]
     format: Format,
@@ -44,9 +48,17 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     }
     let store = record.read_if_any()?;
     let ids = match &store {
-        Some(store) => matching(store, args)?,
+        Some(store) if args.ids.is_empty() => matching(store, args)?,
+        Some(store) => named(store, &args.ids)?,
         None => Vec::new(),
     };
+    if ids.is_empty() {
+        let text = match &store {
+            Some(_) => "no recorded run matches; nothing was exported",
+            None => "nothing was recorded yet; nothing was exported",
+        };
+        record.say_empty(text, store.as_ref());
+    }
     let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
     let (mut unfinished, mut damaged) = (0, Vec::new());
     if args.format == Format::Junit {
@@ -135,6 +147,18 @@ fn unwritten(error: Error) -> Failure {
         }
         other => other.into(),
     }
+}
+
+/// The runs that were named, oldest first and each once.
+fn named(store: &Store, texts: &[String]) -> Result<Vec<RunId>, Failure> {
+    let mut found = Vec::new();
+    for text in texts {
+        let run = record::find(store, text)?;
+        found.push((run.intent.start_time, run.intent.id()));
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found.into_iter().map(|(_, id)| id).collect())
 }
 
 /// All of them, oldest first. The ids alone: whole runs might not fit into memory.

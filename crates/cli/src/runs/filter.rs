@@ -23,7 +23,7 @@ pub(super) struct FilterArgs {
     /// Only runs of this loop
     #[arg(long = "loop", value_name = "LOOP-ID")]
     loop_id: Option<LoopId>,
-    /// Only runs with this run id of the caller's
+    /// Only runs with this caller's run ID
     #[arg(long, value_name = "ID")]
     run_id: Option<String>,
     /// Only runs of this session

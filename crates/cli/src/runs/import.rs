@@ -12,13 +12,13 @@ use serde::Serialize;
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
-/// Take in runs that `runs export` wrote; those already here are left as they are
+/// Import runs written by `runs export`; runs already recorded stay unchanged
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The file, or - for stdin
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// Print what was taken in as JSON
+    /// Print what was imported as JSON
     #[arg(long)]
     json: bool,
 }

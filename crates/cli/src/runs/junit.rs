@@ -1,129 +1,249 @@
-//! Runs as a JUnit report: every run is a test case, and one that failed brings its last lines.
+//! Runs as a JUnit report: a suite for each run, with a test case for each test that it names. A run
+//! without test results is a test case itself.
+//!
+//! Written so that both the schema of Ant's JUnit task and the one of Jenkins take it: the suites
+//! have no suites inside, nothing but a result stands in a test case, and no attribute is their own.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
 use retake_runner::html::escape_xml;
 use retake_runner::run_text;
 use retake_store::{Error, Store};
-use retake_types::{OutcomeKind, Run, RunId, State};
+use retake_types::{
+    CountedUnit, OutcomeKind, Run, RunId, State, TestDetail, TestResults, TestStatus,
+};
 
-use crate::Failure;
+use crate::{Failure, term};
 
 /// How much of a failed run's output the report carries.
 const TAIL: u64 = 64 * 1024;
+/// What stands for the tests that a run counts and does not name.
+const UNNAMED: &str = "tests that are not named";
 
-#[derive(Default)]
-struct Totals {
-    tests: u64,
-    failures: u64,
-    errors: u64,
-    skipped: u64,
+/// One test case.
+struct Case {
+    class: String,
+    name: String,
     ms: u64,
+    result: CaseResult,
 }
 
-/// What a report calls the ways a run can end.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What a report calls the ways a test can end.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum CaseResult {
     Passed,
-    Failed,
-    /// The run itself could not be done.
-    Error,
-    /// Not over.
-    Skipped,
+    Skipped {
+        message: String,
+    },
+    Failed {
+        kind: String,
+        message: String,
+        text: String,
+    },
+    /// It could not be carried out.
+    Error {
+        kind: String,
+        message: String,
+        text: String,
+    },
 }
 
 impl CaseResult {
-    fn of(run: &Run) -> Self {
+    /// Of a run as a whole.
+    fn of_run(run: &Run) -> Self {
+        let kind = run_text::outcome(run).0;
+        let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
+        let message = error.map_or_else(|| kind.clone(), |error| error.message.clone());
+        let text = String::new();
         match run.outcome.as_ref().map(|outcome| outcome.kind) {
             _ if run.success() => Self::Passed,
-            Some(OutcomeKind::NotStarted | OutcomeKind::Interrupted) => Self::Error,
-            Some(_) => Self::Failed,
-            None if run.state == State::Interrupted => Self::Error,
-            None => Self::Skipped,
+            Some(OutcomeKind::NotStarted | OutcomeKind::Interrupted) => {
+                Self::Error { kind, message, text }
+            }
+            Some(_) => Self::Failed { kind, message, text },
+            None if run.state == State::Interrupted => Self::Error { kind, message, text },
+            None => Self::Skipped { message },
         }
+    }
+
+    fn of_test(test: &TestDetail) -> Self {
+        let message = test.headline().unwrap_or_default().to_owned();
+        let text = test.error.clone().unwrap_or_default();
+        match test.status {
+            TestStatus::Passed => Self::Passed,
+            TestStatus::Skipped => Self::Skipped { message },
+            TestStatus::Failed => Self::Failed { kind: "failed".to_owned(), message, text },
+            TestStatus::Error => Self::Error { kind: "error".to_owned(), message, text },
+        }
+    }
+
+    fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::Error { .. })
     }
 }
 
-/// Writes the report. The numbers come first, so the runs are read twice.
+/// Writes the report.
 pub(super) fn report(
     store: Option<&Store>,
     ids: &[RunId],
     out: &mut impl Write,
 ) -> Result<(), Failure> {
-    let mut totals = Totals::default();
-    each(store, ids, |_, run| {
-        totals.tests += 1;
-        totals.ms += run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms);
-        match CaseResult::of(run) {
-            CaseResult::Passed => {}
-            CaseResult::Failed => totals.failures += 1,
-            CaseResult::Error => totals.errors += 1,
-            CaseResult::Skipped => totals.skipped += 1,
-        }
-        Ok(())
-    })?;
-    let Totals { tests, failures, errors, skipped, ms } = totals;
-    let counts = format!(
-        "tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\" time=\"{}\"",
-        seconds(ms)
-    );
-    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
-    writeln!(out, "<testsuites name=\"retake\" {counts}>")?;
-    writeln!(out, "  <testsuite name=\"retake\" {counts}>")?;
-    each(store, ids, |store, run| case(store, run, out))?;
-    writeln!(out, "  </testsuite>\n</testsuites>")?;
-    Ok(())
-}
-
-fn each(
-    store: Option<&Store>,
-    ids: &[RunId],
-    mut with: impl FnMut(&Store, &Run) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let Some(store) = store else { return Ok(()) };
-    for id in ids {
+    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>")?;
+    let mut number = 0;
+    for (store, id) in store.into_iter().flat_map(|store| ids.iter().map(move |id| (store, id))) {
         match store.get(*id) {
             // Erased since it was listed.
-            Err(Error::NotFound { .. }) => {}
-            run => with(store, &run?)?,
+            Err(Error::NotFound { .. }) => continue,
+            run => suite(store, &run?, number, out)?,
         }
+        number += 1;
     }
+    writeln!(out, "</testsuites>")?;
     Ok(())
 }
 
-fn case(store: &Store, run: &Run, out: &mut impl Write) -> Result<(), Failure> {
-    let ms = run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms);
-    write!(
-        out,
-        "    <testcase classname=\"retake.{}\" name=\"{}\" time=\"{}\" timestamp=\"{}\">",
-        run.intent.kind().as_str(),
-        escape_xml(run.intent.command()),
-        seconds(ms),
-        run.intent.start_time
-    )?;
+fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<(), Failure> {
+    let cases = cases(run);
+    let count =
+        |wanted: fn(&CaseResult) -> bool| cases.iter().filter(|case| wanted(&case.result)).count();
+    // The schema has no place for a time zone.
+    let started = term::moment(run.intent.start_time);
     writeln!(
         out,
-        "\n      <properties><property name=\"id\" value=\"{}\"/></properties>",
-        run.intent.id()
+        "  <testsuite id=\"{number}\" name=\"{}\" package=\"{}\" timestamp=\"{}\" hostname=\"{}\" \
+         tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{}\">",
+        escape_xml(run.intent.command()),
+        class_of_run(run),
+        started.trim_end_matches('Z'),
+        escape_xml(if run.intent.host.is_empty() { "localhost" } else { &run.intent.host }),
+        cases.len(),
+        count(|result| matches!(result, CaseResult::Failed { .. })),
+        count(|result| matches!(result, CaseResult::Error { .. })),
+        count(|result| matches!(result, CaseResult::Skipped { .. })),
+        seconds(run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms)),
     )?;
-    let outcome = escape_xml(&run_text::outcome(run).0);
-    let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
-    let message = error.map_or_else(|| outcome.clone(), |error| escape_xml(&error.message));
-    match CaseResult::of(run) {
-        CaseResult::Passed => {}
-        CaseResult::Skipped => writeln!(out, "      <skipped message=\"{message}\"/>")?,
-        CaseResult::Failed => {
-            writeln!(out, "      <failure type=\"{outcome}\" message=\"{message}\"/>")?
-        }
-        CaseResult::Error => {
-            writeln!(out, "      <error type=\"{outcome}\" message=\"{message}\"/>")?
-        }
+    properties(run, out)?;
+    for case in &cases {
+        write_case(case, out)?;
     }
-    if matches!(CaseResult::of(run), CaseResult::Failed | CaseResult::Error) {
-        let output = tail(store, run.intent.id())?;
-        writeln!(out, "      <system-out>{}</system-out>", escape_xml(&output))?;
+    let output = match run.success() || run.outcome.is_none() {
+        true => String::new(),
+        false => tail(store, run.intent.id())?,
+    };
+    writeln!(out, "    <system-out>{}</system-out>", escape_xml(&output))?;
+    writeln!(out, "    <system-err></system-err>\n  </testsuite>")?;
+    Ok(())
+}
+
+fn properties(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
+    let mut all = vec![
+        ("id", run.intent.id().to_string()),
+        ("directory", run.intent.working_directory()),
+        ("outcome", run_text::outcome(run).0),
+    ];
+    if let Some(results) = results_of(run) {
+        all.extend([
+            ("tests.framework", results.framework.to_string()),
+            ("tests.passed", results.passed.to_string()),
+            ("tests.failed", results.failed.to_string()),
+            ("tests.skipped", results.skipped.to_string()),
+            ("tests.partial", results.partial.to_string()),
+        ]);
+        all.extend(results.problems.iter().map(|problem| ("tests.problem", problem.clone())));
+        all.extend(results.running.iter().map(|test| ("tests.running", test.clone())));
     }
-    writeln!(out, "    </testcase>")?;
+    writeln!(out, "    <properties>")?;
+    for (name, value) in all {
+        writeln!(out, "      <property name=\"{name}\" value=\"{}\"/>", escape_xml(&value))?;
+    }
+    writeln!(out, "    </properties>")?;
+    Ok(())
+}
+
+/// The tests of a run as far as they are named, and what stands for the rest: a run that failed never
+/// comes out without a failure.
+fn cases(run: &Run) -> Vec<Case> {
+    let itself = || Case {
+        class: class_of_run(run),
+        name: run.intent.command().to_owned(),
+        ms: run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms),
+        result: CaseResult::of_run(run),
+    };
+    let Some(results) = results_of(run).filter(|results| !results.details.is_empty()) else {
+        return vec![itself()];
+    };
+    let class = results.framework.to_string();
+    let mut cases: Vec<Case> = results
+        .details
+        .iter()
+        .map(|test| Case {
+            class: class.clone(),
+            name: test.name.clone(),
+            ms: test.duration_ms.unwrap_or(0),
+            result: CaseResult::of_test(test),
+        })
+        .collect();
+    cases.extend(unnamed(results).map(|result| {
+        let name = UNNAMED.to_owned();
+        Case { class, name, ms: 0, result }
+    }));
+    if CaseResult::of_run(run).is_failure() && !cases.iter().any(|case| case.result.is_failure()) {
+        cases.push(itself());
+    }
+    cases
+}
+
+/// How the tests went that are counted and not named.
+fn unnamed(results: &TestResults) -> Option<CaseResult> {
+    let named = results.details.len() as u64;
+    let failed = results.failed.saturating_sub(results.failing().count() as u64);
+    if failed > 0 {
+        let message = format!("{} that are not named", term::count(failed, "failed test"));
+        let kind = "failed".to_owned();
+        return Some(CaseResult::Failed { kind, message, text: String::new() });
+    }
+    // Of packages it is not known how many tests they have.
+    let all = named >= results.total && results.unit == CountedUnit::Tests;
+    (!all).then_some(CaseResult::Passed)
+}
+
+fn results_of(run: &Run) -> Option<&TestResults> {
+    let effects = run.outcome.as_ref()?.effects.as_ref()?;
+    effects.observations()?.test_results.as_ref()
+}
+
+fn class_of_run(run: &Run) -> String {
+    format!("retake.{}", run.intent.kind().as_str())
+}
+
+fn write_case(case: &Case, out: &mut impl Write) -> Result<(), Failure> {
+    let Case { class, name, ms, result } = case;
+    write!(
+        out,
+        "    <testcase classname=\"{}\" name=\"{}\" time=\"{}\"",
+        escape_xml(class),
+        escape_xml(name),
+        seconds(*ms)
+    )?;
+    let (tag, kind, message, text) = match result {
+        CaseResult::Passed => {
+            writeln!(out, "/>")?;
+            return Ok(());
+        }
+        CaseResult::Skipped { message } => {
+            writeln!(out, "><skipped message=\"{}\"/></testcase>", escape_xml(message))?;
+            return Ok(());
+        }
+        CaseResult::Failed { kind, message, text } => ("failure", kind, message, text),
+        CaseResult::Error { kind, message, text } => ("error", kind, message, text),
+    };
+    writeln!(
+        out,
+        "><{tag} type=\"{}\" message=\"{}\">{}</{tag}></testcase>",
+        escape_xml(kind),
+        escape_xml(message),
+        escape_xml(text)
+    )?;
     Ok(())
 }
 

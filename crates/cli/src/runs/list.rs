@@ -17,7 +17,7 @@ use crate::{Exit, Failure, record, term, words};
 /// Any unique end (or beginning) of an id names a run in the other commands.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many runs at most
+    /// Maximum number of runs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     limit: usize,
     /// Print an array of runs as JSON
@@ -53,7 +53,7 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-fn table(runs: &[Run], terminal: bool) -> Table {
+fn table(runs: &[Run], terminal: bool) -> Table<'static> {
     // A column of one and the same word says nothing.
     let kinds = runs.iter().any(|run| run.intent.kind() != Kind::Exec);
     let mut columns = vec![

@@ -19,7 +19,7 @@ use crate::{Exit, Failure, record, term};
 const LOOK: Duration = Duration::from_millis(50);
 const BLOCK: usize = 64 * 1024;
 
-/// Print what a run wrote, byte for byte
+/// Print a run's output, byte for byte
 ///
 /// Both streams come on stdout, in the order in which they arrived; --stdout and --stderr choose
 /// one. Secrets are replaced, as in everything that is recorded.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Only the last N lines
     #[arg(long, value_name = "N", conflicts_with = "json")]
     tail: Option<u64>,
-    /// Go on until the run is over, wherever it runs
+    /// Follow the output until the run ends
     #[arg(long, short, conflicts_with = "json")]
     follow: bool,
     /// Print an array of pieces as JSON: stream, milliseconds since the start, text

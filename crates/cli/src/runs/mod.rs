@@ -21,7 +21,7 @@ use std::path::Path;
 use super::{Exit, Failure};
 use crate::record::Record;
 
-/// Look at recorded runs, take them elsewhere, or erase them
+/// List, show, search, compare, export and erase recorded runs
 #[derive(clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Runs of this kind of loop instead of exec; repeatable
     #[arg(long, value_name = "KIND", value_parser = kinds())]
     kind: Vec<Kind>,
-    /// Only say what would go
+    /// Print what would be erased, and erase nothing
     #[arg(long)]
     dry_run: bool,
     /// Print what was erased as JSON

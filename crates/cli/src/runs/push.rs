@@ -13,20 +13,20 @@ use retake_types::parse_size;
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
-/// Send what is new to a PostgreSQL: runs, loops, events and the ledger
+/// Send new runs, loops, events and ledger entries to a PostgreSQL database
 ///
-/// Sends only what is not there yet, so it can be repeated and goes on where it broke off. Several
-/// machines may use one database. The password comes from $PGPASSWORD or ~/.pgpass, how far the
-/// server is trusted from $PGSSLMODE and $PGSSLROOTCERT.
+/// Sends only what the database does not have yet; an interrupted push continues where it stopped.
+/// Several machines may use one database. The password comes from $PGPASSWORD or ~/.pgpass, the TLS
+/// mode from $PGSSLMODE and $PGSSLROOTCERT.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The database, as postgres://USER@HOST/DATABASE [default: record.push, from configuration]
     #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// Send output too, so much of each stream, such as 64K
+    /// Also send output, up to SIZE of each stream, such as 64K
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     outputs: Option<u64>,
-    /// This record is a copy of one that was pushed, and went on by itself: send it as its own
+    /// Send as a separate record: this is a copy of a record that was pushed
     #[arg(long)]
     as_copy: bool,
     /// Print what was sent as JSON

@@ -15,7 +15,7 @@ use crate::{Exit, Failure, record, term};
 /// What is not indexed yet, and the middle of large output, is read for this long.
 const SCAN: Duration = Duration::from_secs(10);
 
-/// Find runs by the words they wrote
+/// Search the output of all runs
 ///
 /// Words are whole, in the given order and in any case; a * at the end completes the last one.
 /// All output is looked at: what is not indexed is read, for up to 10 seconds; longer with --all.
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The words to find
     #[arg(value_name = "TEXT", required = true)]
     text: Vec<String>,
-    /// How many hits at most
+    /// Maximum number of hits
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     limit: usize,
     /// Read all output that is not indexed, however long it takes

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::{denied_text, run_text};
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Intent, LeftFate, Limits, Run, RunOutcome, State, Stream};
+use retake_types::{Intent, LeftFate, Limits, ReportedRuns, Run, RunOutcome, State, Stream};
 use serde::Serialize;
 
 use super::effects;
@@ -167,6 +167,12 @@ impl Facts {
         }
         let (kind, iteration) = (intent.kind().as_str(), intent.iteration());
         self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
+        if let Some(reporter) = intent.reported_by {
+            self.add(
+                "reported",
+                &format!("from inside the sandbox of {reporter}, seen by nobody else"),
+            );
+        }
         if let Some(parent) = intent.parent_id {
             // A parent that is not in this record still has its id.
             let command =
@@ -208,6 +214,9 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             for file in report.left_for_host.iter().flat_map(|left| &left.files) {
                 facts.add("left", &denied::left_line(file));
             }
+            if let Some(reported) = &report.reported {
+                facts.add("reported", &reported_runs(reported));
+            }
             let (denied, unlisted) = denied_text::lines(report, &intent.request.directory());
             for line in denied {
                 facts.add("denied", &line.what);
@@ -227,6 +236,18 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     facts.conditions(intent);
     facts.origin(intent, store);
     facts.text
+}
+
+fn reported_runs(reported: &ReportedRuns) -> String {
+    let ReportedRuns { runs, refused, incomplete } = reported;
+    let mut text = format!("{} inside", term::count(*runs, "run"));
+    if *refused > 0 {
+        text.push_str(&format!(", {refused} refused"));
+    }
+    if *incomplete {
+        text.push_str(", not all could be read");
+    }
+    text
 }
 
 fn stream(stored: u64, raw: u64) -> String {

@@ -13,7 +13,7 @@ use crate::{Exit, Failure, record, term};
 /// Count runs: failure rate, median and 95th percentile by command, streaks
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many commands at most, the most frequent first
+    /// Maximum number of commands, the most frequent first
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     limit: usize,
     /// Print the figures as JSON
@@ -121,7 +121,7 @@ fn percent(rate: f64) -> String {
     format!("{:.0}%", rate * 100.0)
 }
 
-fn table(commands: &[CommandStats]) -> Table {
+fn table(commands: &[CommandStats]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("RUNS").right(),
         Column::new("FAILED").right(),

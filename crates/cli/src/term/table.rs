@@ -11,15 +11,15 @@ const GAP: usize = 2;
 
 /// A column: what stands above it, and how dear it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
-    pub(crate) title: &'static str,
+pub(crate) struct Column<'a> {
+    pub(crate) title: &'a str,
     pub(crate) right: bool,
     /// The highest goes first when there is no room; 0 always stays.
     pub(crate) spare: u8,
 }
 
-impl Column {
-    pub(crate) const fn new(title: &'static str) -> Self {
+impl<'a> Column<'a> {
+    pub(crate) const fn new(title: &'a str) -> Self {
         Self { title, right: false, spare: 0 }
     }
 
@@ -58,13 +58,13 @@ impl From<&str> for Cell {
     }
 }
 
-pub(crate) struct Table {
-    columns: Vec<Column>,
+pub(crate) struct Table<'a> {
+    columns: Vec<Column<'a>>,
     rows: Vec<Vec<Cell>>,
 }
 
-impl Table {
-    pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Self {
+impl<'a> Table<'a> {
+    pub(crate) fn new(columns: impl Into<Vec<Column<'a>>>) -> Self {
         Self { columns: columns.into(), rows: Vec::new() }
     }
 
@@ -98,12 +98,10 @@ impl Table {
     fn fitting(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = width else { return shown };
-        let last = self.columns.len() - 1;
-        loop {
-            let fixed: usize =
-                shown.iter().filter(|at| **at != last).map(|at| widths[*at] + GAP).sum();
-            if fixed + widths[last].min(LAST_COLUMN) <= width {
-                return shown;
+        while let [fixed @ .., last] = &shown[..] {
+            let fixed: usize = fixed.iter().map(|at| widths[*at] + GAP).sum();
+            if fixed + widths[*last].min(LAST_COLUMN) <= width {
+                break;
             }
             let least = shown
                 .iter()
@@ -112,9 +110,10 @@ impl Table {
                 .max_by_key(|at| self.columns[*at].spare);
             match least {
                 Some(least) => shown.retain(|at| *at != least),
-                None => return shown,
+                None => break,
             }
         }
+        shown
     }
 
     fn line(
@@ -159,7 +158,7 @@ impl Table {
 }
 
 /// The beginning of a text that takes at most `width` columns; a cut is marked.
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -183,7 +182,7 @@ fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
+    fn table() -> Table<'static> {
         let columns = [
             Column::new("ID"),
             Column::new("WHEN").spare(2),
@@ -214,6 +213,15 @@ mod tests {
              1a2b3c4d  3m ago    7ms  cargo test --workspace\n\
              5e6f7a8b  now     12.5s  日本語のコマンド\\u{1b}[31m\n"
         );
+    }
+
+    #[test]
+    fn the_last_column_may_be_one_that_goes() {
+        let mut table = Table::new([Column::new("NAME"), Column::new("BAR").spare(1)]);
+        table.row(["a name of twenty-two !".into(), "████████████████".into()]);
+        assert!(table.render(Some(40), Palette::PLAIN).contains("█"));
+        let narrow = table.render(Some(30), Palette::PLAIN);
+        assert_eq!(narrow, "NAME\na name of twenty-two !\n");
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn a_limit_or_an_error_in_a_verification_is_no_refusal() {
     assert_eq!((called.code, sandbox.calls()), (0, 4), "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 completed");
     assert_eq!(sandbox.stop_reason(), "completed");
-    assert!(called.stdout.contains("going on in"), "{}", called.snapshot());
+    assert!(called.stdout.contains("continuing in"), "{}", called.snapshot());
     let verification = &sandbox.metadata()["verification"];
     assert_eq!(verification["verificationAttempts"], 1);
     assert_eq!(verification["lastVerificationStatus"], "pass");

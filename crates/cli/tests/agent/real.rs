@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Called, RETAKE, Sandbox, alive, called, eventually};
+use crate::common::{Detached, RETAKE, Sandbox, alive, called, eventually};
 use crate::model::{Model, program};
 use serde_json::{Value, json};
 
@@ -153,22 +153,41 @@ fn claude_interrupted_and_killed_in_mid_tool() {
     assert!(sandbox.shown()["iterations"][1]["tokens"].as_u64().unwrap() > 0);
 }
 
-/// One loop of an agent that completes its task in its first iteration.
-fn one_loop(sandbox: &Sandbox, command: &mut Command) -> Called {
-    let called = called(command);
-    assert_eq!(called.code, 0, "{}", called.snapshot());
+/// One loop in the background, of an agent that completes its task in its first iteration; gives its
+/// log.
+fn detached_loop(sandbox: &Sandbox, kind: &str, command: &mut Command) -> String {
+    command.args(["agent", "run", "task", "--detach", "--dangerously-skip-permissions", "-m", "1"]);
+    let (_, background) = Detached::started(called(command));
+    background.ended();
+    let log = sandbox.logs();
     assert_eq!(
         (sandbox.statuses().as_str(), sandbox.stop_reason().as_str()),
-        ("1 completed", "completed")
+        ("1 completed", "completed"),
+        "{log}"
     );
     let iteration = &sandbox.shown()["iterations"][0];
+    assert_eq!(iteration["agent"], kind);
     assert!(iteration["tokens"].as_u64().unwrap() > 0, "{iteration}");
     assert!(iteration["sessionId"].is_string(), "{iteration}");
-    called
+    assert_eq!(sandbox.listed_task()["stopReason"], "completed");
+    log
 }
 
 #[test]
-fn codex_in_one_loop() {
+fn claude_in_a_detached_loop() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = sandbox("claude", &program, "");
+    let line = status(&sandbox, r#"{"complete":true}"#);
+    let turns = json!([bash(&line), {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    let mut command = sandbox.command(RETAKE);
+    model.is_of_claude(&mut command);
+    let log = detached_loop(&sandbox, "claude", &mut command);
+    assert!(log.contains("🔧 Bash") && log.contains("Done."), "{log}");
+}
+
+#[test]
+fn codex_in_a_detached_loop() {
     let Some(program) = program("RETAKE_CODEX") else { return };
     let sandbox = sandbox("codex", &program, "");
     let line = status(&sandbox, r#"{"complete":true}"#);
@@ -178,21 +197,13 @@ fn codex_in_one_loop() {
     ]);
     let model = Model::saying(&sandbox, &turns);
     let mut command = sandbox.command(RETAKE);
-    model.is_of_codex(&sandbox, &mut command).args([
-        "agent",
-        "run",
-        "task",
-        "-v",
-        "--dangerously-skip-permissions",
-        "-m",
-        "1",
-    ]);
-    let called = one_loop(&sandbox, &mut command);
-    assert!(called.stdout.contains("I begin."), "{}", called.snapshot());
+    model.is_of_codex(&sandbox, &mut command);
+    let log = detached_loop(&sandbox, "codex", &mut command);
+    assert!(log.contains("I begin."), "{log}");
 }
 
 #[test]
-fn gemini_in_one_loop() {
+fn gemini_in_a_detached_loop() {
     let Some(program) = program("RETAKE_GEMINI") else { return };
     let sandbox = sandbox("gemini", &program, "  args: [-m, gemini-2.5-pro]\n");
     let line = status(&sandbox, r#"{"complete":true}"#);
@@ -203,13 +214,12 @@ fn gemini_in_one_loop() {
     let model = Model::saying(&sandbox, &turns);
     let mut command = sandbox.command(RETAKE);
     model.is_of_gemini(&sandbox, &mut command);
-    command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
-    let called = one_loop(&sandbox, &mut command);
-    assert!(called.stdout.contains("I begin."), "{}", called.snapshot());
+    let log = detached_loop(&sandbox, "gemini", &mut command);
+    assert!(log.contains("I begin."), "{log}");
 }
 
 #[test]
-fn opencode_in_one_loop() {
+fn opencode_in_a_detached_loop() {
     let Some(program) = program("RETAKE_OPENCODE") else { return };
     let sandbox = sandbox("opencode", &program, "");
     let line = status(&sandbox, r#"{"complete":true}"#);
@@ -221,10 +231,9 @@ fn opencode_in_one_loop() {
     let model = Model::saying(&sandbox, &turns);
     model.is_of_opencode(&sandbox);
     let mut command = sandbox.command(RETAKE);
-    command.args(["agent", "run", "task", "-v", "--dangerously-skip-permissions", "-m", "1"]);
-    let called = one_loop(&sandbox, &mut command);
+    let log = detached_loop(&sandbox, "opencode", &mut command);
     for part in ["I begin.", "🔧 bash", "✓ Command finished (exit code 0)", "Done."] {
-        assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
+        assert!(log.contains(part), "{part}: {log}");
     }
 }
 

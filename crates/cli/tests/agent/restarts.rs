@@ -213,7 +213,7 @@ fn a_hook_is_not_repeated_when_a_wait_is_cut_off_by_a_death() {
     sandbox.agent(&config("1h"), &steps);
     sandbox.workspace("task", &[]);
     let running = sandbox.start_agent(&[]);
-    eventually("the wait", || sandbox.logs().contains("going on in"));
+    eventually("the wait", || sandbox.logs().contains("continuing in"));
     kill(running);
     sandbox.agent(&config("1ms"), &steps);
     let called = sandbox.run_agent(&[]);

@@ -55,7 +55,7 @@ fn completes_in_three_iterations_and_shows_them() {
             sorted(
                 "number status startedAt endedAt exitCode filesModified filesCreated filesDeleted \
                  testsRun testResults contextUsagePercent progressDetected summary durationMs \
-                 costUsd tokens sessionId runId error denials deniedTools prompt"
+                 costUsd tokens sessionId runId error denials deniedTools prompt agent"
             )
         );
         assert_eq!(iteration["number"], at + 1);
@@ -405,7 +405,7 @@ fn a_log_that_cannot_be_written_stops_nothing() {
     }
     let called = sandbox.run_agent(&[]);
     assert_eq!(called.code, 0);
-    assert_eq!(called.stderr.matches("Logging is off").count(), 1, "{}", called.snapshot());
+    assert_eq!(called.stderr.matches("logging is off").count(), 1, "{}", called.snapshot());
 }
 
 #[test]
@@ -499,13 +499,20 @@ fn the_agent_gets_its_environment_and_place() {
 #[test]
 fn denied_permissions_are_shown_and_no_failure() {
     let sandbox = Sandbox::new();
-    let denied = r#"start; echo '{"type":"system","subtype":"permission_denied","tool_name":"Bash","message":"no"}'; complete; echo '{"type":"result","subtype":"success","is_error":false,"result":"x","usage":{},"permission_denials":[{"tool_name":"Bash"},{"tool_name":"Write"}]}'"#;
+    let denied = r#"start; echo '{"type":"system","subtype":"permission_denied","tool_name":"Bash","message":"no"}'; complete; echo '{"type":"result","subtype":"success","is_error":false,"result":"x","usage":{},"permission_denials":[{"tool_name":"Bash"},{"tool_name":"Write"},{"tool_name":"Bash"}]}'"#;
     sandbox.agent("", &[denied]);
     sandbox.workspace("task", &[]);
     let called = sandbox.run_agent(&[]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
-    assert!(called.stdout.contains("⚠️ 2 permissions denied"), "{}", called.snapshot());
+    let said = "⚠️ 3 permissions denied: Bash (2), Write";
+    assert!(called.stdout.contains(said), "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 completed");
+    let shown = sandbox.retake(&["agent", "show", "task"]).stdout;
+    assert!(shown.contains("denied      3 permissions: Bash (2), Write"), "{shown}");
+    let iteration = sandbox.retake(&["agent", "show", "task", "1"]).stdout;
+    assert!(iteration.contains("denied      3: Bash (2), Write"), "{iteration}");
+    let json = sandbox.shown();
+    assert_eq!(json["iterations"][0]["deniedTools"], "Bash (2), Write");
 }
 
 #[test]

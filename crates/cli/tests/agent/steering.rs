@@ -1,7 +1,5 @@
 //! Steering a loop from elsewhere, and going back.
-use std::process::Stdio;
-
-use crate::common::{RETAKE, Sandbox, eventually};
+use crate::common::{STUBBORN, Sandbox, eventually};
 
 /// Waits in each iteration for a file `go-N`.
 const STEP: &str = "start; touch \"$dir/at-$n\"; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.02; done; \
@@ -105,31 +103,42 @@ fn what_is_told_goes_into_the_next_prompt_once() {
 }
 
 #[test]
-fn watch_follows_a_loop() {
+fn stop_now_cuts_the_iteration_off() {
     let sandbox = Sandbox::new();
-    sandbox.agent("", &[STEP]);
+    let hook =
+        "hooks:\n  post:\n    run: touch post\n  end:\n    run: echo $RETAKE_STOP_REASON > end";
+    sandbox.agent(hook, &[STUBBORN]);
     sandbox.workspace("task", &[]);
-    assert_eq!(sandbox.retake(&["agent", "watch", "task"]).code, 1);
-    let running = sandbox.start_agent(&["-m", "2"]);
-    sandbox.awaited("at-1");
-    let watch = sandbox
-        .command(RETAKE)
-        .args(["agent", "watch", "task"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    go(&sandbox, 1);
-    go(&sandbox, 2);
-    assert_eq!(running.end().code, 0);
-    let out = watch.wait_with_output().unwrap();
-    let text = String::from_utf8(out.stdout).unwrap();
-    assert!(out.status.success());
-    for part in [
-        "iteration 1: executing",
-        "iteration 1: completed, 0 files",
-        "iteration 2: completed",
-        "stopped: max_iterations",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    let running = sandbox.start_agent(&["--fail-incomplete"]);
+    sandbox.awaited("pid");
+    steer(&sandbox, &["stop", "task", "--now"]);
+    let called = running.end();
+    assert_eq!(called.code, 6, "{}", called.snapshot());
+    sandbox.gone();
+    assert_eq!(sandbox.statuses(), "1 interrupted");
+    assert_eq!(sandbox.stop_reason(), "stopped");
+    assert_eq!(std::fs::read_to_string(sandbox.project().join("end")).unwrap(), "stopped\n");
+    // It is used up, and the next loop is not told of it.
+    sandbox.agent("", &["start; complete; result"]);
+    assert_eq!(sandbox.run_agent(&[]).code, 0);
+    assert_eq!(sandbox.stop_reason(), "completed");
+}
+
+#[test]
+fn stop_now_ends_a_gate_and_a_wait() {
+    let sandbox = Sandbox::new();
+    let gate = format!("touch {0}/gate; sleep 1000", sandbox.agent_dir().display());
+    sandbox.agent("", &["start; complete; result"]);
+    sandbox.workspace("task", &[]);
+    let running = sandbox.start_agent(&["--verify", &gate, "--fail-incomplete"]);
+    sandbox.awaited("gate");
+    steer(&sandbox, &["stop", "task", "--now"]);
+    assert_eq!(running.end().code, 6);
+    assert_eq!(sandbox.stop_reason(), "stopped");
+
+    sandbox.agent("", &["start; limited 3600"]);
+    let running = sandbox.start_agent(&["--fail-incomplete", "--again"]);
+    eventually("the wait", || sandbox.listed_task()["activity"] == "waiting");
+    steer(&sandbox, &["stop", "task", "--now"]);
+    assert_eq!(running.end().code, 6);
 }

@@ -59,21 +59,22 @@ fn a_wait_counts_down_and_ends_with_one_key() {
     sandbox.workspace("task", &[]);
     let (code, seen) = screen_of(&sandbox, 80, &["run", "task"]).end();
     assert_eq!(code, 0, "{seen}");
-    let counted: Vec<_> = drawn(&seen).into_iter().filter(|l| l.contains("going on in")).collect();
+    let counted: Vec<_> =
+        drawn(&seen).into_iter().filter(|l| l.contains("continuing in")).collect();
     let seconds: Vec<u32> = counted
         .iter()
-        .filter_map(|line| line.rsplit("going on in ").next()?.strip_suffix('s')?.parse().ok())
+        .filter_map(|line| line.rsplit("continuing in ").next()?.strip_suffix('s')?.parse().ok())
         .collect();
     assert!(seconds.windows(2).all(|pair| pair[1] <= pair[0]), "{seconds:?}");
     assert!(seconds.first() > seconds.last(), "{seconds:?}");
     // Once for those who read later.
-    assert_eq!(sandbox.logs().matches("going on in").count(), 1);
+    assert_eq!(sandbox.logs().matches("continuing in").count(), 1);
 
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; limited 3600"]);
     sandbox.workspace("task", &[]);
     let mut screen = screen_of(&sandbox, 80, &["run", "task"]);
-    screen.expect("going on in 1h");
+    screen.expect("continuing in 1h");
     screen.expect("\u{1b}[2K");
     screen.send("\u{3}");
     let (code, seen) = screen.end();

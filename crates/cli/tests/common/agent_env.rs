@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -99,6 +99,13 @@ impl Sandbox {
         called.json()
     }
 
+    /// The only workspace, as `list` has it.
+    pub(crate) fn listed_task(&self) -> Value {
+        let called = self.retake(&["agent", "list", "--json"]);
+        assert_eq!(called.code, 0, "{}", called.snapshot());
+        called.json()[0].clone()
+    }
+
     /// The statuses of all iterations with their numbers.
     pub(crate) fn statuses(&self) -> String {
         let words = self.shown()["iterations"]
@@ -153,15 +160,16 @@ impl Sandbox {
 
     /// A loop that runs beside the test.
     pub(crate) fn start_agent(&self, options: &[&str]) -> Running {
-        let child = self
-            .command(RETAKE)
-            .args(["agent", "run", "task"])
-            .args(options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("started");
-        Running { child: Some(child) }
+        let mut command = self.command(RETAKE);
+        command.args(["agent", "run", "task"]).args(options);
+        Running::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// A loop in the background.
+    pub(crate) fn detach_agent(&self, options: &[&str]) -> (Called, Detached) {
+        let mut words = vec!["agent", "run", "task", "--detach"];
+        words.extend(options);
+        Detached::started(self.retake(&words))
     }
 
     /// Waits for a file that a script of the agent made.
@@ -191,12 +199,55 @@ impl Sandbox {
     }
 }
 
+/// A process in the background; killed when dropped.
+pub(crate) struct Detached {
+    pid: i32,
+}
+
+impl Detached {
+    /// Of what was said when it started.
+    pub(crate) fn started(called: Called) -> (Called, Self) {
+        assert_eq!(called.code, 0, "{}", called.snapshot());
+        let pid = called.stdout.split("(pid ").nth(1).and_then(|rest| rest.split(')').next());
+        let pid = pid.and_then(|pid| pid.parse().ok());
+        let pid = pid.unwrap_or_else(|| panic!("no pid: {}", called.snapshot()));
+        (called, Self { pid })
+    }
+
+    pub(crate) fn alive(&self) -> bool {
+        alive(self.pid)
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: to the process that our command started.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ended(&self) {
+        eventually("the end of the process in the background", || !self.alive());
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        if self.alive() {
+            self.signal(libc::SIGKILL);
+        }
+    }
+}
+
 /// Killed when dropped before its end.
 pub(crate) struct Running {
     child: Option<Child>,
 }
 
 impl Running {
+    /// A command whose output goes into pipes.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        Self { child: Some(command.spawn().expect("started")) }
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.child.as_ref().expect("running").id() as i32
     }

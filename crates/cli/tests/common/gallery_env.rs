@@ -44,6 +44,7 @@ pub(crate) fn add(store: &mut Store, shown: &Shown<'_>) -> RunId {
         request,
         redacted: RedactedParts::default(),
         parent_id: None,
+        reported_by: None,
         start_time: begun,
         host: "analytical".to_owned(),
         user: "ada".to_owned(),

@@ -20,7 +20,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses its own part")]
-pub(crate) use agent_env::{Running, STUBBORN};
+pub(crate) use agent_env::{Detached, Running, STUBBORN};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub(crate) use browser_env::Browser;
 #[allow(unused_imports, reason = "each test program uses its own part")]

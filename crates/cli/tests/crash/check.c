@@ -17,7 +17,7 @@ int main(void) {
     char bytes[5001];
     size_t size = fread(bytes, 1, sizeof bytes, map);
     for (size_t at = 0; at < size; at++)
-        if (bytes[at] != bytes[0]) size = 0;
+        if (bytes[at] != bytes[0] || !bytes[at]) size = 0;
     if (size != 5000) {
         printf("map is torn\n");
         return 1;

@@ -29,7 +29,7 @@ fn json_has_its_documented_shape() {
     found.sort_unstable();
     assert_eq!(found, expected);
     let mut expected =
-        ["id", "sentence", "files", "lostOperations", "states", "explained", "repro"];
+        ["id", "sentence", "files", "lostOperations", "states", "explained", "proven", "repro"];
     expected.sort_unstable();
     let finding = &answer["findings"][0];
     let mut found = keys(finding);
@@ -143,7 +143,7 @@ fn names_that_are_no_text_are_told_apart() {
     let env = Env::new();
     let program =
         "import os; os.chdir(b'root'); [open(n, 'w').close() for n in (b'a\\xe8', b'a\\xe9')]";
-    let check = "test $(ls \"$FIRST_WORK_DIR\" | wc -l) = 2";
+    let check = "test $(ls \"$FIRST_WORK_DIR\" | wc -l) != 1";
     let found = env.expect(
         1,
         &["--root", "root", "--json", "--verify", check, "--", "python3", "-c", program],

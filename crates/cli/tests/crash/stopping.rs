@@ -130,7 +130,7 @@ fn failures_before_a_signal_are_findings() {
         assert!(!told.contains("recover"), "{told}");
         assert!(told.contains("1 finding in 6 states of kill: 6 fail"), "{told}");
         assert!(
-            told.contains("6 states, smallest at operation 0; the check exited with 3"),
+            told.contains("6 states, smallest before the first operation; the check exited with 3"),
             "{told}"
         );
         assert!(

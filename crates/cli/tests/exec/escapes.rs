@@ -11,186 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::{RETAKE, called, skip};
-
-/// Where an attempt must fail.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    Everywhere,
-    /// The Landlock level does not promise it, and says so in the record.
-    AtFullOnly,
-    /// Neither level prevents it: it is about what the host does later with new files.
-    Nowhere,
-}
-
-use Kept::{AtFullOnly, Everywhere, Nowhere};
-
-/// Name, commands of bash, where it must fail. The surroundings are variables; see [`Arena`].
-const ATTEMPTS: [(&str, &str, Kept); 52] = [
-    ("write-outside", "echo x>>$OUT/.bashrc", Everywhere),
-    ("dotdot", "touch $PROJ/../outside/new2", Everywhere),
-    ("through-link", "touch link/new3", Everywhere),
-    (
-        "own-symlink-race",
-        "for i in $(seq 50);do ln -sfn $TMPDIR l; (echo x>l/new4)& ln -sfn $OUT l; echo x>l/new4;done 2>/dev/null;wait",
-        Everywhere,
-    ),
-    ("rename-in", "mv $OUT/exec.sh $PROJ/stolen", Everywhere),
-    ("rename-out", "echo x>f; mv f $OUT/new5", Everywhere),
-    ("hardlink-out", "ln $OUT/exec.sh hl && echo x>>hl", Everywhere),
-    (
-        "truncate",
-        "/usr/bin/python3 -c 'import os;os.truncate(os.environ[\"OUT\"]+\"/.bashrc\",0)'",
-        Everywhere,
-    ),
-    ("utime-outside", "touch -d 2001-01-01 $OUT/exec.sh", AtFullOnly),
-    ("chmod-outside", "chmod 777 $OUT/exec.sh", AtFullOnly),
-    ("unlink-outside", "rm -f $OUT/.bashrc", Everywhere),
-    ("mkdir-outside", "mkdir $OUT/d", Everywhere),
-    ("inherited-directory", "touch /proc/self/fd/8/new6", Everywhere),
-    ("inherited-rw-fd", "/usr/bin/python3 -c 'import os;os.pwrite(9,b\"X\",0)'", Everywhere),
-    ("proc-parent-root", "touch /proc/$PPID/root$OUT/new7 /proc/1/root$OUT/new7", Everywhere),
-    ("proc-parent-cwd", "cd /proc/$PPID/cwd && touch .$OUT/new8", Everywhere),
-    ("mknod-dev", "mknod d b 254 0 && head -c1 d >/dev/null && echo ESCAPED", Everywhere),
-    (
-        "raw-disk",
-        "for d in /dev/vda /dev/sda /dev/nvme0n1 /dev/mem; do head -c1 $d >/dev/null 2>&1 && echo ESCAPED; done",
-        Everywhere,
-    ),
-    ("read-secret", "cat $SEC/id", Everywhere),
-    ("read-secret-symlink", "ln -sf $SEC/id k; cat k", Everywhere),
-    ("read-secret-hardlink", "ln $SEC/id k2; cat k2", Everywhere),
-    ("read-secret-victimroot", "cat /proc/$VPID/root$SEC/id", Everywhere),
-    ("read-secret-mvparent", "mv $OUT $OUT.2; cat $OUT.2/.ssh/id; mv $OUT.2 $OUT", Everywhere),
-    ("write-secret", "echo x>>$SEC/id; echo x>$SEC/new", Everywhere),
-    (
-        "parent-environ-maps",
-        "for p in /proc/[0-9]*; do tr '\\0' '\\n' <$p/environ 2>/dev/null; done | grep -a VICTIM",
-        Everywhere,
-    ),
-    (
-        "ptrace-victim",
-        "/usr/bin/python3 -c 'import ctypes,os;l=ctypes.CDLL(None);print(\"ESCAPED\" if l.ptrace(16,int(os.environ[\"VPID\"]),0,0)==0 else \"no\")'",
-        Everywhere,
-    ),
-    (
-        "ptrace-keeper",
-        "/usr/bin/python3 -c 'import ctypes,sys;l=ctypes.CDLL(None);print(\"ESCAPED\" if l.ptrace(16,int(sys.argv[1]),0,0)==0 else \"no\")' $PPID; (exec 3</proc/$PPID/mem) && echo ESCAPED",
-        Everywhere,
-    ),
-    (
-        "process_vm_readv",
-        "/usr/bin/python3 -c 'import os,ctypes;l=ctypes.CDLL(None,use_errno=True);p=int(os.environ[\"VPID\"]);b=ctypes.create_string_buffer(4);V=ctypes.c_void_p;I=type(\"I\",(ctypes.Structure,),{\"_fields_\":[(\"b\",V),(\"l\",ctypes.c_size_t)]});m=int(open(f\"/proc/{p}/maps\").readline().split(\"-\")[0],16);r=l.process_vm_readv(p,ctypes.byref(I(ctypes.addressof(b),4)),1,ctypes.byref(I(m,4)),1,0);print(\"ESCAPED\" if r==4 else r)'",
-        Everywhere,
-    ),
-    ("kill-victim", "kill -9 $VPID", Everywhere),
-    (
-        "outlive",
-        "setsid nohup bash -c \"sleep .6; touch $PROJ/outlived\" >/dev/null 2>&1 & disown; sleep .1",
-        Everywhere,
-    ),
-    ("tcp-host-loopback", "exec 3<>/dev/tcp/127.0.0.1/$TPORT", Everywhere),
-    (
-        "udp-host-loopback",
-        "/usr/bin/python3 -c 'import socket,os;socket.socket(2,2).sendto(b\"x\",(\"127.0.0.1\",int(os.environ[\"UPORT\"])))'",
-        Everywhere,
-    ),
-    (
-        "abstract-unix",
-        "/usr/bin/python3 -c 'import socket,os;s=socket.socket(1,1);s.connect(\"\\0\"+os.environ[\"ABS\"])'",
-        Everywhere,
-    ),
-    (
-        "path-unix",
-        "/usr/bin/python3 -c 'import socket,os;s=socket.socket(1,1);s.connect(os.environ[\"USOCK\"])'",
-        Everywhere,
-    ),
-    (
-        "path-unix-dgram",
-        "/usr/bin/python3 -c 'import socket,os;s=socket.socket(1,2);s.sendto(b\"x\",os.environ[\"DSOCK\"])'",
-        Everywhere,
-    ),
-    (
-        "vsock",
-        "/usr/bin/python3 -c 'import socket;s=socket.socket(40,1);print(\"ESCAPED\")'",
-        Everywhere,
-    ),
-    (
-        "packet",
-        "/usr/bin/python3 -c 'import socket;s=socket.socket(17,3);print(\"ESCAPED\")'",
-        Everywhere,
-    ),
-    (
-        "io_uring-setup",
-        "/usr/bin/python3 -c 'import ctypes;l=ctypes.CDLL(None);b=ctypes.create_string_buffer(256);print(\"ESCAPED\" if l.syscall(425,4,b)>=0 else \"no\")'",
-        Everywhere,
-    ),
-    (
-        "bind-over-mask",
-        "unshare -Urm sh -c \"mount --rbind / /mnt; cat /mnt$SEC/id; touch /mnt$OUT/new9\"",
-        Everywhere,
-    ),
-    (
-        "umount-mask",
-        "umount $SEC; umount -l $SEC; mount -o remount,rw /; cat $SEC/id; touch $OUT/new9",
-        Everywhere,
-    ),
-    (
-        "new-namespace",
-        "unshare -U true && echo ESCAPED; unshare -n true && echo ESCAPED",
-        Everywhere,
-    ),
-    (
-        "setuid-binary",
-        "grep -q 'NoNewPrivs:.1' /proc/self/status || echo ESCAPED; grep -q 'CapEff:.0000000000000000' /proc/self/status || echo ESCAPED; grep -q 'CapPrm:.0000000000000000' /proc/self/status || echo ESCAPED",
-        Everywhere,
-    ),
-    (
-        "tiocsti",
-        "script -qec \"/usr/bin/python3 -c \\\"import fcntl;fcntl.ioctl(0,0x5412,b'Q')\\\"\" /dev/null </dev/null 2>/dev/null | grep -q Q && echo ESCAPED",
-        Everywhere,
-    ),
-    (
-        "tiocsti-high-bits",
-        "/usr/bin/python3 -c 'import ctypes,os,pty;m,s=pty.openpty();l=ctypes.CDLL(None,use_errno=True);l.syscall.restype=ctypes.c_long;print(\"ESCAPED\" if l.syscall(16,s,ctypes.c_ulong(0x100005412),b\"Q\")==0 else \"no\")'",
-        Everywhere,
-    ),
-    ("sysrq-proc", "echo h > /proc/sysrq-trigger && echo ESCAPED", Everywhere),
-    (
-        "core-pattern",
-        "cat /proc/sys/kernel/core_pattern > /proc/sys/kernel/core_pattern && echo ESCAPED",
-        Everywhere,
-    ),
-    (
-        "keyring",
-        "/usr/bin/python3 -c 'import ctypes;l=ctypes.CDLL(None);print(\"ESCAPED\" if l.syscall(250,0,-4&0xffffffffffffffff,0)>0 else \"no\")'",
-        Everywhere,
-    ),
-    (
-        "git-hook",
-        "printf '#!/bin/sh\\ntouch %s/new10' $OUT > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit",
-        AtFullOnly,
-    ),
-    (
-        "git-hookspath-rename",
-        "mv .git .git2 && cp -r .git2 .git && git config core.fsmonitor \"touch $OUT/new12;false\"",
-        AtFullOnly,
-    ),
-    (
-        "git-worktree-config",
-        "printf '[core]\\n fsmonitor = touch %s/new14;false\\n' $OUT >> .git/config",
-        AtFullOnly,
-    ),
-    (
-        "git-replace-dotgit",
-        "mv .git .git3; git init -q . ; git config core.fsmonitor \"touch $OUT/new18;false\"",
-        AtFullOnly,
-    ),
-    (
-        "git-embedded-repo",
-        "git init -q sub && cd sub && git config user.email a@b && git config user.name n && git commit -q --allow-empty -m x && git config core.fsmonitor \"touch $OUT/new16;false\" && cd .. && git add sub && git commit -qm sub",
-        Nowhere,
-    ),
-];
+use crate::escape_attempts::ATTEMPTS;
+use crate::escape_attempts::Kept::{AtFullOnly, Everywhere, Nowhere};
 
 /// Everything that an attempt could reach: a project, a home outside of it, a process, sockets.
 struct Arena {
@@ -201,9 +23,29 @@ struct Arena {
     stream: UnixListener,
     datagram: UnixDatagram,
     abstract_stream: UnixListener,
+    abstract_datagram: UnixDatagram,
     tcp: TcpListener,
     udp: UdpSocket,
+    /// The number of a piece of memory that processes of this user share.
+    memory: u32,
 }
+
+/// Makes shared memory, a message queue and a file in memory, each with a secret; or removes them.
+const SHARING: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+action, key, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+if action == "make":
+    memory = libc.shmget(key, 4096, 0o1600)
+    ctypes.memmove(libc.shmat(memory, None, 0), b"ENVSECRET", 10)
+    libc.syscall(240, name.encode(), os.O_CREAT | os.O_RDWR, 0o600, None)
+    open("/dev/shm/" + name, "w").write("SECRETKEY")
+else:
+    libc.shmctl(libc.shmget(key, 0, 0), 0, None)
+    libc.syscall(241, name.encode())
+    os.unlink("/dev/shm/" + name)
+"#;
 
 impl Arena {
     /// `None` where this machine lacks what the attempts need; the reason is printed.
@@ -225,25 +67,43 @@ impl Arena {
              && git commit -q --allow-empty -m one && ln -s ../outside link";
         let done = Command::new("sh").args(["-c", script]).current_dir(&base).output().unwrap();
         assert!(done.status.success(), "{done:?}");
-        let abstract_address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        // Below a directory that only root may enter, a clone's own program is out of reach.
+        std::fs::copy(RETAKE, base.join("retake")).unwrap();
+        let abstract_address =
+            |name: &str| SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let mut arena = Self {
             victim: None,
             stream: UnixListener::bind(base.join("outside/stream")).unwrap(),
             datagram: UnixDatagram::bind(base.join("outside/datagram")).unwrap(),
-            abstract_stream: UnixListener::bind_addr(&abstract_address).unwrap(),
+            abstract_stream: UnixListener::bind_addr(&abstract_address(&name)).unwrap(),
+            abstract_datagram: UnixDatagram::bind_addr(&abstract_address(&format!("{name}-dgram")))
+                .unwrap(),
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
+            memory: std::process::id() * 1000 + number,
             base,
             user,
         };
         arena.stream.set_nonblocking(true).unwrap();
         arena.datagram.set_nonblocking(true).unwrap();
         arena.abstract_stream.set_nonblocking(true).unwrap();
+        arena.abstract_datagram.set_nonblocking(true).unwrap();
         arena.tcp.set_nonblocking(true).unwrap();
         arena.udp.set_nonblocking(true).unwrap();
         arena.restore();
         arena.renew_victim();
+        arena.share("make");
         Some(arena)
+    }
+
+    fn name(&self) -> String {
+        self.base.file_name().unwrap().to_string_lossy().into_owned()
+    }
+
+    fn share(&self, action: &str) {
+        let (key, name) = (self.memory.to_string(), self.name());
+        let mut command = self.as_user("/usr/bin/python3");
+        drop(command.args(["-c", SHARING, action, &key, &name]).stderr(Stdio::null()).status());
     }
 
     fn outside(&self) -> PathBuf {
@@ -353,13 +213,16 @@ impl Arena {
             ("VPID", self.victim.as_ref().unwrap().id().to_string()),
             ("USOCK", outside.join("stream").display().to_string()),
             ("DSOCK", outside.join("datagram").display().to_string()),
-            ("ABS", self.base.file_name().unwrap().to_string_lossy().into_owned()),
+            ("ABS", self.name()),
+            ("SHMKEY", self.memory.to_string()),
+            // A secret that retake itself has; it stays outside.
+            ("HOST_TOKEN", "ENVSECRET".to_owned()),
             ("TPORT", self.tcp.local_addr().unwrap().port().to_string()),
             ("UPORT", self.udp.local_addr().unwrap().port().to_string()),
         ];
         let line = format!(
-            "exec 8<$OUT 9<>$OUT/.bashrc; exec {} --store {}/record exec --json --sandbox={} -- bash -c \"$SCRIPT\"",
-            RETAKE,
+            "exec 8<$OUT 9<>$OUT/.bashrc; exec {} --store {}/record exec --json --no-redact --sandbox={} -- bash -c \"$SCRIPT\"",
+            self.base.join("retake").display(),
             self.base.display(),
             how.mode
         );
@@ -416,6 +279,9 @@ impl Arena {
         if self.abstract_stream.accept().is_ok() {
             return Some("an abstract socket");
         }
+        if self.abstract_datagram.recv(&mut byte).is_ok() {
+            return Some("an abstract datagram socket");
+        }
         if self.datagram.recv(&mut byte).is_ok() {
             return Some("a datagram socket");
         }
@@ -432,6 +298,7 @@ impl Drop for Arena {
             drop(victim.kill());
             drop(victim.wait());
         }
+        self.share("remove");
         drop(std::fs::remove_dir_all(&self.base));
     }
 }
@@ -445,7 +312,7 @@ struct How {
 
 fn all_attempts(user: Option<u32>, how: &How) {
     let mut escaped = Vec::new();
-    for (name, script, kept) in ATTEMPTS {
+    for &(name, script, kept) in ATTEMPTS {
         let must_fail = match kept {
             Everywhere => true,
             AtFullOnly => !how.landlock,
@@ -499,6 +366,17 @@ fn without_a_sandbox_the_attempts_succeed() {
         "kill-victim",
         "git-hook",
         "io_uring-setup",
+        "sysv-shared-memory",
+        "posix-message-queue",
+        "posix-shared-memory",
+        "abstract-unix-dgram",
+        "signal-by-descriptor",
+        "limits-of-victim",
+        "runner-environ",
+        "exchange-out",
+        "git-dir-exchange",
+        "git-hooks-exchange",
+        "secret-by-git",
     ] {
         let Some(mut arena) = Arena::new(None) else { return };
         let (_, script, _) = ATTEMPTS.iter().find(|(name, ..)| *name == wanted).unwrap();

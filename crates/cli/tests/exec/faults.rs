@@ -126,7 +126,7 @@ fn without_descriptors_or_processes_there_is_still_a_result() {
             called.json()["error"]["message"]
                 .as_str()
                 .unwrap()
-                .contains("no process could be made")
+                .contains("could not start a process")
         );
     }
 }

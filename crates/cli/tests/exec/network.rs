@@ -96,8 +96,14 @@ impl Lab {
             let done = Command::new("chown").arg("-R").arg(owner).arg(&base).status().unwrap();
             assert!(done.success());
         }
+        // Below a directory that only root may enter, a clone's own program is out of reach.
+        std::fs::copy(RETAKE, base.join("retake")).unwrap();
         let outside = Outside::new(base.join("files"));
         Some(Self { base, user, outside })
+    }
+
+    fn retake(&self) -> String {
+        self.base.join("retake").display().to_string()
     }
 
     /// A command of this user, on a machine that goes out through a proxy.
@@ -125,7 +131,7 @@ impl Lab {
 
     fn exec(&self, options: &[&str], script: &str) -> Called {
         let store = self.base.join("record");
-        let mut command = self.command(RETAKE);
+        let mut command = self.command(&self.retake());
         command.arg("--store").arg(store).args(["exec", "--sandbox"]).args(options);
         called(command.args(["--", "bash", "-c", script]))
     }
@@ -175,7 +181,7 @@ fn programs_reach_what_is_allowed_and_nothing_else() {
         assert!(asked.iter().all(|line| !line.contains("refused")), "{asked:?}");
         assert!(asked.iter().any(|line| line.starts_with("CONNECT allowed.example:80 ")));
         let id = json["id"].as_str().unwrap();
-        let mut show = lab.command(RETAKE);
+        let mut show = lab.command(&lab.retake());
         let shown = crate::common::called(
             show.arg("--store").arg(lab.base.join("record")).args(["runs", "show", id]),
         );
@@ -268,8 +274,9 @@ fn no_way_around(lab: &Lab, landlock: bool) {
         };
         let store = lab.base.join("record");
         let line = format!(
-            "exec {RETAKE} --store {} exec --json --sandbox={mode} --allow-net=all \
+            "exec {} --store {} exec --json --sandbox={mode} --allow-net=all \
              --allow-net=allowed.example -- bash -c \"$WAY\"",
+            lab.retake(),
             store.display()
         );
         let ran = called(
@@ -305,8 +312,9 @@ fn without_namespaces_only_the_proxy_can_be_connected_to() {
         let run = |options: &str, script: &str| {
             let store = lab.base.join("record");
             let line = format!(
-                "{none}; exec {RETAKE} --store {} exec {options} --allow-net allowed.example \
+                "{none}; exec {} --store {} exec {options} --allow-net allowed.example \
                  -- bash -c \"$SCRIPT\"",
+                lab.retake(),
                 store.display()
             );
             let mut command = lab.command("unshare");

@@ -463,3 +463,56 @@ fn without_a_cell_there_is_no_table() {
     assert!(ran.stderr.contains("its setup failed with exit code 3"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("other programs"), "{}", ran.stderr);
 }
+
+#[test]
+fn numbers_beside_each_other_are_of_the_same_sessions() {
+    let env = Env::with_commits(&["100", "100", "100"]);
+    let level = env.outside("level");
+    let config = |machine: u32, refs: &str| {
+        std::fs::write(&level, machine.to_string()).unwrap();
+        env.config(&format!(
+            "command: 'echo \"metric: load=$(( $(cat value) * $(cat {}) + ITERATION % 3 )) ms\"'\n\
+             iterations: 8\ncode: {{refs: [{refs}]}}\n",
+            level.display()
+        ));
+    };
+    let medians = |json: &Value| -> Vec<u64> {
+        let cells = json["cells"].as_array().unwrap().iter();
+        cells.map(|cell| cell["summary"]["median"].as_f64().unwrap().round() as u64).collect()
+    };
+    config(10, "v1");
+    env.expect(0, &["run", "-q"]);
+    // A slower machine on another day: what is shown of v1 is what was measured beside v2.
+    config(12, "v1, v2");
+    let run = ["run", "--metric", "load", "--baseline", "again", "--json"];
+    let ran = env.expect(0, &run).json();
+    assert_eq!(medians(&ran), [1201, 1201], "{ran}");
+    assert_eq!(ran["cells"][0]["summary"]["samples"], 8);
+    assert_eq!(ran["comparisons"][0]["verdict"], "same");
+    let map = env.expect(0, &["explain", "--metric", "load"]);
+    assert_eq!(map.stdout.matches("1.201 s").count(), 2, "{}", map.snapshot());
+    // Without a session that measured all of them it is said.
+    config(15, "v1, v3");
+    env.expect(0, &["run", "-q", "--baseline", "again"]);
+    config(15, "v1, v2, v3");
+    let ran = env.expect(0, &["run", "--metric", "load"]);
+    assert!(ran.stderr.contains("measured in different sessions"), "{}", ran.snapshot());
+}
+
+#[test]
+fn few_samples_have_no_interval_and_undecided_changes_say_how_many_more_runs_they_need() {
+    let env = Env::with_commits(&["100", "100"]);
+    let config = |iterations: u32| {
+        env.config(&format!(
+            "command: 'echo metric: load=$(( $(cat value) + ITERATION * 37 % 23 + ${{#CODE_REF}} * \
+             (ITERATION * 7 % 5) ))'\niterations: {iterations}\ncode: {{refs: [v1, main]}}\n"
+        ));
+    };
+    config(5);
+    let json = env.expect(0, &["run", "--metric", "load", "--json"]).json();
+    assert_eq!(json["cells"][0]["interval"], Value::Null, "{json}");
+    config(12);
+    let ran = env.expect(0, &["run", "--replace", "--metric", "load"]);
+    let line = ran.stdout.lines().nth(2).unwrap();
+    assert!(line.contains("not sure, about ") && line.contains(" more runs"), "{}", ran.stdout);
+}

@@ -92,6 +92,15 @@ fn browsers_are_downloaded_pinned_run_and_cleaned() {
     let listed = env.expect(0, &["list-chrome", "--since", "m120", "--json"]).json();
     assert_eq!(listed.as_array().unwrap().len(), 1);
     assert!(listed[0]["installed"].as_str().unwrap().ends_with("/chrome"));
+    let list = ["list-chrome", "--since", "m120", "--export"];
+    let csv = env.expect(0, &[&list[..], &["csv", "-"]].concat()).stdout;
+    assert!(csv.starts_with("version,milestone,available,installed\n120.0.6099.109,120,true,/"));
+    let markdown = env.expect(0, &[&list[..], &["markdown", "-"]].concat()).stdout;
+    assert!(markdown.contains("| 120.0.6099.109 | 120 | yes | /"), "{markdown}");
+    let json = env.expect(0, &[&list[..], &["json", "-"]].concat()).json();
+    assert_eq!(json, listed);
+    let refused = env.expect(2, &[&list[..], &["hyperfine", "-"]].concat());
+    assert!(refused.stderr.contains("nothing is measured here"), "{}", refused.stderr);
     let cleaned = env.expect(0, &["cache", "clean", "--json"]).json();
     assert_eq!(cleaned["versions"], serde_json::json!(["119.0.6045.105", "120.0.6099.109"]));
     assert!(!env.sandbox.project().join("cache/chrome/linux-120.0.6099.109").exists());

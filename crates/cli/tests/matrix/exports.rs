@@ -162,3 +162,106 @@ fn cells_without_a_result_have_no_numbers() {
     let csv = env.expect(0, &["status", "--export", "csv", "-"]).stdout;
     assert!(csv.lines().nth(2).unwrap().starts_with("exit 1,,,,,,,,wall,s,0,2,"), "{csv}");
 }
+
+/// Three commits, the last of which is slower by its own account, and takes longer.
+fn commits() -> Env {
+    let env = Env::with_commits(&["100", "101", "130"]);
+    env.config(
+        "command: 'sleep 0.00$(cat value); echo \"metric: load=$(cat value).$ITERATION ms\"'\n\
+         iterations: 8\ncode: {refs: [v1, v2, v3]}\n",
+    );
+    env.expect(0, &["run", "-q"]);
+    env
+}
+
+/// The lines of CSV as maps.
+fn rows(csv: &str) -> Vec<BTreeMap<&str, &str>> {
+    let mut lines = csv.lines();
+    let head: Vec<&str> = lines.next().expect("a head").split(',').collect();
+    lines
+        .map(|line| {
+            let fields: Vec<&str> = line.split(',').collect();
+            assert_eq!(fields.len(), head.len(), "{csv}");
+            head.iter().copied().zip(fields).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn a_history_is_exported_in_every_format() {
+    let env = commits();
+    let history = |format: &str| {
+        env.expect(0, &["history", "--metric", "load", "--export", format, "-"]).stdout
+    };
+    let csv = history("csv");
+    let rows = rows(&csv);
+    let tip = env.git(&["rev-parse", "v3"]);
+    assert_eq!((rows.len(), rows[2]["commit"]), (3, tip.as_str()), "{csv}");
+    assert_eq!((rows[0]["metric"], rows[0]["unit"], rows[0]["runs"]), ("load", "ms", "8"));
+    assert_eq!((rows[1]["change"], rows[1]["verdict"], rows[1]["evidence"]), ("", "", ""));
+    assert_eq!((rows[2]["verdict"], rows[2]["evidence"]), ("slower", "same_sessions"), "{csv}");
+    assert!((0.25..0.33).contains(&rows[2]["change"].parse::<f64>().unwrap()), "{csv}");
+    let markdown = history("markdown");
+    assert!(markdown.starts_with("| commit | load | 95 % interval | runs |"), "{markdown}");
+    assert!(markdown.contains("\nload is slower since "), "{markdown}");
+    let json: Value = serde_json::from_str(&history("json")).unwrap();
+    assert_eq!(json, env.expect(0, &["history", "--metric", "load", "--json"]).json());
+    // The load is a time, and so are its values in the JSON of hyperfine.
+    let hyperfine = read_as_hyperfine_does(&serde_json::from_str(&history("hyperfine")).unwrap());
+    let names: Vec<&str> = hyperfine.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!((names[2], hyperfine[2].1.len()), (&tip[..7], 8));
+    assert!(hyperfine[2].1.iter().all(|time| (0.13..0.131).contains(time)), "{hyperfine:?}");
+    env.expect(0, &["history", "--export", "csv", "h.csv", "--export", "markdown", "h.md"]);
+    assert!(env.sandbox.project().join("h.md").exists());
+    env.expect(1, &["history", "--export", "csv", "none/h.csv"]);
+}
+
+#[test]
+fn a_search_is_exported_in_every_format() {
+    let env = commits();
+    let bisect = |format: &str| {
+        let search = ["bisect", "-q", "--axis", "code", "--good", "v1", "--bad", "v3"];
+        let metric = ["--metric", "load", "--threshold", "5%", "--export", format, "-"];
+        env.expect(0, &[&search[..], &metric].concat()).stdout
+    };
+    let csv = bisect("csv");
+    let tip = env.git(&["rev-parse", "v3"]);
+    let bad = rows(&csv).into_iter().find(|row| row["point"] == tip).expect("it was judged");
+    assert_eq!((bad["axis"], bad["verdict"], bad["answer"]), ("code", "bad", "first_bad"));
+    assert!(bad["confidence"].parse::<f64>().unwrap() > 0.9 && bad["samples"] != "0", "{csv}");
+    let markdown = bisect("markdown");
+    assert!(markdown.contains(" is the last good and ") && markdown.contains("| first bad |"));
+    let json: Value = serde_json::from_str(&bisect("json")).unwrap();
+    assert_eq!(json["firstBad"], tip.as_str());
+    let hyperfine = read_as_hyperfine_does(&serde_json::from_str(&bisect("hyperfine")).unwrap());
+    assert!(hyperfine.iter().any(|(name, ..)| name == &tip[..7]), "{hyperfine:?}");
+}
+
+#[test]
+fn an_axis_that_is_the_same_everywhere_is_no_parameter_of_hyperfine() {
+    let env = Env::bare();
+    env.config("command: 'true'\niterations: 2\naxes: {n: [1, 2], only: [x]}\n");
+    let export = ["--export", "hyperfine", "-"];
+    let json = env.expect(0, &[&["run"][..], &export].concat()).json();
+    assert_eq!(json["results"][1]["parameters"], serde_json::json!({"n": "2"}));
+    let json = env.expect(0, &[&["status", "--axis", "n=1"][..], &export].concat()).json();
+    assert_eq!(json["results"][0]["parameters"], serde_json::json!({"n": "1", "only": "x"}));
+    let csv = env.expect(0, &["status", "--export", "csv", "-"]).stdout;
+    assert!(csv.contains("parameter_n,parameter_only"), "{csv}");
+}
+
+#[test]
+fn differences_and_undecided_verdicts_are_in_csv() {
+    let env = Env::bare();
+    env.config(
+        "command: 'echo metric: errors=$((AXIS_N * (ITERATION + 1)))'\niterations: 8\n\
+         axes: {n: [0, 2]}\n",
+    );
+    let csv = env.expect(0, &["run", "--metric", "errors", "--export", "csv", "-"]).stdout;
+    let row = &rows(&csv)[1];
+    assert_eq!((row["change"], row["verdict"]), ("", "slower"), "{csv}");
+    assert_eq!(row["difference"], "9", "{csv}");
+    let csv =
+        env.expect(0, &["run", "--replace", "--metric", "wall", "--export", "csv", "-"]).stdout;
+    assert!(["not_sure", "same", "slower", "faster"].contains(&rows(&csv)[1]["verdict"]), "{csv}");
+}

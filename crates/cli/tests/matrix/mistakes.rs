@@ -16,7 +16,7 @@ fn every_mistake_has_its_message() {
         (&["run", "--until-sure", "x"], 2, "such as 5%"),
         (&["run", "--budget", "1m"], 2, "--until-sure"),
         (&["status", "-f", "missing.yml"], 2, "missing.yml"),
-        (&["compare", "v1", "nope"], 2, "nope is no value of any axis"),
+        (&["compare", "v1", "nope"], 2, "nope is not a value of any axis"),
         (&["compare", "v1"], 2, "<B>"),
         (&["compare", "n=1", "n=2", "--fail-if", "wrong"], 2, "is no gate"),
         (&["compare", "n=1", "n=2", "--metric", "nope"], 2, "no run has reported nope"),
@@ -80,4 +80,43 @@ fn a_shallow_clone_is_named_as_the_reason() {
     let ran = env.expect(1, &["run"]);
     assert!(ran.stderr.contains("shallow clone"), "{}", ran.stderr);
     assert!(ran.stderr.contains("1 run: 1 ok"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_metric_that_no_run_reports_is_no_answer() {
+    let env = Env::with_commits(&["100", "100"]);
+    env.config("command: 'echo metric: load=7'\niterations: 6\ncode: {refs: [v1, main]}\n");
+    // Else a gate with a typing error would never fail.
+    let gate = ["run", "--metric", "laod", "--fail-if", "slower:5%"];
+    let ran = env.expect(1, &gate);
+    assert!(ran.stderr.contains("no run has reported laod; there is "), "{}", ran.snapshot());
+    assert!(ran.stderr.contains("load"), "{}", ran.snapshot());
+    env.expect(1, &["run", "--metric", "laod", "--until-sure", "5%", "--budget", "1s"]);
+    env.expect(0, &["run", "--metric", "load", "--fail-if", "slower:5%"]);
+    let search = ["bisect", "--axis", "code", "--good", "v1", "--bad", "main", "--metric", "laod"];
+    let searched = env.expect(1, &search);
+    assert!(searched.stderr.contains("no run has reported laod; there is "));
+}
+
+#[test]
+fn the_side_without_values_is_the_one_that_is_named() {
+    let env = Env::with_commits(&["100", "0"]);
+    env.config("command: 'test $(cat value) -gt 0'\niterations: 2\ncode: {refs: [v1, v2]}\n");
+    env.expect(0, &["run", "-q"]);
+    let compared = env.expect(0, &["compare", "v1", "v2"]).stdout;
+    assert!(compared.contains("(v2 has no successful run that reports wall)"), "{compared}");
+    let compared = env.expect(0, &["compare", "v2", "v1"]).stdout;
+    assert!(compared.contains("(v2 has no successful run that reports wall)"), "{compared}");
+}
+
+#[test]
+fn quiet_says_nothing_and_writes_what_was_asked_for() {
+    let env = Env::bare();
+    env.config("command: 'true'\niterations: 2\n");
+    let ran = env.expect(0, &["run", "-q", "--export", "csv", "x.csv"]);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
+    assert!(env.sandbox.project().join("x.csv").exists());
+    // Nothing is measured, so nothing disturbs it.
+    let again = env.expect(0, &["run"]);
+    assert!(again.stderr.starts_with("Done. Nothing was pending."), "{}", again.stderr);
 }

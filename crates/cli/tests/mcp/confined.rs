@@ -173,3 +173,39 @@ fn directories_of_the_policy_are_writable_too() {
     let made = client.tool("exec", json!({"argv": ["touch", "made"], "cwd": "../shared"}));
     assert!(shared.join("made").exists(), "{made}");
 }
+
+/// A server keeps its sandboxes for further commands; each command reports the runs inside it, once.
+#[test]
+fn runs_that_a_command_records_inside_are_reported_once() {
+    let sandbox = Sandbox::new();
+    let possible = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
+    if possible.code != 0 {
+        eprintln!("SKIP: {}", possible.stderr);
+        return;
+    }
+    let mut client = Client::with(&sandbox, |command| {
+        command.arg("--sandbox");
+    });
+    let mut ids = Vec::new();
+    for word in ["one", "two"] {
+        let called =
+            client.tool("exec", json!({"argv": ["retake", "exec", "-q", "--", "echo", word]}));
+        assert!(
+            text(&called).contains("exit 0") || text(&called).contains("ok"),
+            "{}",
+            text(&called)
+        );
+        ids.push(called["result"]["structuredContent"]["runId"].as_str().unwrap().to_owned());
+    }
+    client.leave();
+    let listed = sandbox.retake(&["runs", "list", "--json"]).json();
+    for (word, id) in ["one", "two"].iter().zip(&ids) {
+        let of = |command: &str| {
+            let mut runs = listed.as_array().unwrap().iter();
+            runs.find(|run| run["command"] == command).unwrap_or_else(|| panic!("{listed:#}"))
+        };
+        assert_eq!(of(&format!("echo {word}"))["reportedBy"], id.as_str());
+        let outer = of(&format!("retake exec -q -- echo {word}"));
+        assert_eq!(outer["sandbox"]["reported"], json!({"runs": 1}), "{outer:#}");
+    }
+}

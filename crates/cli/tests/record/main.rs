@@ -5,9 +5,11 @@ mod common;
 
 mod again;
 mod altered_output;
+mod junit;
 mod leaks;
 mod location;
 mod maintaining;
 mod never_wedged;
+mod quick_starts;
 mod reading;
 mod trust;

@@ -473,7 +473,7 @@ fn every_command_has_help_a_page_and_a_completion() {
         assert!(pages.join(format!("retake-{}.1", command.join("-"))).exists(), "{command:?}");
     }
     let overview = sandbox.retake(&["--help"]).stdout;
-    assert!(overview.contains("runs         Look at recorded runs"), "{overview}");
+    assert!(overview.contains("runs         List, show, search"), "{overview}");
     assert!(sandbox.retake(&["man"]).stdout.contains(".TH retake 1"));
     for shell in ["bash", "zsh", "fish"] {
         let script = sandbox.retake(&["completions", shell]).stdout;

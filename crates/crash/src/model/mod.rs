@@ -19,7 +19,9 @@ mod test_script;
 mod tree;
 
 pub use allowed_state::allows;
-pub use explain::{Explainer, FailureKind, Finding};
+pub use explain::{
+    Circumstance, Explainer, FailureKind, Finding, Proof, ProofAnswer, ProofRole, ProofState,
+};
 pub use explore::state_class::{SECTOR, StateClass};
 pub use explore::{BadGlob, Coverage, CrashState, CrashStates, ExploreOptions, rebuild};
 pub use micro_op::{Part, Torn};

@@ -11,6 +11,7 @@
 use std::collections::HashSet;
 
 use super::framework_results::{FrameworkResults, add_problem};
+use super::limits::MAX_RUNNING;
 use super::reports::TestReport;
 use retake_types::{Confidence, CountedUnit, Framework, ResultsSource, TestResults};
 
@@ -39,9 +40,11 @@ fn keep_the_best(text: &mut Vec<FrameworkResults>, reported: bool) {
     let best = text.iter().map(|found| found.confidence).max();
     if best > Some(Confidence::Low) || reported {
         text.retain(|found| found.confidence > Confidence::Low);
-    } else if let Some(most) = text.iter().map(|found| found.counts.total()).max() {
-        text.retain(|found| found.counts.total() == most);
-        text.truncate(1);
+    } else {
+        // What a test prints comes before what its tool says in the end.
+        let order = |found: &FrameworkResults| (found.summary_at, found.counts.total());
+        let last = (0..text.len()).max_by_key(|at| order(&text[*at]));
+        *text = last.map(|at| text.swap_remove(at)).into_iter().collect();
     }
 }
 
@@ -121,6 +124,7 @@ fn merge_report(text: &mut FrameworkResults, report: FrameworkResults) {
         text.counts = report.counts;
         text.details = report.details;
         text.source = ResultsSource::Report;
+        text.cut = false;
         text.confidence = Confidence::High;
         text.unit = CountedUnit::Tests;
         return;
@@ -155,6 +159,9 @@ pub(super) fn add(mut sum: FrameworkResults, other: FrameworkResults) -> Framewo
     sum.details.append(other.details);
     other.problems.iter().for_each(|problem| add_problem(&mut sum.problems, problem));
     sum.partial |= other.partial;
+    sum.cut |= other.cut;
+    sum.running.extend(other.running);
+    sum.running.truncate(MAX_RUNNING);
     sum.confidence = sum.confidence.min(other.confidence);
     if sum.framework != other.framework {
         sum.framework = Framework::Mixed;
@@ -179,7 +186,11 @@ fn check_exit_code(sum: &mut FrameworkResults, exit: Option<i32>) {
             };
         }
         Some(code)
-            if code != 0 && sum.counts.failed == 0 && sum.problems.is_empty() && !sum.partial =>
+            if code != 0
+                && sum.counts.failed == 0
+                && sum.problems.is_empty()
+                && !sum.partial
+                && !sum.cut =>
         {
             add_problem(&mut sum.problems, format!("exit code {code}, although no test failed"));
         }

@@ -1,7 +1,7 @@
 //! The results one recogniser found: exact counts, bounded details.
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 
 use super::limits::{MAX_DETAILS, MAX_ERROR, MAX_FAILURE_DETAILS, MAX_NAME, MAX_PROBLEMS};
@@ -138,6 +138,22 @@ impl Details {
         }
     }
 
+    /// How the tests that are known by name went.
+    pub(super) fn counts(&self) -> TestCounts {
+        let mut counts = TestCounts::default();
+        self.list.iter().for_each(|detail| counts.count(detail.status));
+        counts
+    }
+
+    /// Removes the latest test of that name. Gives what it was.
+    pub(super) fn forget(&mut self, name: &[u8]) -> Option<TestStatus> {
+        let status = self.get(name)?.status;
+        let name = text(name, MAX_NAME);
+        let at = *self.index_by_hash.get(&self.hasher.hash_one(name.as_bytes()))?;
+        self.remove(std::slice::from_ref(&(at..at + 1)));
+        Some(status)
+    }
+
     /// Removes what was added at these indices, which are in order. Costs no more than was added
     /// since the first of them.
     pub(super) fn remove(&mut self, ranges: &[std::ops::Range<usize>]) {
@@ -161,34 +177,56 @@ impl Details {
     }
 }
 
-/// A message under way: lines are added until it is full.
+/// A message under way. Of one that is too long the beginning and the end are kept: the end of a
+/// traceback says what went wrong.
 #[derive(Default)]
 pub(super) struct Message {
-    text: Vec<u8>,
+    head: Vec<u8>,
+    tail: VecDeque<Vec<u8>>,
+    tail_bytes: usize,
+    cut: bool,
 }
+
+/// What is kept of the beginning of a long message, and of its end.
+const HEAD: usize = MAX_ERROR / 4;
+const TAIL: usize = MAX_ERROR - HEAD - 16;
 
 impl Message {
     pub(super) fn line(&mut self, line: &[u8]) {
-        if self.text.is_empty() && line.trim_ascii().is_empty() {
+        if self.head.is_empty() && line.trim_ascii().is_empty() {
             return;
         }
-        // One byte over the bound tells the reader that something was cut.
-        let room = (MAX_ERROR + 4).saturating_sub(self.text.len());
-        if room == 0 {
+        if self.tail.is_empty() && self.head.len() + 1 + line.len() <= HEAD {
+            if !self.head.is_empty() {
+                self.head.push(b'\n');
+            }
+            self.head.extend_from_slice(line);
             return;
         }
-        if !self.text.is_empty() {
-            self.text.push(b'\n');
+        let kept = &line[..line.len().min(TAIL - 1)];
+        self.cut |= kept.len() < line.len();
+        self.tail_bytes += kept.len() + 1;
+        self.tail.push_back(kept.to_vec());
+        while self.tail_bytes > TAIL {
+            self.tail_bytes -= self.tail.pop_front().map_or(0, |line| line.len() + 1);
+            self.cut = true;
         }
-        self.text.extend_from_slice(&line[..line.len().min(room)]);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.text.is_empty()
+        self.head.is_empty() && self.tail.is_empty()
     }
 
     pub(super) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.text)
+        let Self { head: mut text, tail, cut, .. } = std::mem::take(self);
+        let lines = cut.then(|| "…".as_bytes().to_vec()).into_iter().chain(tail);
+        for line in lines {
+            if !text.is_empty() {
+                text.push(b'\n');
+            }
+            text.extend_from_slice(&line);
+        }
+        text
     }
 }
 
@@ -228,7 +266,17 @@ pub(super) struct FrameworkResults {
     pub(super) counts: TestCounts,
     pub(super) details: Details,
     pub(super) problems: Vec<String>,
+    /// More tests would have run: the runner stopped early.
     pub(super) partial: bool,
+    /// Something of the output is missing. A report file may know it.
+    pub(super) cut: bool,
+    /// The number of the line with its last summary.
+    pub(super) summary_at: u64,
+    /// Nothing of it can be missing before the first line that was seen, and after the last.
+    pub(super) begins: bool,
+    pub(super) ends: bool,
+    /// Tests that had begun and whose end was not seen.
+    pub(super) running: Vec<Vec<u8>>,
 }
 
 impl FrameworkResults {
@@ -242,6 +290,11 @@ impl FrameworkResults {
             details: Details::default(),
             problems: Vec::new(),
             partial: false,
+            cut: false,
+            summary_at: 0,
+            begins: false,
+            ends: false,
+            running: Vec::new(),
         }
     }
 
@@ -255,7 +308,8 @@ impl FrameworkResults {
             passed: self.counts.passed,
             failed: self.counts.failed,
             skipped: self.counts.skipped,
-            partial: self.partial,
+            partial: self.partial || self.cut,
+            running: self.running.iter().map(|name| text(name, MAX_NAME)).collect(),
             problems: self.problems,
             details: self.details.list,
             details_omitted: self.details.omitted,
@@ -314,7 +368,17 @@ mod tests {
             long.line(b"0123456789");
         }
         let long = message(&long.take()).unwrap();
-        assert!(long.len() <= MAX_ERROR && long.ends_with('…'));
+        assert!(long.len() <= MAX_ERROR && long.contains("\n…\n"));
+        assert!(long.starts_with("0123456789\n") && long.ends_with("\n0123456789"));
+        let mut wide = Message::default();
+        wide.line(&[b'x'; 10_000]);
+        wide.line(b"ValueError: last");
+        let wide = message(&wide.take()).unwrap();
+        assert!(wide.len() <= MAX_ERROR && wide.ends_with("\nValueError: last"), "{wide}");
+        let mut short = Message::default();
+        ["a", "", "b"].iter().for_each(|line| short.line(line.as_bytes()));
+        assert_eq!(short.take(), b"a\n\nb");
+        assert!(short.is_empty());
     }
 
     #[test]

@@ -26,6 +26,12 @@ impl IndentedTitles {
         }
     }
 
+    /// Whether there is a title at every level above a line of this indentation.
+    pub(super) fn complete_above(&self, indent: usize) -> bool {
+        let levels = (indent / 2).saturating_sub(1);
+        self.titles.iter().take(levels).all(|title| !title.is_empty())
+    }
+
     /// The titles above a line of this indentation, outermost first.
     pub(super) fn above(&self, indent: usize) -> impl Iterator<Item = &[u8]> {
         let levels = (indent / 2).saturating_sub(1).min(DEPTH);

@@ -9,5 +9,7 @@ pub const MAX_FAILURE_DETAILS: usize = 2_000;
 pub const MAX_NAME: usize = 512;
 /// Longest message in bytes; a longer one is cut and ends in `…`.
 pub const MAX_ERROR: usize = 4_096;
+/// Tests that were running when the run ended: at most this many are kept.
+pub const MAX_RUNNING: usize = 20;
 /// Problems outside of any test: at most this many are kept.
 pub const MAX_PROBLEMS: usize = 50;

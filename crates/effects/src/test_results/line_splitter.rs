@@ -1,4 +1,4 @@
-//! LineSplitter out of chunks: what a terminal would leave visible of each, in bounded memory.
+//! Lines out of chunks: what a terminal would leave visible of each, in bounded memory.
 
 use memchr::{memchr, memrchr};
 

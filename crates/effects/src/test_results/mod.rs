@@ -6,10 +6,14 @@ mod frameworks;
 mod indented_titles;
 mod limits;
 mod line_splitter;
+mod output_cuts;
 mod output_parser;
 mod recogniser;
 pub mod reports;
 mod token_parsing;
 
-pub use limits::{MAX_DETAILS, MAX_ERROR, MAX_FAILURE_DETAILS, MAX_NAME, MAX_PROBLEMS};
+pub use limits::{
+    MAX_DETAILS, MAX_ERROR, MAX_FAILURE_DETAILS, MAX_NAME, MAX_PROBLEMS, MAX_RUNNING,
+};
+pub use output_cuts::OutputCuts;
 pub use output_parser::TestOutputParser;

@@ -10,6 +10,7 @@ use super::combine_results::combine_results;
 use super::frameworks;
 use super::indented_titles::IndentedTitles;
 use super::line_splitter::{LineSplitter, strip_escapes};
+use super::output_cuts::OutputCuts;
 use super::recogniser::{Attention, Line, Recogniser};
 use super::reports::TestReport;
 use retake_types::{Stream, TestResults};
@@ -20,6 +21,7 @@ use retake_types::{Stream, TestResults};
 pub struct TestOutputParser {
     lines: [LineSplitter; 2],
     dispatch: Dispatch,
+    cuts: OutputCuts,
 }
 
 /// Who wants lines that begin with two bytes, one bit each. Made once: an agent's tools print
@@ -50,6 +52,9 @@ struct Dispatch {
     alone: [u32; 2],
     titles: [IndentedTitles; 2],
     after_blank: [bool; 2],
+    /// A line that is not blank was seen.
+    begun: [bool; 2],
+    number: u64,
     clean: Vec<u8>,
 }
 
@@ -60,7 +65,13 @@ impl Default for TestOutputParser {
 }
 
 impl TestOutputParser {
+    /// For output that comes as the test tool prints it.
     pub fn new() -> Self {
+        Self::of_cut_output(OutputCuts::default())
+    }
+
+    /// For output of which something may be missing.
+    pub fn of_cut_output(cuts: OutputCuts) -> Self {
         let all = frameworks::all();
         let recognisers = all.into_iter().map(|(recogniser, _)| recogniser).collect();
         let dispatch = Dispatch {
@@ -70,15 +81,17 @@ impl TestOutputParser {
             alone: [0; 2],
             titles: [IndentedTitles::default(), IndentedTitles::default()],
             after_blank: [false; 2],
+            begun: [false; 2],
+            number: 0,
             clean: Vec::new(),
         };
-        Self { lines: [LineSplitter::default(), LineSplitter::default()], dispatch }
+        Self { lines: [LineSplitter::default(), LineSplitter::default()], dispatch, cuts }
     }
 
     /// Takes the next bytes of a stream. Where they are split makes no difference.
     pub fn push(&mut self, stream: Stream, bytes: &[u8]) {
         let dispatch = &mut self.dispatch;
-        self.lines[stream as usize].push(bytes, |line| dispatch.line(stream, line));
+        self.lines[stream as usize].push(bytes, |line| dispatch.line(stream, line, false));
     }
 
     /// Ends the run. `exit_code` is `None` if it did not exit by itself.
@@ -90,26 +103,33 @@ impl TestOutputParser {
         reports: Vec<TestReport>,
     ) -> Option<TestResults> {
         let dispatch = &mut self.dispatch;
-        self.lines[0].flush(|line| dispatch.line(Stream::Stdout, line));
-        self.lines[1].flush(|line| dispatch.line(Stream::Stderr, line));
+        self.lines[0].flush(|line| dispatch.line(Stream::Stdout, line, true));
+        self.lines[1].flush(|line| dispatch.line(Stream::Stderr, line, true));
         let found = self.dispatch.recognisers.into_iter();
-        let found = found.filter_map(|recogniser| recogniser.finish(exit_code)).collect();
+        let mut found: Vec<_> =
+            found.filter_map(|recogniser| recogniser.finish(self.cuts)).collect();
+        for found in &mut found {
+            let OutputCuts { beginning, end } = self.cuts;
+            found.cut |= beginning && !found.begins || end && !found.ends;
+        }
         combine_results(found, reports, exit_code)
     }
 }
 
 impl Dispatch {
     #[inline]
-    fn line(&mut self, stream: Stream, raw: &[u8]) {
+    fn line(&mut self, stream: Stream, raw: &[u8], unfinished: bool) {
         let of_stream = stream as usize;
         let indent = indentation(raw);
         let text = &raw[indent..];
         if self.interested(of_stream, text) != 0 {
-            self.show(stream, raw);
+            self.show(stream, raw, unfinished);
         } else if indent > 1 && !text.is_empty() {
             self.titles[of_stream].line(indent, text, self.after_blank[of_stream]);
         }
         self.after_blank[of_stream] = text.is_empty();
+        self.begun[of_stream] |= !text.is_empty();
+        self.number += 1;
     }
 
     #[inline]
@@ -122,7 +142,7 @@ impl Dispatch {
     }
 
     /// The line is worth a closer look.
-    fn show(&mut self, stream: Stream, raw: &[u8]) {
+    fn show(&mut self, stream: Stream, raw: &[u8], unfinished: bool) {
         let of_stream = stream as usize;
         let mut clean = std::mem::take(&mut self.clean);
         let whole = if memchr::memchr(0x1b, raw).is_some() {
@@ -136,7 +156,9 @@ impl Dispatch {
         let after_blank = self.after_blank[of_stream];
         let mut left = self.interested(of_stream, text);
         let titles = &self.titles[of_stream];
-        let line = Line { stream, whole, text, indent, after_blank, titles };
+        let (leads, number) = (!self.begun[of_stream], self.number);
+        let line =
+            Line { stream, whole, text, indent, after_blank, leads, number, unfinished, titles };
         while left != 0 {
             let bit = left & left.wrapping_neg();
             left ^= bit;

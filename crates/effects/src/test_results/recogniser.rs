@@ -4,6 +4,7 @@ use retake_types::Stream;
 
 use super::framework_results::FrameworkResults;
 use super::indented_titles::IndentedTitles;
+use super::output_cuts::OutputCuts;
 
 /// One line as a recogniser sees it: without escapes, without blanks at its end.
 pub(super) struct Line<'a> {
@@ -16,6 +17,12 @@ pub(super) struct Line<'a> {
     pub(super) indent: usize,
     /// The line before it on this stream was blank.
     pub(super) after_blank: bool,
+    /// Nothing but blank lines came before it on this stream.
+    pub(super) leads: bool,
+    /// How many lines of both streams came before it.
+    pub(super) number: u64,
+    /// Its end did not come: a name at the end of it may be cut.
+    pub(super) unfinished: bool,
     pub(super) titles: &'a IndentedTitles,
 }
 
@@ -42,5 +49,5 @@ pub(super) trait Recogniser {
     fn line(&mut self, line: &Line<'_>) -> Attention;
 
     /// The results; `None` if nothing showed that the framework ran.
-    fn finish(self: Box<Self>, exit: Option<i32>) -> Option<FrameworkResults>;
+    fn finish(self: Box<Self>, cuts: OutputCuts) -> Option<FrameworkResults>;
 }

@@ -16,12 +16,12 @@ mod serve;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::{KeeperOrder, RawUsage, SharedBlock};
-use retake_sandbox::{Confinement, DenialWatch, Entered, SharedNetwork};
+use retake_sandbox::{Confinement, DenialWatch, SharedNetwork};
 use retake_types::{SandboxFailure, SandboxPart, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 use serve::{KeeperInheritance, Scratch};
@@ -140,6 +140,8 @@ pub struct Keeper {
     kept: Vec<i32>,
     /// What it and everything it starts is confined by.
     confinement: Option<Confinement>,
+    /// The root directory as it is inside of the confinement.
+    root: Option<OwnedFd>,
     shared_network: Option<Arc<SharedNetwork>>,
     /// Sees what of it is denied.
     denials: Option<DenialWatch>,
@@ -342,23 +344,30 @@ impl Keeper {
         let owned = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
         let mut sockets: Vec<OwnedFd> = fds.into_iter().filter(|fd| *fd >= 0).map(owned).collect();
         let Some(confinement) = &mut self.confinement else { return Ok(()) };
-        let mut watch = sockets.split_off(confinement.sockets().min(sockets.len())).into_iter();
+        let mut further = sockets.split_off(confinement.sockets().min(sockets.len())).into_iter();
         if shared {
-            let namespaces = watch.next().zip(watch.next());
+            let namespaces = further.next().zip(further.next());
             self.shared_network =
                 namespaces.map(|(user, network)| Arc::new(SharedNetwork::new([user, network])));
         }
         confinement.open_network(sockets).map_err(ConfineError::Process)?;
-        if !notified {
-            return Ok(());
-        }
+        let (root, listener) = (further.next(), further.next());
         // None arrives when this program has no descriptor to spare.
-        let (Some(listener), Some(root)) = (watch.next(), watch.next()) else {
-            return Err(ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE)));
-        };
-        let watch = confinement.watch(Entered { listener, root });
-        self.denials = Some(watch.map_err(ConfineError::Process)?);
+        let missing = || ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE));
+        let root = root.ok_or_else(missing)?;
+        if notified {
+            let watched = root.try_clone().map_err(ConfineError::Process)?;
+            let watch = confinement.watch(listener.ok_or_else(missing)?, watched);
+            self.denials = Some(watch.map_err(ConfineError::Process)?);
+        }
+        self.root = Some(root);
         Ok(())
+    }
+
+    /// Whether a retake inside of its confinement has recorded anything.
+    pub fn has_nested_record(&self) -> bool {
+        let parts = self.confinement.as_ref().zip(self.root.as_ref());
+        parts.is_some_and(|(confinement, root)| confinement.has_nested_record(root.as_fd()))
     }
 
     /// What its runs are confined by.
@@ -424,6 +433,7 @@ impl Keeper {
             settings,
             kept: Vec::new(),
             confinement,
+            root: None,
             denials: None,
             shared_network: None,
             death_mark: None,

@@ -27,8 +27,8 @@ pub(super) enum KeeperOrder {
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
     /// The keeper is confined, as was asked. The first report of such a keeper. The sockets that
-    /// the confinement hands out come along; then the namespaces that others may join; and if its
-    /// calls are notified, the listener and the root directory.
+    /// the confinement hands out come along, then the namespaces that others may join, then its
+    /// root directory, then the listener if its calls are notified.
     Confined { notified: bool, shared: bool },
     /// It could not be, and has ended.
     NotConfined(retake_sandbox::SetupFailure),

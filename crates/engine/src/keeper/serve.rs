@@ -11,7 +11,7 @@ use super::protocol::{KeeperOrder, RawReport, RawUsage, SpawnHead, SpawnStage, T
 use super::{KeeperSession, SignalDispositions};
 use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
-use retake_sandbox::{Confinement, Entered, SharedNetwork};
+use retake_sandbox::{Confinement, Handed, SharedNetwork};
 
 /// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
@@ -156,19 +156,17 @@ fn confine(confinement: &mut Confinement, socket: RawFd) {
     // A runner that is gone shows as a closed socket on the next look.
     match confinement.enter(socket) {
         Ok(handed) => {
-            let report = RawReport::Confined {
-                notified: handed.entered.is_some(),
-                shared: handed.shared.is_some(),
-            };
+            let Handed { sockets, root, listener, shared } = &handed;
+            let report =
+                RawReport::Confined { notified: listener.is_some(), shared: shared.is_some() };
             let mut fds = [-1; MAX_FDS];
             let mut count = 0;
-            let shared = handed.shared.as_ref().map(SharedNetwork::descriptors);
-            let watch = handed.entered.as_ref();
-            let watch = watch
-                .into_iter()
-                .flat_map(|Entered { listener, root }| [listener.as_raw_fd(), root.as_raw_fd()]);
-            let sockets = handed.sockets.as_slice().iter().copied();
-            let list = sockets.chain(shared.into_iter().flatten()).chain(watch);
+            let namespaces = shared.as_ref().map(SharedNetwork::descriptors);
+            let sockets = sockets.as_slice().iter().copied();
+            let list = sockets
+                .chain(namespaces.into_iter().flatten())
+                .chain([root.as_raw_fd()])
+                .chain(listener.as_ref().map(AsRawFd::as_raw_fd));
             for (place, fd) in fds.iter_mut().zip(list) {
                 *place = fd;
                 count += 1;

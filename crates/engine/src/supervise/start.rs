@@ -43,7 +43,7 @@ impl<'a> Supervision<'a> {
         clock: Instant,
     ) -> Result<Self, StartFailure> {
         let launch = &command.launch;
-        keeper.restart_if_lost().map_err(no_resources("no process could be made"))?;
+        keeper.restart_if_lost().map_err(no_resources("could not start a process"))?;
         let (directory, directory_name) = open_directory(&launch.cwd)?;
         let program = command.locate()?;
         let program = CString::new(program.into_os_string().into_encoded_bytes())
@@ -135,7 +135,7 @@ impl<'a> Supervision<'a> {
             },
             SpawnStage::Directory => directory_failure(&launch.cwd, errno),
             SpawnStage::Clone => {
-                StartFailure::NoResources(format!("no process could be made: {why}"))
+                StartFailure::NoResources(format!("could not start a process: {why}"))
             }
             SpawnStage::Limit => StartFailure::NoResources(format!(
                 "a limit or the priority could not be set: {why}; without privileges neither can be raised above what this session has"

@@ -162,6 +162,7 @@ impl<'a> ModelTest<'a> {
         let reason = |one: &Finding| {
             // A cause that showed behind another one has not been asked for its own reason.
             let state = model::rebuild(recording, model, &asked, &one.key).ok().flatten();
+            let state = state.map(|state| CrashState { acks: one.acks, ..state });
             match state.map(|state| self.check_state(&state)) {
                 Some(Ok(Check::Failed { reason })) => reason,
                 _ => {

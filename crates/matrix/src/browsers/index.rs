@@ -50,7 +50,7 @@ pub(super) fn platform() -> Option<(&'static str, &'static str)> {
 /// One line of `list-chrome`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
+pub struct ListedVersion {
     pub version: String,
     pub milestone: u32,
     /// Whether there is an archive for this machine.
@@ -160,12 +160,12 @@ impl Index {
         since: Option<Since>,
         latest: Option<usize>,
         installed: impl Fn(&str) -> Option<PathBuf>,
-    ) -> Result<Vec<Listed>, BrowserError> {
-        let mut listed: Vec<Listed> = self
+    ) -> Result<Vec<ListedVersion>, BrowserError> {
+        let mut listed: Vec<ListedVersion> = self
             .known_good()?
             .into_iter()
             .filter(|(version, _)| since.is_none_or(|since| since.admits(*version)))
-            .map(|(version, entry)| Listed {
+            .map(|(version, entry)| ListedVersion {
                 milestone: version.major(),
                 available: entry.url().is_some(),
                 installed: installed(&entry.version),

@@ -18,7 +18,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub use cache::{Cache, Cleaned, Receipt};
-pub use index::{Addresses, Index, Listed};
+pub use index::{Addresses, Index, ListedVersion};
 pub use unpack::{Limits, UnpackError};
 pub use version::{BrowserRequest, Channel, Since, SinceError, Version, VersionError};
 

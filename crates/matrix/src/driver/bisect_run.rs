@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
 
 use retake_engine::Cancel;
+use retake_runner::disturbance::MachineWatch;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
-use retake_runner::signals;
 use retake_runner::worker::Worker;
+use retake_runner::{machine, signals};
 use retake_types::loop_record::matrix::{
     BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
@@ -15,18 +16,19 @@ use retake_types::{LoopId, Redact as _, StopReason};
 
 use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
-use super::disturbance::{MachineState, keeper_cpu_time, own_cpu_time};
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
 use super::record;
 use super::recorded_results::{RecordedResults, ResultRow};
 use super::resources::{ProvisionError, Provisioner, Resources};
+use super::samples::Samples;
 use crate::bisect::{
     Bisect, BisectPlan, BisectSettings, BisectStep, Judge, Observation, PointResult,
 };
 use crate::browsers::BrowserRequest;
 use crate::config::{CHROME, CODE};
+use crate::export::MetricResults;
 use crate::git::{Git, WorktreeName};
 use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix};
 
@@ -50,6 +52,13 @@ pub struct BisectOptions {
     pub quick: bool,
     /// The values of the other axes, which stand at their first one otherwise.
     pub filters: Vec<(String, String)>,
+}
+
+/// What a search has found.
+pub struct BisectResult {
+    pub answer: BisectAnswer,
+    /// Everything that was measured at its points, now or before.
+    pub results: MetricResults,
 }
 
 /// A bisection, to be driven.
@@ -125,7 +134,7 @@ impl<'a> BisectRun<'a> {
     }
 
     /// Searches to the end.
-    pub fn run(mut self, worker: &mut Worker) -> Result<BisectAnswer, MatrixError> {
+    pub fn run(mut self, worker: &mut Worker) -> Result<BisectResult, MatrixError> {
         let _lock = self.project.lock("retake matrix bisect")?;
         let lock = self.project.lock_path();
         record::mark_dead_loops(worker.store()?, Some(&lock))?;
@@ -138,21 +147,17 @@ impl<'a> BisectRun<'a> {
         let plan = self.loop_plan(&pins);
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
-        let before = MachineState::now();
+        let watch = MachineWatch::start(&worker.keeper_pids());
         // A verdict by exit code is none about time.
         let measures = self.options.metric.is_some();
         if measures {
-            self.observer.event(MatrixEvent::Disturbed(&before.disturbances(1)));
+            self.observer.event(MatrixEvent::Disturbed(&watch.at_start(1)));
         }
-        // Setups run in between, so everything that we started counts as ours.
-        let ours = |worker: &Worker| own_cpu_time() + keeper_cpu_time(worker.keeper_pid());
-        let ours_before = ours(worker);
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
-        if let Ok(answer) = &mut found {
-            let ours = ours(worker).saturating_sub(ours_before);
+        if let Ok(BisectResult { answer, .. }) = &mut found {
             // Nothing ran where everything was known, and that takes no time.
-            if measures && before.is_long_enough() {
-                answer.disturbances = MachineState::now().since(&before, ours, 1);
+            if measures && watch.is_long_enough() {
+                answer.disturbances = watch.so_far(&worker.keeper_pids(), 1);
             }
             answer.subject = self.subject(worker, answer);
             answer.subject.redact(&mut redactor);
@@ -163,7 +168,7 @@ impl<'a> BisectRun<'a> {
             Err(MatrixError::Interrupted) => StopReason::Interrupted,
             Err(_) => StopReason::Failed,
         };
-        if let Ok(answer) = &found {
+        if let Ok(BisectResult { answer, .. }) = &found {
             let answer = answer.clone();
             recording.append(worker.store()?, &[MatrixEntry::Answer { answer }], &mut redactor)?;
         }
@@ -182,7 +187,7 @@ impl<'a> BisectRun<'a> {
             workers: 1,
             axes: record::axes_of(&self.matrix.axes),
             pins: pins.clone(),
-            environment: record::environment(),
+            environment: machine::environment(),
             ..MatrixLoopPlan::default()
         }
     }
@@ -233,14 +238,14 @@ impl<'a> BisectRun<'a> {
         pins: &BTreeMap<String, String>,
         points: &SearchPoints,
         bisect: Bisect,
-    ) -> Result<BisectAnswer, MatrixError> {
-        let answer = self.search_stage(worker, loop_id, pins, bisect)?;
-        match (&answer.last_good, &answer.first_bad) {
+    ) -> Result<BisectResult, MatrixError> {
+        let first = self.search_stage(worker, loop_id, pins, bisect)?;
+        match (&first.answer.last_good, &first.answer.first_bad) {
             (Some(good), Some(bad)) if points.milestones.is_some() => {
                 let bisect = self.bisect(&points.points, good, bad)?;
-                Ok(self.search_stage(worker, loop_id, pins, bisect)?.after(answer))
+                Ok(self.search_stage(worker, loop_id, pins, bisect)?.after(first))
             }
-            _ => Ok(answer),
+            _ => Ok(first),
         }
     }
 
@@ -250,7 +255,7 @@ impl<'a> BisectRun<'a> {
         loop_id: LoopId,
         pins: &BTreeMap<String, String>,
         mut bisect: Bisect,
-    ) -> Result<BisectAnswer, MatrixError> {
+    ) -> Result<BisectResult, MatrixError> {
         let mut matrix = self.matrix.clone();
         matrix.axes[self.axis].values = bisect.points().to_vec();
         matrix.cells = (0..bisect.points().len())
@@ -287,6 +292,7 @@ impl<'a> BisectRun<'a> {
         };
         let CellWorker { worker, scratch, .. } = worker;
         drop(scratch);
+        let results = stage.results(worker);
         let created = std::mem::take(&mut stage.resources.created);
         drop(stage);
         let removed = self.remove_worktrees(worker, &created);
@@ -298,7 +304,8 @@ impl<'a> BisectRun<'a> {
             return Err(MatrixError::Interrupted);
         }
         remove_scratch_parent(&self.project);
-        Ok(plan.bisect().answer(&self.options.axis))
+        let answer = plan.bisect().answer(&self.options.axis);
+        Ok(BisectResult { answer, results: results? })
     }
 
     /// Removes the worktrees that the search has made: there may be many, and what was run in them is
@@ -403,7 +410,33 @@ impl<'a> BisectRun<'a> {
     }
 }
 
+impl BisectResult {
+    /// This one within the gap that an earlier search over fewer points has left.
+    fn after(mut self, earlier: Self) -> Self {
+        let known: BTreeSet<String> =
+            self.results.cells.iter().map(|cell| cell.name.clone()).collect();
+        let before = earlier.results.cells.into_iter();
+        self.results.cells.extend(before.filter(|cell| !known.contains(&cell.name)));
+        Self { answer: self.answer.after(earlier.answer), results: self.results }
+    }
+}
+
 impl Stage<'_> {
+    /// What is known of the points by now.
+    fn results(&self, worker: &mut Worker) -> Result<MetricResults, MatrixError> {
+        let recorded = RecordedResults::read(worker.store()?, &self.keys)?;
+        let metric = self.run.options.metric.as_deref().unwrap_or("wall");
+        let config = &self.run.project.config;
+        let samples = Samples::of(&self.matrix, &self.keys, &recorded, config, metric);
+        let mut results = samples.results(&samples.rows(&[], &[]));
+        let runner = self.runner(BTreeSet::new());
+        for (point, cell) in results.cells.iter_mut().enumerate() {
+            cell.name = runner.name(point);
+        }
+        results.cells.retain(|cell| !cell.runs.is_empty() || cell.failed > 0);
+        Ok(results)
+    }
+
     fn run_step(
         &mut self,
         worker: &mut CellWorker<'_>,

@@ -128,6 +128,7 @@ impl CellRunner<'_> {
             metrics: observer.metrics,
             notes: observer.notes,
             node: None,
+            disturbances: Vec::new(),
         })
     }
 
@@ -385,6 +386,7 @@ fn not_run(hook: FailedHook) -> CellResult {
         metrics: Metrics::new(),
         notes: Vec::new(),
         node: None,
+        disturbances: Vec::new(),
         failed_hook: Some(hook),
     }
 }

@@ -10,9 +10,10 @@ use retake_types::loop_record::matrix::{CellKey, CommitCells, MeasuredCommit, Me
 use super::error::MatrixError;
 use super::project::MatrixProject;
 use super::recorded_results::{RecordedResults, ResultRow};
-use super::resources::Resources;
+use super::resources::{Resources, short_sha};
 use super::samples::CONDITIONS;
 use crate::config::{CODE, Config};
+use crate::export::{CellResults, MetricResults, RunResults};
 use crate::git::{Commit, Git};
 use crate::history::{Change, CommitHistory, CommitRow, CommitSeries, Session};
 use crate::plan::Matrix;
@@ -147,7 +148,7 @@ impl CommitLines {
         used.extend(values.iter().flat_map(|line| &line.observations).map(|one| one.session));
         let numbers: BTreeMap<usize, usize> =
             used.iter().enumerate().map(|(place, session)| (*session, place + 1)).collect();
-        history.sessions = sessions(&used, recorded);
+        history.sessions = sessions(&used, recorded, &self.keys());
         for (line, CommitCells { name, .. }) in values.iter().zip(lines) {
             let mut series = line.series(&self.measured.commits, &numbers);
             series.cell.clone_from(name);
@@ -159,6 +160,42 @@ impl CommitLines {
             history.series.push(series);
         }
         history
+    }
+
+    /// Everything that was measured of the commits that a history of the metric shows, for other
+    /// programs.
+    pub fn results(&self, recorded: &RecordedResults, history: &CommitHistory) -> MetricResults {
+        let mut cells = Vec::new();
+        for CommitCells { name, keys } in &self.measured.lines {
+            for (commit, key) in self.measured.commits.iter().zip(keys) {
+                let (results, failed) = recorded.results(*key);
+                let runs: Vec<RunResults> = results.values().map(|row| row.to_results()).collect();
+                if runs.is_empty() && failed.is_empty() {
+                    continue;
+                }
+                let short = short_sha(&commit.sha);
+                cells.push(CellResults {
+                    name: match name {
+                        Some(name) => format!("{short} {name}"),
+                        None => short.to_owned(),
+                    },
+                    parameters: [(CODE.to_owned(), commit.sha.clone())].into(),
+                    values: runs
+                        .iter()
+                        .filter_map(|run| Some(run.metrics.get(&history.metric)?.value))
+                        .collect(),
+                    failed: failed.len(),
+                    change: None,
+                    runs,
+                });
+            }
+        }
+        MetricResults {
+            metric: history.metric.clone(),
+            unit: history.unit.clone(),
+            shell_start: None,
+            cells,
+        }
     }
 
     fn change(&self, point: &ChangePoint, better: Better) -> Change {
@@ -180,15 +217,20 @@ impl CommitLines {
     }
 }
 
-fn sessions(used: &BTreeSet<usize>, recorded: &RecordedResults) -> Vec<Session> {
+fn sessions(used: &BTreeSet<usize>, recorded: &RecordedResults, keys: &[CellKey]) -> Vec<Session> {
     let mut sessions: Vec<Session> = Vec::new();
     for &index in used {
         let Some((loop_id, started)) = recorded.session_start(index) else { continue };
-        let environment = recorded.session(index).map(|plan| &plan.environment);
-        let conditions: BTreeMap<String, String> = CONDITIONS
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), environment?.get(*name)?.clone())))
-            .collect();
+        let environments = recorded.environments(keys, &BTreeSet::from([index]));
+        // Several machines of one session are several values.
+        let condition = |name: &&str| {
+            let values: BTreeSet<&str> =
+                environments.iter().filter_map(|known| Some(known.get(*name)?.as_str())).collect();
+            let text = values.into_iter().collect::<Vec<_>>().join(", ");
+            (!text.is_empty()).then(|| ((*name).to_owned(), text))
+        };
+        let conditions: BTreeMap<String, String> =
+            CONDITIONS.iter().filter_map(condition).collect();
         let before = sessions.last().map(|session| &session.conditions);
         let differs = conditions
             .iter()

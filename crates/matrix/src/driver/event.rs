@@ -4,8 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
-use retake_types::RunId;
-use retake_types::loop_record::matrix::Disturbance;
+use retake_types::{Disturbance, RunId};
 
 use super::resources::Unavailable;
 use crate::bisect::{BisectStep, PointResult};

@@ -8,18 +8,18 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use retake_engine::interpret;
+use retake_runner::disturbance::MachineWatch;
 use retake_runner::loop_driver::remote::RemoteExecutor;
 use retake_runner::loop_driver::{Driven, drive_steps};
 use retake_runner::worker::Worker;
-use retake_runner::{metrics, signals};
+use retake_runner::{machine, metrics, signals};
 use retake_types::loop_record::matrix::{
-    CellKey, Disturbance, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits,
+    CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits,
 };
-use retake_types::{Kind, LoopId, ShellMode, StopReason};
+use retake_types::{Kind, LoopId, SeenDisturbance, ShellMode, StopReason};
 
 use super::cell_runner::{CellRunner, CellWorker, ProgressEvents, remove_scratch_parent};
 use super::commit_history::CommitChain;
-use super::disturbance::{MachineState, own_cpu_time};
 use super::error::{MatrixError, MatrixRunError};
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
@@ -91,12 +91,12 @@ pub struct MatrixRunResult {
     pub comparisons: Vec<Comparison>,
     /// Every cell with its numbers.
     pub rows: Vec<CellRow>,
+    /// The cells were measured in different sessions, none of which measured all.
+    pub mixed_sessions: bool,
     /// Everything that was measured of them, with the metric that is compared and its unit.
     pub results: MetricResults,
     /// What disturbed the measurement, as far as the machine shows it.
-    pub disturbances: Vec<Disturbance>,
-    /// What the runs of this loop used.
-    pub cpu_time: Duration,
+    pub disturbances: Vec<SeenDisturbance>,
     /// The budget is spent: comparisons that are decided, of how many.
     pub spent: Option<(usize, usize)>,
     /// Not every cell that is compared has been tried.
@@ -106,6 +106,11 @@ pub struct MatrixRunResult {
 }
 
 impl MatrixRunResult {
+    /// Whether no result there is has the metric that is compared.
+    pub fn lacks_metric(&self) -> bool {
+        self.results.lacks_metric()
+    }
+
     /// Whether anything ran.
     pub fn ran(&self) -> bool {
         self.ok + self.failed > 0
@@ -122,6 +127,7 @@ impl MatrixRunResult {
             && self.unavailable.is_empty()
             && self.skipped.is_empty()
             && !self.untried
+            && !self.lacks_metric()
             && self.tripped.is_empty()
     }
 }
@@ -141,6 +147,7 @@ struct Numbers {
     tripped: Vec<usize>,
     rows: Vec<CellRow>,
     results: MetricResults,
+    mixed_sessions: bool,
 }
 
 /// What the loop was begun with.
@@ -240,20 +247,16 @@ impl MatrixRun<'_> {
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
             Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
         });
-        // What happens here says nothing about other machines.
-        let here = executor.is_none();
-        let before = MachineState::now();
-        let own_before = own_cpu_time();
-        if here && provided.is_ok() && !matrix.cells.is_empty() {
-            let disturbances = before.disturbances(self.options.workers);
-            self.observer.event(MatrixEvent::Disturbed(&disturbances));
-        }
-        let mut ended =
-            provided.and_then(|()| self.run_cells(workers, matrix, resources, &begun, executor));
-        if let Some(result) = ended.as_mut().ok().filter(|result| here && result.ran()) {
-            let ours = result.cpu_time + own_cpu_time().saturating_sub(own_before);
-            let after = MachineState::now();
-            result.disturbances = after.since(&before, ours, self.options.workers);
+        // What happens here says nothing about other machines, which look for themselves.
+        let watch = executor.is_none().then(|| MachineWatch::start(&keepers(workers)));
+        let looked = watch.as_ref();
+        let mut ended = provided
+            .and_then(|()| self.run_cells(workers, (matrix, resources), &begun, executor, looked));
+        if let Some(result) = ended.as_mut().ok().filter(|result| result.ran()) {
+            if let Some(watch) = &watch {
+                let seen = watch.so_far(&keepers(workers), self.options.workers);
+                result.disturbances = seen.into_iter().map(Into::into).collect();
+            }
             let disturbances = result.disturbances.clone();
             if !disturbances.is_empty() {
                 let entry = MatrixEntry::Disturbed { disturbances };
@@ -328,17 +331,17 @@ impl MatrixRun<'_> {
             commits: resources.commits.clone(),
             checksums: resources.checksums.clone(),
             unavailable: resources.unavailable.iter().map(ToString::to_string).collect(),
-            environment: record::environment(),
+            environment: machine::environment(),
         }
     }
 
     fn run_cells<X>(
         &self,
         workers: &mut [Worker],
-        matrix: Matrix,
-        resources: Resources,
+        (matrix, resources): (Matrix, Resources),
         begun: &Begun,
         executor: Option<&mut X>,
+        watch: Option<&MachineWatch>,
     ) -> Result<MatrixRunResult, MatrixRunError<X::Error>>
     where
         X: RemoteExecutor,
@@ -347,6 +350,10 @@ impl MatrixRun<'_> {
         let keys = resources.identity.keys(&matrix);
         let recorded = RecordedResults::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &recorded, begun);
+        if let Some(watch) = watch.filter(|_| !plan.is_done()) {
+            let disturbances = watch.at_start(self.options.workers);
+            self.observer.event(MatrixEvent::Disturbed(&disturbances));
+        }
         let runner = CellRunner {
             project: self.project,
             resources: &resources,
@@ -441,7 +448,8 @@ impl MatrixRun<'_> {
         let rows = samples.rows(&compared.pairs, &comparisons);
         let tripped = compared.tripped(&self.options.gates, &comparisons);
         let results = samples.results(&rows);
-        Ok(Numbers { comparisons, tripped, rows, results })
+        let mixed_sessions = samples.is_mixed();
+        Ok(Numbers { comparisons, tripped, rows, results, mixed_sessions })
     }
 
     fn result(
@@ -450,7 +458,7 @@ impl MatrixRun<'_> {
         matrix: Matrix,
         resources: Resources,
         plan: &MatrixPlan,
-        Numbers { comparisons, tripped, rows, results }: Numbers,
+        Numbers { comparisons, tripped, rows, results, mixed_sessions }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
         let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
@@ -472,11 +480,16 @@ impl MatrixRun<'_> {
             tripped,
             rows,
             results,
-            disturbances: Vec::new(),
-            cpu_time: plan.cpu_time(),
+            mixed_sessions,
+            disturbances: plan.disturbances(),
             matrix,
         }
     }
+}
+
+/// The processes whose runs are ours.
+fn keepers(workers: &[Worker]) -> Vec<i32> {
+    workers.iter().flat_map(Worker::keeper_pids).collect()
 }
 
 /// Runs the plan on all workers of this machine at once.

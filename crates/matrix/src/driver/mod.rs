@@ -11,7 +11,6 @@ mod browser_range;
 mod cell_runner;
 mod checkout;
 mod commit_history;
-mod disturbance;
 mod error;
 mod event;
 mod matrix_run;
@@ -25,7 +24,7 @@ mod samples;
 mod shell_start;
 
 pub use affinity::{allowed_cpus, pin_process};
-pub use bisect_run::{BisectOptions, BisectRun};
+pub use bisect_run::{BisectOptions, BisectResult, BisectRun};
 pub use commit_history::{CommitChain, CommitLines, MetricDefaults};
 pub use error::{CellWithoutResult, MatrixError, MatrixRunError};
 pub use event::{MatrixEvent, MatrixObserver};

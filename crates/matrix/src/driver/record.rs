@@ -131,25 +131,3 @@ pub fn mark_dead_loops_if_writable(store: &Store) {
         drop(mark_dead_loops(&mut store, None));
     }
 }
-
-/// What of the machine may matter to a measurement.
-pub(super) fn environment() -> BTreeMap<String, String> {
-    let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let field = |text: Option<String>, name: &str| {
-        let line = text?.lines().find(|line| line.starts_with(name))?.to_owned();
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    let cpus = std::thread::available_parallelism().map(|count| count.to_string()).ok();
-    let facts = [
-        (MatrixLoopPlan::HOST, Some(machine::host())),
-        ("kernel", read("/proc/sys/kernel/osrelease")),
-        ("cpu", field(read("/proc/cpuinfo"), "model name")),
-        ("cpus", cpus),
-        ("memory", field(read("/proc/meminfo"), "MemTotal")),
-        ("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        ("turbo off", read("/sys/devices/system/cpu/intel_pstate/no_turbo")),
-        ("load at start", read("/proc/loadavg")),
-        ("retake", Some(env!("CARGO_PKG_VERSION").to_owned())),
-    ];
-    facts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
-}

@@ -12,6 +12,7 @@ use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole, MatrixLoo
 use retake_types::{Effects, Kind, LoopId, Metrics, OutcomeKind, Run, RunId};
 
 use crate::config::{CHROME, CODE};
+use crate::export::RunResults;
 use crate::plan::PastRun;
 use crate::report::RunRow;
 
@@ -30,6 +31,8 @@ pub struct ResultRow {
     pub session: LoopId,
     /// The machine, if it was not the one of the loop.
     pub node: Option<String>,
+    /// What is recorded of that machine.
+    pub environment: BTreeMap<String, String>,
     pub iteration: u64,
     /// Which round of its loop it belongs to: runs of one round can be compared.
     pub block: u64,
@@ -67,6 +70,10 @@ impl ResultRow {
             id: run.intent.id(),
             session: run.intent.loop_id(),
             node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+            environment: outcome
+                .ran_on
+                .as_ref()
+                .map_or_else(BTreeMap::new, |ran_on| ran_on.environment.clone()),
             iteration: run.intent.iteration(),
             block: labels.block.unwrap_or_else(|| run.intent.iteration()),
             ok: is_result(run, &labels),
@@ -98,6 +105,11 @@ impl ResultRow {
             blocked: labels.blocked,
         };
         Some((key, row))
+    }
+
+    /// What it measured, for other programs.
+    pub fn to_results(&self) -> RunResults {
+        RunResults { metrics: self.metrics.clone(), exit_code: self.exit_code }
     }
 
     pub fn to_run_row(&self) -> RunRow {
@@ -180,6 +192,28 @@ impl RecordedResults {
     /// The plan of a session.
     pub fn session(&self, index: usize) -> Option<&MatrixLoopPlan> {
         self.sessions.get(index)?.1.as_ref()
+    }
+
+    /// What is recorded of the machines that these cells were measured on in these sessions: of other
+    /// machines what they said themselves, else what the session says.
+    pub fn environments(
+        &self,
+        keys: &[CellKey],
+        sessions: &BTreeSet<usize>,
+    ) -> Vec<&BTreeMap<String, String>> {
+        let mut found = Vec::new();
+        for (id, plan) in sessions.iter().filter_map(|&index| self.sessions.get(index)) {
+            let rows = keys.iter().flat_map(|key| self.of(*key)).filter(|row| row.session == *id);
+            let mut here = false;
+            for row in rows {
+                match row.node {
+                    Some(_) => found.push(&row.environment),
+                    None => here = true,
+                }
+            }
+            found.extend(plan.as_ref().filter(|_| here).map(|plan| &plan.environment));
+        }
+        found
     }
 
     pub fn of(&self, key: CellKey) -> &[ResultRow] {

@@ -102,6 +102,7 @@ fn cell_result(run: &Run) -> Option<CellResult> {
         notes,
         failed_hook: None,
         node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
+        disturbances: outcome.ran_on.as_ref().map_or_else(Vec::new, |on| on.disturbances.clone()),
     })
 }
 

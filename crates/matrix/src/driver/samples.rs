@@ -7,10 +7,10 @@ use retake_types::Better;
 use retake_types::loop_record::matrix::{CellKey, MatrixLoopPlan};
 use serde::Serialize;
 
-use super::recorded_results::{Block, RecordedResults, ResultRow};
+use super::recorded_results::{Block, RecordedResults};
 use super::resources::{Resources, short_sha};
 use crate::config::{CODE, COMMAND, Config};
-use crate::export::{CellResults, MetricResults, RunResults};
+use crate::export::{CellResults, MetricResults};
 use crate::plan::{Matrix, Sampler};
 use crate::stats::{
     Combined, Comparison, Criteria, FEWEST, Reason, Side, Summary, compare, median,
@@ -30,6 +30,9 @@ pub struct Samples<'a> {
     recorded: &'a RecordedResults,
     /// The axes that have several values.
     varying: Vec<usize>,
+    /// The sessions that measured every cell, if there are some and others did not: numbers that stand
+    /// beside each other are then of these.
+    shared_sessions: Option<BTreeSet<usize>>,
 }
 
 /// One cell in a table of results.
@@ -51,8 +54,6 @@ struct CellSamples {
     values: Vec<f64>,
     /// The block of each value, in ascending order.
     blocks: Vec<Block>,
-    /// The machine of each value, where that is not the session's.
-    nodes: Vec<Option<String>>,
     failed: BTreeSet<u64>,
     blocked: bool,
     adaptive: bool,
@@ -70,6 +71,18 @@ impl CellSamples {
     fn sessions(&self) -> BTreeSet<usize> {
         self.blocks.iter().map(|block| block.session).collect()
     }
+}
+
+/// The sessions that measured every cell of which there is anything, if these are not simply all.
+fn shared_sessions(cells: &[CellSamples]) -> Option<BTreeSet<usize>> {
+    let mut sessions = cells.iter().map(CellSamples::sessions).filter(|known| !known.is_empty());
+    let first = sessions.next()?;
+    let (mut shared, mut all) = (first.clone(), first);
+    for other in sessions {
+        shared.retain(|session| other.contains(session));
+        all.extend(other);
+    }
+    (!shared.is_empty() && shared != all).then_some(shared)
 }
 
 /// One number for each block, for those who only need to tell them apart and to order them.
@@ -97,7 +110,7 @@ impl<'a> Samples<'a> {
         metric: &str,
     ) -> Self {
         let (mut reported, mut unit) = (None, None);
-        let cells = keys
+        let cells: Vec<CellSamples> = keys
             .iter()
             .map(|key| {
                 let (results, failed) = recorded.results(*key);
@@ -113,7 +126,6 @@ impl<'a> Samples<'a> {
                         }
                         cell.values.push(found.value);
                         cell.blocks.push(block);
-                        cell.nodes.push(row.node.clone());
                     }
                 }
                 cell
@@ -123,7 +135,29 @@ impl<'a> Samples<'a> {
         let configured = config.metrics.iter().find(|known| known.name == metric);
         let unit = unit.or_else(|| configured?.unit.clone());
         let varying = matrix.varying_axes();
-        Self { matrix, keys, metric: metric.to_owned(), better, unit, cells, recorded, varying }
+        let shared_sessions = shared_sessions(&cells);
+        let metric = metric.to_owned();
+        Self { matrix, keys, metric, better, unit, cells, recorded, varying, shared_sessions }
+    }
+
+    /// Whether numbers of a session stand beside those of other cells.
+    fn is_shown(&self, session: usize) -> bool {
+        self.shared_sessions.as_ref().is_none_or(|shared| shared.contains(&session))
+    }
+
+    /// The values of a cell that stand beside those of other cells, with their blocks.
+    fn shown(&self, cell: usize) -> (Vec<f64>, Vec<Block>) {
+        let CellSamples { values, blocks, .. } = &self.cells[cell];
+        let both = values.iter().copied().zip(blocks.iter().copied());
+        both.filter(|(_, block)| self.is_shown(block.session)).unzip()
+    }
+
+    /// Whether some cells were measured in sessions that others were not, and none measured all: then
+    /// numbers beside each other may differ by what the machine did in between.
+    pub fn is_mixed(&self) -> bool {
+        let mut sessions = self.cells.iter().map(CellSamples::sessions).filter(|s| !s.is_empty());
+        let first = sessions.next();
+        self.shared_sessions.is_none() && sessions.any(|sessions| Some(sessions) != first)
     }
 
     /// Whether any run has it.
@@ -172,22 +206,15 @@ impl<'a> Samples<'a> {
         cells: &[usize],
         sessions: &BTreeSet<usize>,
     ) -> Vec<(String, Vec<String>)> {
-        let plans: Vec<&MatrixLoopPlan> =
-            sessions.iter().filter_map(|&index| self.recorded.session(index)).collect();
-        let differing = |name: &str, values: BTreeSet<&str>| {
-            let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
-            (values.len() > 1).then(|| (name.to_owned(), values))
+        let keys: Vec<CellKey> = cells.iter().map(|&cell| self.keys[cell]).collect();
+        let environments = self.recorded.environments(&keys, sessions);
+        let differing = |name: &&str| {
+            let values = environments.iter().filter_map(|known| known.get(*name));
+            let values: BTreeSet<&String> = values.collect();
+            let values: Vec<String> = values.into_iter().cloned().collect();
+            (values.len() > 1).then(|| ((*name).to_owned(), values))
         };
-        let mut conditions: Vec<_> = CONDITIONS
-            .iter()
-            .filter_map(|name| {
-                let values = plans.iter().filter_map(|plan| plan.environment.get(*name));
-                differing(name, values.map(String::as_str).collect())
-            })
-            .collect();
-        let nodes = cells.iter().flat_map(|&cell| self.cells[cell].nodes.iter().flatten());
-        conditions.extend(differing("machine", nodes.map(String::as_str).collect()));
-        conditions
+        CONDITIONS.iter().filter_map(differing).collect()
     }
 
     /// A family of comparisons, judged together. Pairs of two names for one cell have no part in it.
@@ -245,6 +272,8 @@ impl<'a> Samples<'a> {
         let mut sessions: BTreeSet<usize> = common.blocks.iter().map(|b| b.session).collect();
         let mut comparison = if self.keys[a] == self.keys[b] {
             Comparison::of_one(whole_a, whole_b, metric, &self.what(a, resources))
+        } else if whole_a.values.is_empty() || whole_b.values.is_empty() {
+            Comparison::without_values(whole_a, whole_b, metric)
         } else if let Some(reason) = self.obstacle(a, b, common.blocks.len()) {
             sessions = [a, b].iter().flat_map(|&cell| self.cells[cell].sessions()).collect();
             Comparison::incomparable(whole_a, whole_b, metric, reason)
@@ -340,14 +369,14 @@ impl<'a> Samples<'a> {
     /// The cells one by one, each with its comparison against its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
         let row = |cell: usize| {
-            let samples = &self.cells[cell];
+            let (values, _) = self.shown(cell);
             // Along the last axis in which it is not the baseline itself.
             let change = pairs.iter().rposition(|&(_, b)| b == cell);
             CellRow {
                 name: self.matrix.varying_name(cell, &self.varying),
-                summary: summarise(&samples.values),
-                interval: median_interval(&samples.values),
-                failed: samples.failed.len(),
+                summary: summarise(&values),
+                interval: median_interval(&values),
+                failed: self.cells[cell].failed.len(),
                 change: change.and_then(|at| comparisons.get(at)).cloned(),
             }
         };
@@ -376,18 +405,15 @@ impl<'a> Samples<'a> {
                 })
                 .collect();
             let (results, _) = self.recorded.results(self.keys[index]);
-            let run = |row: &ResultRow| RunResults {
-                metrics: row.metrics.clone(),
-                exit_code: row.exit_code,
-            };
+            let shown = results.into_iter().filter(|(block, _)| self.is_shown(block.session));
             let row = rows.get(index);
             CellResults {
                 name: row.map_or_else(String::new, |row| row.name.clone()),
                 parameters,
-                values: self.cells[index].values.clone(),
+                values: self.shown(index).0,
                 failed: self.cells[index].failed.len(),
                 change: row.and_then(|row| row.change.clone()),
-                runs: results.into_values().map(run).collect(),
+                runs: shown.map(|(_, row)| row.to_results()).collect(),
             }
         };
         let cells = (0..self.cells.len()).map(cell).collect();
@@ -400,24 +426,22 @@ impl<'a> Samples<'a> {
     }
 
     pub fn table(&self) -> Table {
-        let cells = self.matrix.cells.iter().zip(&self.cells);
         let all: Vec<usize> = (0..self.cells.len()).collect();
-        let every = self.interleaved(&all);
+        let cell = |index: usize| {
+            let (values, blocks) = self.shown(index);
+            let every = self.interleaved(&all);
+            Measured {
+                place: self.matrix.cells[index].0.iter().map(|at| *at as usize).collect(),
+                values,
+                blocks: blocks.into_iter().filter(|_| every).map(number).collect(),
+                failed: self.cells[index].failed.len(),
+            }
+        };
         Table {
             metric: self.metric.clone(),
             axes: self.matrix.axes.clone(),
             looked_at: self.sequential(&all),
-            cells: cells
-                .map(|(cell, samples)| Measured {
-                    place: cell.0.iter().map(|at| *at as usize).collect(),
-                    values: samples.values.clone(),
-                    blocks: match every {
-                        true => samples.blocks.iter().copied().map(number).collect(),
-                        false => Vec::new(),
-                    },
-                    failed: samples.failed.len(),
-                })
-                .collect(),
+            cells: all.iter().map(|&index| cell(index)).collect(),
         }
     }
 }

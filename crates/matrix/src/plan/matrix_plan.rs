@@ -2,11 +2,11 @@
 //! need to be sure.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use retake_runner::loop_driver::{LoopPlan, Next};
 use retake_types::loop_record::matrix::CellHook;
-use retake_types::{Metrics, RunId};
+use retake_types::{Disturbance, Metrics, NodeDisturbances, RunId, SeenDisturbance};
 
 use super::{CellSchedule, CellStep, CellStepKind, Sampler, Shot};
 
@@ -23,6 +23,8 @@ pub struct CellResult {
     pub notes: Vec<String>,
     /// The machine, if it was another one.
     pub node: Option<String>,
+    /// What disturbed it there.
+    pub disturbances: Vec<Disturbance>,
     /// What failed around the command. Without it no further iteration means anything. If it is what
     /// comes before, the command was not run, and this is its result instead.
     pub failed_hook: Option<FailedHook>,
@@ -71,8 +73,8 @@ pub enum PlanKind {
 pub struct MatrixPlan {
     source: StepSource,
     finished: Option<FinishedStep>,
-    /// What the runs used, in milliseconds.
-    cpu_ms: f64,
+    /// What disturbed runs on other machines.
+    nodes: NodeDisturbances,
 }
 
 enum StepSource {
@@ -179,16 +181,20 @@ impl SamplingPlan {
 
 impl MatrixPlan {
     pub fn fixed(schedule: CellSchedule) -> Self {
-        Self { source: StepSource::Fixed(Box::new(schedule)), finished: None, cpu_ms: 0.0 }
+        Self::new(StepSource::Fixed(Box::new(schedule)))
     }
 
     pub fn until_sure(sampling: SamplingPlan) -> Self {
-        Self { source: StepSource::UntilSure(Box::new(sampling)), finished: None, cpu_ms: 0.0 }
+        Self::new(StepSource::UntilSure(Box::new(sampling)))
     }
 
-    /// The CPU time that the runs have used.
-    pub fn cpu_time(&self) -> Duration {
-        Duration::from_secs_f64(self.cpu_ms / 1000.0)
+    fn new(source: StepSource) -> Self {
+        Self { source, finished: None, nodes: NodeDisturbances::default() }
+    }
+
+    /// What disturbed the runs on other machines.
+    pub fn disturbances(&self) -> Vec<SeenDisturbance> {
+        self.nodes.list()
     }
 
     /// The step that was reported last, once.
@@ -235,6 +241,14 @@ impl MatrixPlan {
         }
     }
 
+    /// Whether there was nothing to do from the start.
+    pub fn is_done(&self) -> bool {
+        match &self.source {
+            StepSource::Fixed(schedule) => schedule.total() == 0,
+            StepSource::UntilSure(sampling) => sampling.sampler.finished(),
+        }
+    }
+
     /// How many iterations of each cell there will be; empty where the numbers decide that.
     pub fn sizes(&self) -> Vec<u64> {
         match &self.source {
@@ -264,7 +278,9 @@ impl LoopPlan for MatrixPlan {
     }
 
     fn report(&mut self, step: &CellStep, result: CellResult) {
-        self.cpu_ms += result.metrics.get("cpu").map_or(0.0, |cpu| cpu.value.max(0.0));
+        if let Some(node) = &result.node {
+            self.nodes.add(node, &result.disturbances);
+        }
         let total = self.total();
         let replaced = match &mut self.source {
             StepSource::Fixed(schedule) => {
@@ -288,6 +304,8 @@ mod tests {
     use retake_types::loop_record::matrix::CellKey;
     use retake_types::{LoopId, Metric};
 
+    use std::time::Duration;
+
     use super::*;
     use crate::config::Order;
     use crate::plan::{PastRun, ScheduleMode, ScheduleOptions};
@@ -304,6 +322,7 @@ mod tests {
             metrics: [("wall".to_owned(), metric)].into(),
             notes: Vec::new(),
             node: None,
+            disturbances: Vec::new(),
             failed_hook: None,
         }
     }

@@ -97,7 +97,7 @@ pub struct Selector {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    #[error("{text} is no value of any axis; there is {}", .known.join(", "))]
+    #[error("{text} is not a value of any axis; choose from {}", .known.join(", "))]
     Unknown { text: String, known: Vec<String> },
     #[error("{text} is a value of {} ; write one of them as axis={text}", .axes.join(" and of "))]
     Ambiguous { text: String, axes: Vec<String> },

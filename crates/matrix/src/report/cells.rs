@@ -83,7 +83,7 @@ const FAR_APART: f64 = 2.0;
 
 /// All cells on the same scale, or each on its own where they are too far apart.
 pub(super) fn distributions(html: &mut Html, table: &Table, unit: Option<&str>) {
-    let range = svg::range(table.cells.iter().flat_map(|cell| &cell.values));
+    let range = svg::drawn_range(table.cells.iter().flat_map(|cell| &cell.values));
     if range.0 > range.1 {
         return;
     }
@@ -97,7 +97,7 @@ pub(super) fn distributions(html: &mut Html, table: &Table, unit: Option<&str>) 
     if common {
         html.fill(", from {} to {}", &[&value(range.0), &value(range.1)]);
     } else {
-        html.markup(", each cell from its least to its largest value");
+        html.markup(", each cell on a scale of its own");
     }
     html.markup("; the line is the median.</p>\n");
     let several = table.axes.iter().filter(|axis| axis.values.len() > 1);
@@ -117,7 +117,7 @@ pub(super) fn distributions(html: &mut Html, table: &Table, unit: Option<&str>) 
         let Some(summary) = summarise(&cell.values) else { continue };
         let name = table.name(&cell.place);
         html.fill("<tr><th>{}</th><td class=\"w\">", &[&name]);
-        let own = (summary.min, summary.max);
+        let own = svg::drawn_range(cell.values.iter());
         svg::histogram(html, &cell.values, if common { range } else { own }, unit);
         html.markup("</td>");
         html.fill(

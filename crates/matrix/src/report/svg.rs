@@ -17,7 +17,25 @@ pub(super) fn range<'a>(values: impl Iterator<Item = &'a f64>) -> (f64, f64) {
     finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(*x), high.max(*x)))
 }
 
-/// How many samples there are in each part of the range; the median is a line.
+/// Values this many times farther out than the middle half of all are not drawn to scale.
+const FAR_OUT: f64 = 5.0;
+
+/// The range of histograms of these values: all of them, but for those that are so far out that nothing
+/// could be seen of the others.
+pub(super) fn drawn_range<'a>(values: impl Iterator<Item = &'a f64>) -> (f64, f64) {
+    let mut sorted: Vec<f64> = values.copied().filter(|x| x.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let (Some(&low), Some(&high)) = (sorted.first(), sorted.last()) else {
+        return (f64::INFINITY, f64::NEG_INFINITY);
+    };
+    let quarter = (sorted.len() - 1) / 4;
+    let (first, third) = (sorted[quarter], sorted[sorted.len() - 1 - quarter]);
+    let reach = FAR_OUT * (third - first);
+    if reach > 0.0 { (low.max(first - reach), high.min(third + reach)) } else { (low, high) }
+}
+
+/// How many samples there are in each part of the range; the median is a line. What lies beyond is
+/// counted at the edge.
 pub(super) fn histogram(
     html: &mut Html,
     values: &[f64],
@@ -31,6 +49,8 @@ pub(super) fn histogram(
     for value in values.iter().filter(|value| value.is_finite()) {
         counts[((part(*value) * BINS as f64) as usize).min(BINS - 1)] += 1;
     }
+    let beyond = |outside: &dyn Fn(f64) -> bool| values.iter().filter(|x| outside(**x)).count();
+    let (below, above) = (beyond(&|x| x < low), beyond(&|x| x > high));
     let most = counts.iter().copied().max().unwrap_or(1).max(1) as f64;
     html.fill("<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\"", &[&WIDTH, &HEIGHT, &WIDTH]);
     html.fill(
@@ -61,10 +81,17 @@ pub(super) fn histogram(
         "<line class=\"z\" x1=\"0\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>",
         &[&WIDTH, &(HEIGHT - 0.5), &(HEIGHT - 0.5)],
     );
-    html.fill(
-        "<line class=\"m\" x1=\"{}\" x2=\"{}\" y1=\"1\" y2=\"{}\"/></svg>",
-        &[&at, &at, &HEIGHT],
-    );
+    html.fill("<line class=\"m\" x1=\"{}\" x2=\"{}\" y1=\"1\" y2=\"{}\"/>", &[&at, &at, &HEIGHT]);
+    if below > 0 {
+        html.fill("<text x=\"{}\" y=\"12\">‹ {} below</text>", &[&EDGE, &below]);
+    }
+    if above > 0 {
+        html.fill(
+            "<text x=\"{}\" y=\"12\" text-anchor=\"end\">{} above ›</text>",
+            &[&(WIDTH - EDGE), &above],
+        );
+    }
+    html.markup("</svg>");
 }
 
 fn fixed(value: f64) -> String {
@@ -163,4 +190,27 @@ pub fn over_commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>, 
         );
     }
     html.markup("</svg>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_absurd_value_does_not_hide_the_others() {
+        let mut values: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i)).collect();
+        assert_eq!(drawn_range(values.iter()), (100.0, 119.0));
+        values.push(1e9);
+        let range = drawn_range(values.iter());
+        assert!(range.0 == 100.0 && range.1 < 200.0, "{range:?}");
+        let mut html = Html::new();
+        histogram(&mut html, &values, range, Some("ms"));
+        let text = html.into_string();
+        assert!(text.matches("<rect").count() > 5, "{text}");
+        assert!(text.contains("1 above ›") && !text.contains("below"), "{text}");
+        let (low, high) = drawn_range([].iter());
+        assert!(low > high);
+        // Where most are equal there is no middle half to go by.
+        assert_eq!(drawn_range([1.0, 1.0, 1.0, 1.0, 9.0].iter()), (1.0, 9.0));
+    }
 }

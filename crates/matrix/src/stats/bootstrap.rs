@@ -1,4 +1,5 @@
-//! The bootstrap interval of a ratio of medians, computed instead of simulated.
+//! The interval of a median, exactly, and the bootstrap interval of a ratio of medians, computed
+//! instead of simulated.
 //!
 //! A resample's median is one of the samples, and with what probability which one follows from
 //! counting. So the bootstrap distribution of the ratio is known exactly: there is no Monte Carlo
@@ -25,6 +26,7 @@ thread_local! {
     /// What depends on the number of samples only, which is the same for most cells of a matrix.
     static PLACES: RefCell<HashMap<usize, Rc<[f64]>>> = RefCell::default();
     static TAILS: RefCell<HashMap<(u64, usize), f64>> = RefCell::default();
+    static LEFT_OUT: RefCell<HashMap<(u64, usize), Option<usize>>> = RefCell::default();
 }
 
 /// For each place of n, the probability that the median of a resample comes from there or before.
@@ -78,13 +80,11 @@ impl Medians {
         self.logs[place.min(self.logs.len() - 1)]
     }
 
-    /// The interval of the median itself, likewise.
+    /// The interval of the median itself that leaves it out with a probability of `alpha` at most,
+    /// whatever the distribution. Too few samples have none; then it is all of them.
     pub(crate) fn interval(&self, alpha: f64) -> [f64; 2] {
-        let tail = widened(alpha, self.len());
-        let low = self.below.partition_point(|&p| p <= tail);
-        let last = self.len() - 1;
-        // The distribution of places is symmetric.
-        [self.logs[low.min(last)], self.logs[last - low.min(last)]]
+        let outside = left_out(self.len(), alpha).unwrap_or(0);
+        [self.logs[outside], self.logs[self.len() - 1 - outside]]
     }
 
     /// The interval of `ln(other / self)` that leaves out less than `alpha` in both tails together,
@@ -95,9 +95,25 @@ impl Medians {
     }
 }
 
-/// The interval of the median of one set of samples, at 95 %.
+/// The interval of the median of one set of samples, at 95 % or more; `None` of fewer than six, which
+/// have none.
 pub fn median_interval(samples: &[f64]) -> Option<[f64; 2]> {
-    Some(Medians::of_logs(samples.to_vec())?.interval(0.05))
+    let alpha = 0.05;
+    let medians = Medians::of_logs(samples.to_vec())?;
+    left_out(medians.len(), alpha).map(|_| medians.interval(alpha))
+}
+
+/// How many of n samples may be left out on each side of an interval so that it leaves out the median
+/// with a probability of `alpha` at most. Each sample is on either side of the median like a tossed
+/// coin, so this is counting, as in a sign test.
+fn left_out(n: usize, alpha: f64) -> Option<usize> {
+    let find = || {
+        // The probability that more than this many are on one side, or on the other.
+        let misses = |k: usize| 2.0 * beta_cdf(0.5, (n - k) as f64, (k + 1) as f64);
+        let fitting = (0..n / 2).collect::<Vec<_>>().partition_point(|&k| misses(k) <= alpha);
+        fitting.checked_sub(1)
+    };
+    LEFT_OUT.with_borrow_mut(|known| *known.entry((alpha.to_bits(), n)).or_insert_with(find))
 }
 
 /// The tail to cut off for two tails of `alpha` together. A percentile interval is too short for
@@ -201,8 +217,39 @@ mod tests {
     fn the_median_of_one_set_lies_between_order_statistics() {
         let logs: Vec<f64> = (1..=21).map(f64::from).collect();
         let [low, high] = Medians::of_logs(logs).unwrap().interval(0.05);
-        assert_eq!(low + high, 22.0);
-        assert!((5.0..=7.0).contains(&low), "{low}");
+        assert_eq!((low, high), (6.0, 16.0));
+    }
+
+    /// The exact probability that so many tosses of n or fewer are heads.
+    fn at_most(heads: usize, n: usize) -> f64 {
+        let mut term = 0.5f64.powi(i32::try_from(n).unwrap());
+        let mut sum = term;
+        for k in 0..heads {
+            term *= (n - k) as f64 / (k + 1) as f64;
+            sum += term;
+        }
+        sum
+    }
+
+    #[test]
+    fn an_interval_of_a_median_is_as_sure_as_it_says_for_every_number_of_samples() {
+        for alpha in [0.05, 0.025, 0.001] {
+            for n in 1..300 {
+                let Some(outside) = left_out(n, alpha) else {
+                    assert!(2.0 * at_most(0, n) > alpha, "{n}");
+                    continue;
+                };
+                assert!(2.0 * at_most(outside, n) <= alpha, "{n} {outside}");
+                assert!(2.0 * at_most(outside + 1, n) > alpha, "{n} {outside}: too wide");
+            }
+        }
+    }
+
+    #[test]
+    fn fewer_than_six_samples_have_no_interval() {
+        assert_eq!(median_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]), None);
+        assert_eq!(median_interval(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), Some([1.0, 6.0]));
+        assert_eq!(median_interval(&[]), None);
     }
 
     #[test]

@@ -317,6 +317,11 @@ impl Comparison {
         }
     }
 
+    /// Of two sides of which one has nothing to compare.
+    pub fn without_values(a: Side<'_>, b: Side<'_>, metric: &str) -> Self {
+        Self::open(&a, &b, metric, Method::Independent)
+    }
+
     /// Of two sides that cannot be compared as they were measured: an estimate without an interval,
     /// for none would contain what the machine did in between.
     pub fn incomparable(a: Side<'_>, b: Side<'_>, metric: &str, reason: Reason) -> Self {

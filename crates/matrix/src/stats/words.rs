@@ -10,6 +10,15 @@ pub fn is_time(metric: &str, unit: Option<&str>) -> bool {
     }
 }
 
+/// About how many: `about 40 more runs`. A projection from a few runs has no more than two digits.
+pub fn more_runs(count: u64) -> String {
+    let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    match count.div_ceil(unit) * unit {
+        1 => "about 1 more run".to_owned(),
+        count => format!("about {count} more runs"),
+    }
+}
+
 /// A number with as many digits as are meaningful.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
@@ -62,8 +71,14 @@ impl Comparison {
         }
     }
 
-    /// The interval of the change: `+3.1 % to +5.3 %`.
+    /// The interval of the change: `+3.1 % to +5.3 %`. Of too few samples there is none that would be
+    /// as sure as all others.
     pub fn interval_text(&self) -> Option<String> {
+        let few =
+            |why: &Reason| matches!(why, Reason::TooFew { .. } | Reason::TooFewForFamily { .. });
+        if self.reason.as_ref().is_some_and(few) {
+            return None;
+        }
         let unit = self.unit.as_deref();
         match (self.interval, self.difference) {
             (Some([low, high]), _) => Some(format!("{} to {}", percent(low), percent(high))),
@@ -105,7 +120,7 @@ impl Comparison {
             text += &format!(" ({reason})");
         }
         if let Some(more) = self.more_runs {
-            text += &format!("; about {more} more runs of each would decide");
+            text += &format!("; {} of each would decide", more_runs(more));
         }
         for (what, values) in &self.conditions {
             text += &format!("; {what} was not the same all the time: {}", values.join(", "));
@@ -135,6 +150,24 @@ mod tests {
         assert_eq!(value_text(204_800.0, Some("KB")), "200 MB");
         assert_eq!(value_text(1500.0, Some("KB")), "1500 KB");
         assert_eq!(value_text(7.0, None), "7");
+    }
+
+    #[test]
+    fn a_projection_has_two_digits() {
+        let said = [1, 7, 42, 143, 12_345].map(more_runs);
+        let expected =
+            ["1 more run", "7 more runs", "42 more runs", "150 more runs", "13000 more runs"];
+        assert_eq!(said, expected.map(|text| format!("about {text}")));
+    }
+
+    #[test]
+    fn too_few_samples_have_no_interval_in_words() {
+        let side = |name, values| Side { name, values, blocks: &[], failed: 0 };
+        let (a, b) = ([10.0, 11.0, 12.0], [20.0, 21.0, 22.0]);
+        let few = compare(side("a", &a), side("b", &b), "wall", &Criteria::default());
+        assert!(few.confidence < 0.95 && few.interval.is_some());
+        assert_eq!(few.interval_text(), None);
+        assert!(few.sentence().contains("+90.9 % (3 samples"), "{}", few.sentence());
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Boundary, Comparison, Criteria, Sequence, Verdict, compare};
 
+use crate::documented::documented;
 use crate::noise::{Noise, for_all};
+use crate::rates::whole_percent;
 use crate::{contains, in_blocks, side, wrong};
 
 const FIRST: usize = 10;
@@ -86,6 +88,17 @@ fn looking_before_each_append_makes_no_more_false_verdicts() {
             100.0 * rate(lies[2]),
             100.0 * rate(power)
         );
+        let by_shares = match noise {
+            Noise::Drift => "-".to_owned(),
+            _ => format!("{:.1} %", 100.0 * rate(lies[2])),
+        };
+        documented(&format!(
+            "| {} | {:.1} % | {:.1} % | {by_shares} | {} % |",
+            noise.name(),
+            100.0 * rate(lies[0]),
+            100.0 * rate(lies[1]),
+            whole_percent(rate(power))
+        ));
         assert!(rate(lies[1]) <= 0.05 && rate(lies[2]) <= 0.05, "{noise:?}: {lies:?}");
         assert!(rate(uncovered) <= 0.05, "{noise:?}: {uncovered}");
         assert!(rate(power) > 0.5, "{noise:?}: {}", rate(power));

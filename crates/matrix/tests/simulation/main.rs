@@ -6,16 +6,20 @@
 #![expect(clippy::print_stdout, reason = "the tables are for people")]
 
 mod appending;
-
 mod causes;
+#[path = "../documented/mod.rs"]
+mod documented;
 mod gates;
 mod history;
 mod machine;
 mod noise;
 mod peeking;
+mod rates;
 mod wholes;
 
+use documented::documented;
 use noise::{Noise, for_all};
+use rates::{percent, range, whole_percent};
 use retake_matrix::explain::explain;
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Comparison, Criteria, Method, Side, Verdict, compare, summarise};
@@ -59,16 +63,16 @@ fn contains(comparison: &Comparison, truth: f64) -> bool {
 #[test]
 fn in_interleaved_blocks() {
     println!("method     {HEADER}");
-    for_all(|noise| {
-        let mut rates = [5, 8, 10, 20, 40].map(|n| (n, fixed_size(noise, n, in_blocks))).to_vec();
-        rates.retain(|(n, _)| [8, 20, 40].contains(n));
-        let row = table_row(noise, &rates);
-        assert!(DOCUMENTED.contains(&row), "docs/design/statistics.md has no row {row}");
+    let found = for_all(|noise| {
+        let all = [5, 8, 10, 20, 40].map(|n| (n, fixed_size(noise, n, in_blocks))).to_vec();
+        let mut shown = all.clone();
+        shown.retain(|(n, _)| [8, 20, 40].contains(n));
+        documented(&table_row(noise, &shown));
+        all
     });
+    let (_, same) = range(found.iter().flat_map(|(_, all)| all.iter().map(|(_, r)| r.false_same)));
+    documented(&format!("`same` for a true 3 % difference: in blocks at most {} %", percent(same)));
 }
-
-/// The page that says what is found here.
-const DOCUMENTED: &str = include_str!("../../../../docs/design/statistics.md");
 
 /// What one kind of noise makes of comparisons of one size.
 #[derive(Clone)]
@@ -77,14 +81,12 @@ struct Rates {
     /// Of equal code, and of 10 % where that is known.
     covered: [Option<f64>; 2],
     power: f64,
+    /// Of 3 %, which is more than the margin: called the same.
+    false_same: f64,
 }
 
 /// A row of the table in the documentation.
 fn table_row(noise: Noise, rates: &[(usize, Rates)]) -> String {
-    let percent = |rate: f64| match format!("{:.1}", 100.0 * rate) {
-        all if all == "100.0" => "100".to_owned(),
-        part => part,
-    };
     let join = |part: &dyn Fn(&Rates) -> String| {
         rates.iter().map(|(_, rates)| part(rates)).collect::<Vec<_>>().join(" / ")
     };
@@ -94,18 +96,33 @@ fn table_row(noise: Noise, rates: &[(usize, Rates)]) -> String {
         rates.covered.map(one).join(", ")
     });
     let wrong = join(&|rates| format!("{:.1}", 100.0 * rates.wrong));
-    let power = join(&|rates| format!("{:.0}", 100.0 * rates.power));
+    let power = join(&|rates| whole_percent(rates.power));
     let (name, sizes) = (noise.name(), sizes.join(" / "));
     format!("| {name} | {sizes} | {wrong} % | {covered} % | {power} % |")
 }
 
 #[test]
 fn as_wholes() {
-    for_all(|noise| {
-        for n in [5, 8, 20] {
-            fixed_size(noise, n, side);
-        }
-    });
+    let found = for_all(|noise| [5, 8, 20].map(|n| fixed_size(noise, n, side)));
+    let five = || found.iter().map(|(noise, rates)| (*noise, &rates[0]));
+    let (_, wrong) = range(five().map(|(_, rates)| rates.wrong));
+    let (covered, _) = range(five().flat_map(|(_, rates)| rates.covered.into_iter().flatten()));
+    let drifting = |noise: Noise| noise == Noise::Drift;
+    let power = |drift: bool| {
+        range(five().filter(|(noise, _)| drifting(*noise) == drift).map(|(_, rates)| rates.power))
+    };
+    let (least, most) = power(false);
+    documented(&format!(
+        "As wholes, five samples: A/A wrong at most {} %, coverage at least {} %, power {} to {} % \
+         ({} under drift: that is what the blocks are for).",
+        percent(wrong),
+        percent(covered),
+        whole_percent(least),
+        whole_percent(most),
+        whole_percent(power(true).1)
+    ));
+    let (_, same) = range(found.iter().flat_map(|(_, all)| all.iter().map(|r| r.false_same)));
+    documented(&format!("as wholes at most {} %", percent(same)));
 }
 
 const HEADER: &str = "noise        n   A/A wrong  coverage A/A, +10 %  false same  power +10 %";
@@ -151,7 +168,12 @@ fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) -
         assert!(rate >= least - tolerance(1.0 - least, trials), "{what}: {rate}");
     }
     let second = (known == 2).then(|| rate(covered[1]));
-    Rates { wrong: rate(lies), covered: [Some(rate(covered[0])), second], power: rate(power) }
+    Rates {
+        wrong: rate(lies),
+        covered: [Some(rate(covered[0])), second],
+        power: rate(power),
+        false_same: rate(false_same),
+    }
 }
 
 /// Each cell of a 5 x 5 matrix against the first of its row and of its column.
@@ -170,8 +192,8 @@ fn pairs(side: usize) -> Vec<(usize, usize)> {
 #[test]
 fn a_matrix_at_once() {
     let pairs = pairs(5);
-    for_all(|noise| {
-        for n in [8, 20] {
+    let found = for_all(|noise| {
+        [8, 20].map(|n| {
             let trials = 200;
             let mut random = Random::new(2000 + n as u64);
             let mut families = 0;
@@ -195,8 +217,15 @@ fn a_matrix_at_once() {
             );
             assert!(rate(families) <= 0.05, "{noise:?} {n}: {}", rate(families));
             assert!(rate(uncovered) <= 0.05 + tolerance(0.05, trials), "{noise:?} {n}");
-        }
+            rate(families)
+        })
     });
+    let (_, most) = range(found.into_iter().flat_map(|(_, families)| families));
+    documented(&format!(
+        "A 5 x 5 matrix, all {} comparisons: any of them wrong in at most {} % of the matrices.",
+        pairs.len(),
+        percent(most)
+    ));
 }
 
 /// 10 x 10 x 100: all that `compare` and the report compute.

@@ -36,16 +36,18 @@ const ALL: [Noise; 9] = [
     Noise::Autocorrelated,
 ];
 
-/// Does the same for every kind of noise, on all cores.
-pub(crate) fn for_all(work: impl Fn(Noise) + Sync) {
+/// Does the same for every kind of noise, on all cores; gives what was found in the order of the
+/// documentation.
+pub(crate) fn for_all<T: Send>(work: impl Fn(Noise) -> T + Sync) -> Vec<(Noise, T)> {
     std::thread::scope(|scope| {
-        for noise in ALL {
-            scope.spawn({
-                let work = &work;
-                move || work(noise)
-            });
-        }
-    });
+        let work = &work;
+        let threads = ALL.map(|noise| (noise, scope.spawn(move || work(noise))));
+        let joined = threads.map(|(noise, thread)| match thread.join() {
+            Ok(found) => (noise, found),
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.into()
+    })
 }
 
 pub(crate) fn normal(random: &mut Random) -> f64 {

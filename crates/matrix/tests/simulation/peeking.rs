@@ -5,8 +5,13 @@ use retake_matrix::stats::{
     Boundary, Comparison, Criteria, Sequence, SequenceVerdict, Verdict, compare,
 };
 
+use crate::documented::documented;
 use crate::noise::{Noise, for_all};
+use crate::rates::{percent, whole_percent};
 use crate::{side, tolerance, wrong};
+
+/// As long as anyone waits.
+const BLOCKS: usize = 400;
 
 /// Runs until the comparison is decided or the blocks are spent.
 fn until_sure(
@@ -49,12 +54,12 @@ fn one_comparison() {
         let (mut spent, mut spent_same) = (Vec::new(), Vec::new());
         for _ in 0..trials {
             let (same, blocks, covered) =
-                until_sure(noise, &mut random, 1.0, 400, &mut boundary, &criteria);
+                until_sure(noise, &mut random, 1.0, BLOCKS, &mut boundary, &criteria);
             lies += usize::from(wrong(same.verdict));
             uncovered += usize::from(!covered);
             spent_same.push(blocks);
             let (shifted, blocks, covered) =
-                until_sure(noise, &mut random, 1.1, 400, &mut boundary, &criteria);
+                until_sure(noise, &mut random, 1.1, BLOCKS, &mut boundary, &criteria);
             uncovered += usize::from(!covered);
             power += usize::from(shifted.verdict == Verdict::Slower);
             spent.push(blocks);
@@ -71,6 +76,18 @@ fn one_comparison() {
             spent[trials / 2],
             spent_same[trials / 2]
         );
+        let same = match spent_same[trials / 2] {
+            BLOCKS => format!("over {BLOCKS}"),
+            blocks => blocks.to_string(),
+        };
+        documented(&format!(
+            "| {} | {:.1} % | {} % | {} %, {} | {same} |",
+            noise.name(),
+            100.0 * rate(lies),
+            percent(1.0 - rate(uncovered) / 2.0),
+            whole_percent(rate(power)),
+            spent[trials / 2],
+        ));
         assert!(rate(lies) <= 0.05, "{noise:?}: {}", rate(lies));
         // A block ratio of rounded values has a median of its own, not the ratio of the medians.
         if noise != Noise::Rounded {
@@ -98,12 +115,41 @@ fn an_interval_for_one_look_lies_when_looked_at_often() {
         .count();
     println!("fixed-size interval, looked at after every block up to 60: {lies} of {trials} wrong");
     assert!(lies * 100 > trials * 8, "{lies} of {trials}: then this test proves nothing");
+    let mut random = Random::new(32);
+    let with_t = (0..trials)
+        .filter(|_| {
+            let values = Noise::Normal.blocks(&mut random, 60, &[1.0, 1.0]);
+            (5..=60).any(|n| differ_by_t(&values[0][..n], &values[1][..n]))
+        })
+        .count();
+    let part = |count: usize| whole_percent(count as f64 / trials as f64);
+    documented(&format!(
+        "looked at after each of 60 blocks, the interval above is wrong in {} % of A/A experiments \
+         (t intervals of the means in {} %)",
+        part(lies),
+        part(with_t)
+    ));
+}
+
+/// Whether an interval of 95 % for the difference of two means leaves out 0, as most tools judge it.
+fn differ_by_t(a: &[f64], b: &[f64]) -> bool {
+    let n = a.len() as f64;
+    let moments = |values: &[f64]| {
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        (mean, squares / (n - 1.0))
+    };
+    let ((mean_a, variance_a), (mean_b, variance_b)) = (moments(a), moments(b));
+    // Student's point for this many degrees of freedom, within a thousandth.
+    let degrees = 2.0 * n - 2.0;
+    let point = 1.96 + 2.372 / degrees + 2.82 / degrees.powi(2);
+    (mean_b - mean_a).abs() > point * ((variance_a + variance_b) / n).sqrt()
 }
 
 /// A 5 x 5 matrix, each comparison stopped as soon as it is decided.
 #[test]
 fn a_matrix() {
-    for_all(|noise| {
+    let found = for_all(|noise| {
         let trials = 60;
         let pairs = crate::pairs(5);
         let criteria = Criteria { comparisons: pairs.len(), ..Criteria::default() };
@@ -125,5 +171,11 @@ fn a_matrix() {
         println!("5 x 5 with peeking, {noise:?}: any wrong in {families} of {trials}");
         let rate = families as f64 / f64::from(trials);
         assert!(rate <= 0.05, "{noise:?}: {families} of {trials}");
+        families
     });
+    let most = found.iter().map(|(_, families)| *families).max().unwrap_or(0);
+    documented(&format!(
+        "A 5 x 5 matrix with peeking (40 comparisons): any wrong in at most {most} of 60 matrices \
+         for each noise."
+    ));
 }

@@ -78,10 +78,9 @@ fn run_on(
     // The call that starts it is answered before it ends.
     run.notes.get_or_init(|| notes.clone());
     let effects = &prepared.request.effects;
-    let watch = effects.watches().then(|| {
-        let cwd = prepared.request.cwd.as_path();
-        EffectsWatch::begin(effects, cwd, &prepared.redactor, &session.context)
-    });
+    let watch = effects
+        .watches()
+        .then(|| EffectsWatch::begin(&prepared.request, &prepared.redactor, &session.context));
     let mut observer = ProgressObserver { run, watch, tracks: effects.track.is_some() };
     worker.arm(run.cancel.clone());
     run.intent.get_or_init(|| prepared.intent.clone());

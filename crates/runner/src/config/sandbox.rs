@@ -44,7 +44,13 @@ impl Layers {
             ValueSource::Default => None,
             _ => mode("sandbox.mode"),
         };
-        SandboxConfig::new(|command: SandboxedCommand| mode(command.key()).or(every), rules)
+        // Inside of a sandbox everything is confined already, and no second one can be made.
+        let inside = retake_sandbox::record_inside().is_some();
+        let configured = |command: SandboxedCommand| match inside {
+            true => Some(SandboxMode::Off),
+            false => mode(command.key()).or(every),
+        };
+        SandboxConfig::new(configured, rules)
     }
 
     /// The paths of a key: absolute ones, those below the home directory, those below the project.

@@ -6,7 +6,7 @@ use super::bounded;
 
 /// Keys of which every value is a program, a directory of programs, or another configuration;
 /// `*` stands for a name that can be chosen.
-const PROGRAMS: [&str; 43] = [
+const PROGRAMS: [&str; 48] = [
     "core.fsmonitor",
     "core.hookspath",
     "core.sshcommand",
@@ -45,6 +45,11 @@ const PROGRAMS: [&str; 43] = [
     "remote.*.vcs",
     "uploadpack.packobjectshook",
     "init.templatedir",
+    "imap.tunnel",
+    "sendemail.smtpserver",
+    "sendemail.*.smtpserver",
+    "tar.*.command",
+    "instaweb.httpd",
     "trailer.*.command",
     "trailer.*.cmd",
     "hook.*.command",

@@ -11,6 +11,7 @@ mod git_config;
 mod quarantine;
 mod scan;
 
+use std::collections::HashSet;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,10 @@ use retake_types::{LeftFile, LeftFileKind, LeftForHost};
 use crate::git_dir::Repository;
 use crate::regular_file;
 
+/// The directory of a project of retake.
+const AGENT: &str = ".agent";
+/// How many files are dealt with; more are only counted.
+const MOST_FOUND: usize = 10_000;
 /// A configuration that is larger than this is not read, only named.
 const LARGEST: u64 = 1 << 20;
 
@@ -28,8 +33,9 @@ pub(crate) struct HostFiles {
     root: PathBuf,
     since: Moment,
     repository: Option<Repository>,
-    /// What `.git` of the project was: device and inode.
+    /// What `.git` and `.agent` of the project were: device and inode.
     git_identity: Option<(u64, u64)>,
+    agent_identity: Option<(u64, u64)>,
     /// Files whose content tells whether something in them is new.
     before: Vec<FileBefore>,
     quarantine: bool,
@@ -65,7 +71,10 @@ impl HostFiles {
     /// Notes what must be known before the run. `root` is the directory that the run may write.
     pub(crate) fn before(root: &Path, cwd: &Path, quarantine: bool) -> Self {
         let repository = Repository::find(root);
-        let mut paths = vec![(root.join("package.json"), LeftFileKind::PackageScript)];
+        let mut paths = vec![
+            (root.join("package.json"), LeftFileKind::PackageScript),
+            (root.join(".agent/config.yml"), LeftFileKind::RetakeProject),
+        ];
         if cwd != root && cwd.starts_with(root) {
             paths.push((cwd.join("package.json"), LeftFileKind::PackageScript));
         }
@@ -84,6 +93,7 @@ impl HostFiles {
         Self {
             since: Moment::now(),
             git_identity: identity(&root.join(".git")),
+            agent_identity: identity(&root.join(AGENT)),
             before: before.collect(),
             repository,
             root: root.to_owned(),
@@ -99,18 +109,40 @@ impl HostFiles {
         self.repository_files(&mut found);
         let complete = scan::project(&self, &mut found);
         self.path_programs(&mut found);
-        let mut files = found.files;
+        let Findings { mut files, mut unlisted, .. } = found;
         // From the deepest up, so that none is moved along with its directory before.
         files.sort_by_key(|file| std::cmp::Reverse(file.path.as_path().components().count()));
-        if self.quarantine {
-            for file in &mut files {
-                let before = self.before.iter().find(|before| before.path == file.path.as_path());
-                let content = before.and_then(|before| before.content.as_deref());
-                quarantine::move_aside(&self.root, self.git_dirs(), file, content);
-            }
+        for file in files.iter_mut().filter(|file| self.quarantine || self.is_new_project(file)) {
+            let before = self.before.iter().find(|before| before.path == file.path.as_path());
+            let content = before.and_then(|before| before.content.as_deref());
+            quarantine::move_aside(&self.root, self.git_dirs(), file, content);
         }
-        let left = LeftForHost { files, unlisted: found.unlisted, complete };
+        // What retake and git themselves act on comes first in the list.
+        files.sort_by(|one, other| (one.kind, &one.path).cmp(&(other.kind, &other.path)));
+        let further = files.split_off(files.len().min(LeftForHost::LISTED));
+        unlisted += further.len() as u64;
+        let left = LeftForHost { files, unlisted, complete };
         (!left.is_empty()).then_some(left)
+    }
+
+    /// Whether retake would take it for a project that was not there before: with a configuration
+    /// that names commands, and a record in the place of the real one. That is never left where it
+    /// is.
+    fn is_new_project(&self, file: &LeftFile) -> bool {
+        let path = file.path.as_path();
+        let made = || std::fs::symlink_metadata(path).is_ok_and(|meta| self.is_made(&meta));
+        file.kind == LeftFileKind::RetakeProject
+            && path.ends_with(AGENT)
+            && (path.parent() == Some(&self.root) || made())
+    }
+
+    /// Whether something was made since, as far as the file system tells.
+    fn is_made(&self, meta: &Metadata) -> bool {
+        let made = meta.created().ok().and_then(|made| {
+            let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(Moment(since.as_secs().cast_signed(), since.subsec_nanos().into()))
+        });
+        made.is_none_or(|made| made >= self.since) && self.is_new(meta)
     }
 
     /// The directories of git that belong to the project and may lie outside of it.
@@ -129,9 +161,10 @@ impl HostFiles {
             let earlier = content.as_deref().unwrap_or_default();
             let names = match kind {
                 LeftFileKind::GitConfig => git_config::new_programs(earlier, &now),
+                LeftFileKind::RetakeProject => Vec::new(),
                 _ => new_scripts(earlier, &now),
             };
-            if !names.is_empty() {
+            if !names.is_empty() || *kind == LeftFileKind::RetakeProject {
                 found.add(*kind, path, names);
             }
         }
@@ -223,15 +256,16 @@ impl HostFiles {
 #[derive(Default)]
 struct Findings {
     files: Vec<LeftFile>,
+    known: HashSet<PathBuf>,
     unlisted: u64,
 }
 
 impl Findings {
     fn add(&mut self, kind: LeftFileKind, path: &Path, names: Vec<String>) {
-        if self.files.iter().any(|file| file.path.as_path() == path) {
+        if !self.known.insert(path.to_owned()) {
             return;
         }
-        match self.files.len() < LeftForHost::LISTED {
+        match self.files.len() < MOST_FOUND {
             true => {
                 self.files.push(LeftFile { kind, path: path.into(), names, moved_to: None });
             }

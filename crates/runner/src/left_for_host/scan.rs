@@ -9,7 +9,7 @@ use retake_types::LeftFileKind;
 use crate::git_index;
 
 use super::quarantine::MARK;
-use super::{Findings, HostFiles, Moment, git_config, new_scripts, read};
+use super::{AGENT, Findings, HostFiles, Moment, git_config, new_scripts, read};
 
 /// How many entries of directories are looked at.
 const MOST_ENTRIES: usize = 50_000;
@@ -103,9 +103,11 @@ fn one(
         return;
     }
     if file_type.is_dir() {
-        // retake's own, which the sandbox keeps from being read, too.
-        if SKIPPED.contains(&name) || dir == host.root && name == ".agent" {
+        if SKIPPED.contains(&name) {
             return;
+        }
+        if name == AGENT {
+            return retake_project(host, dir, found);
         }
         let named = DIRECTORIES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
         waiting.push_back((entry.path(), named.or(kind)));
@@ -124,6 +126,26 @@ fn one(
         }
     } else if name == "package.json" && is_new() {
         package(host, &entry.path(), found);
+    }
+}
+
+/// A directory that retake takes for a project: made during the run, or with something new in it. The
+/// one of the project itself is protected, where that is possible.
+fn retake_project(host: &HostFiles, dir: &Path, found: &mut Findings) {
+    let agent = dir.join(AGENT);
+    let Ok(meta) = std::fs::symlink_metadata(&agent) else { return };
+    let own = dir == host.root;
+    if own && super::identity(&agent) != host.agent_identity || !own && host.is_made(&meta) {
+        found.add(LeftFileKind::RetakeProject, &agent, Vec::new());
+        return;
+    }
+    for name in ["config.yml", "data"] {
+        let path = agent.join(name);
+        // The record is written all the time by who is not confined.
+        let written = own && name == "data" || host.before.iter().any(|known| known.path == path);
+        if !written && std::fs::symlink_metadata(&path).is_ok_and(|meta| host.is_new(&meta)) {
+            found.add(LeftFileKind::RetakeProject, &path, Vec::new());
+        }
     }
 }
 
@@ -150,12 +172,8 @@ fn repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
         }
         return;
     }
-    let made = meta.created().ok().and_then(|made| {
-        let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
-        Some(Moment(since.as_secs().cast_signed(), since.subsec_nanos().into()))
-    });
     let names = git_config::new_programs(b"", &read(&git.join("config")).unwrap_or_default());
-    if made.is_none_or(|made| made >= host.since) && is_new {
+    if host.is_made(&meta) {
         found.add(LeftFileKind::NestedRepository, &git, names);
         return;
     }

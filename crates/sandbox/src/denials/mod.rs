@@ -24,15 +24,6 @@ use retake_types::{Denial, DeniedOperation, OsText};
 pub(crate) use judge::Judge;
 pub(crate) use listener::{install, works};
 
-/// What a process that confined itself hands to its runner, if its calls are notified.
-#[derive(Debug)]
-pub struct Entered {
-    /// Where the kernel notifies of calls. Once it is closed they fail.
-    pub listener: OwnedFd,
-    /// The root directory as it is inside.
-    pub root: OwnedFd,
-}
-
 /// The program that has calls notified, if this machine can do that.
 pub(crate) fn program() -> Option<Vec<libc::sock_filter>> {
     works().then(filter::program)

@@ -96,7 +96,7 @@ fn leave(
         node: row.and_then(|row| row.node.clone()),
         job: row.zip(task).map(|(row, (_, task))| format!("{}_{task}", row.job)),
         attempt: attempt.clone(),
-        start_time: None,
+        ..RanOn::default()
     };
     let intent = batch.batch_dir.read_intent(cell)?;
     let mut outcome = bare_ending(outcome, ran_on);

@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use retake_types::{Observations, RunOutcome, TestStatus};
+use retake_types::{Observations, RunOutcome, TestResults, TestStatus};
 use rusqlite::Connection;
+
+use crate::base::{ledger, schema};
 
 /// The status that a number in the `tests` table stands for.
 pub(crate) fn status_of_number(number: i64) -> Option<TestStatus> {
@@ -17,10 +19,62 @@ pub(crate) fn status_of_number(number: i64) -> Option<TestStatus> {
 /// The rows of one run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EffectRows {
-    tests_failed: Option<i64>,
+    counts: Option<TestCounts>,
     /// Relative to where the run was watched, or absolute.
     paths: Vec<String>,
     tests: BTreeMap<String, (i64, Option<i64>)>,
+}
+
+/// What is kept of a run's test results besides the tests they name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TestCounts {
+    total: i64,
+    failed: i64,
+    vouches: bool,
+}
+
+impl TestCounts {
+    fn of(results: &TestResults) -> Self {
+        Self {
+            total: small(results.total),
+            failed: small(results.failed),
+            vouches: results.unnamed_did_not_fail(),
+        }
+    }
+}
+
+fn small(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Fills the columns of [`schema::WITH_VOUCHING`] for runs that were recorded before it.
+pub(crate) fn derive_vouching(connection: &Connection) -> rusqlite::Result<()> {
+    const AT_ONCE: usize = 500;
+    let mut after = 0;
+    loop {
+        let some: Vec<(i64, i64, Option<Vec<u8>>)> = connection
+            .prepare_cached(
+                "SELECT e.run, o.seq, o.body FROM effects e JOIN runs r ON r.seq = e.run
+                   JOIN ledger o ON o.seq = r.outcome_seq
+                 WHERE e.run > ?1 AND e.tests_failed IS NOT NULL ORDER BY e.run LIMIT ?2",
+            )?
+            .query_map((after, AT_ONCE as i64), |row| row.try_into())?
+            .collect::<Result<_, _>>()?;
+        for (run, seq, body) in &some {
+            after = *run;
+            // One that cannot be read is for `verify` to tell of; here it says nothing.
+            let Ok(outcome) = ledger::parse_ending(*seq, body.as_deref()) else { continue };
+            let counts = EffectRows::of(&outcome).and_then(|rows| rows.counts);
+            if let Some(TestCounts { total, vouches, .. }) = counts {
+                connection
+                    .prepare_cached("UPDATE effects SET tests = ?2, vouches = ?3 WHERE run = ?1")?
+                    .execute((run, total, vouches))?;
+            }
+        }
+        if some.len() < AT_ONCE {
+            return Ok(());
+        }
+    }
 }
 
 impl EffectRows {
@@ -42,7 +96,6 @@ impl EffectRows {
         paths.sort_unstable();
         paths.dedup();
         let mut tests = BTreeMap::new();
-        let small = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         for detail in observed.test_results.iter().flat_map(|tests| &tests.details) {
             let row = (detail.status as i64, detail.duration_ms.map(small));
             // Of several tests of one name the worst counts.
@@ -51,17 +104,24 @@ impl EffectRows {
                 *kept = row;
             }
         }
-        let tests_failed = observed.test_results.as_ref().map(|tests| small(tests.failed));
-        Some(Self { tests_failed, paths, tests })
+        let counts = observed.test_results.as_ref().map(TestCounts::of);
+        Some(Self { counts, paths, tests })
     }
 
     pub(crate) fn insert(&self, connection: &Connection, run: i64) -> rusqlite::Result<()> {
         let (start, cwd) = anchor(connection, run)?;
         connection
             .prepare_cached(
-                "INSERT INTO effects (run, start_us, tests_failed) VALUES (?1, ?2, ?3)",
+                "INSERT INTO effects (run, start_us, tests_failed, tests, vouches)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
-            .execute((run, start, self.tests_failed))?;
+            .execute((
+                run,
+                start,
+                self.counts.map(|counts| counts.failed),
+                self.counts.map(|counts| counts.total),
+                self.counts.is_some_and(|counts| counts.vouches),
+            ))?;
         for path in self.absolute(&cwd) {
             connection
                 .prepare_cached("INSERT INTO changes (path, start_us, run) VALUES (?1, ?2, ?3)")?
@@ -100,12 +160,7 @@ impl EffectRows {
     /// Whether the tables say exactly this of the run. What they say beyond it shows in the totals.
     pub(crate) fn is_stored(&self, connection: &Connection, run: i64) -> rusqlite::Result<bool> {
         let (start, cwd) = anchor(connection, run)?;
-        let stored: Option<Option<i64>> = connection
-            .prepare_cached("SELECT tests_failed FROM effects WHERE run = ?1 AND start_us = ?2")?
-            .query_map((run, start), |row| row.get(0))?
-            .next()
-            .transpose()?;
-        if stored != Some(self.tests_failed) {
+        if !self.counts_are_stored(connection, (run, start))? {
             return Ok(false);
         }
         for path in self.absolute(&cwd) {
@@ -132,7 +187,29 @@ impl EffectRows {
         Ok(true)
     }
 
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    fn counts_are_stored(
+        &self,
+        connection: &Connection,
+        (run, start): (i64, i64),
+    ) -> rusqlite::Result<bool> {
+        let expected = self.counts.map_or((None, None, false), |counts| {
+            (Some(counts.failed), Some(counts.total), counts.vouches)
+        });
+        // A store that is only read may still have the schema of an earlier release.
+        let with_vouching = schema::of(connection)? >= schema::WITH_VOUCHING;
+        let (sql, expected) = match with_vouching {
+            true => ("SELECT tests_failed, tests, vouches FROM effects", expected),
+            false => ("SELECT tests_failed, NULL, 0 FROM effects", (expected.0, None, false)),
+        };
+        let stored: Option<(Option<i64>, Option<i64>, bool)> = connection
+            .prepare_cached(&format!("{sql} WHERE run = ?1 AND start_us = ?2"))?
+            .query_map((run, start), |row| row.try_into())?
+            .next()
+            .transpose()?;
+        Ok(stored == Some(expected))
+    }
+
+    pub(crate) fn row_counts(&self) -> (u64, u64) {
         (self.paths.len() as u64, self.tests.len() as u64)
     }
 

@@ -8,20 +8,24 @@ use std::fmt;
 use rusqlite::Connection;
 
 use crate::base::dir::StoreDir;
+use crate::base::effect_rows;
 use crate::{Error, Result};
 
 /// "rtak", so that tools such as file(1) can tell the database from any other.
 const APPLICATION_ID: i64 = 0x7274_616B;
 
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("schema/001.sql"),
     include_str!("schema/002.sql"),
     include_str!("schema/003.sql"),
+    include_str!("schema/004.sql"),
 ];
 /// The first version that has the tables of [`EffectRows`](crate::base::effect_rows::EffectRows).
 pub(crate) const WITH_EFFECTS: i64 = 2;
 /// The first version that keeps the block hashes of outputs.
 pub(crate) const WITH_BLOCKS: i64 = 3;
+/// The first version that keeps what test results say of tests they do not name.
+pub(crate) const WITH_VOUCHING: i64 = 4;
 
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
@@ -143,6 +147,9 @@ pub(crate) fn migrate(connection: &mut Connection, dir: &StoreDir) -> Result<()>
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
             .map_err(failed)?;
         transaction.execute_batch(sql).map_err(failed)?;
+        if next + 1 == WITH_VOUCHING {
+            effect_rows::derive_vouching(&transaction).map_err(failed)?;
+        }
         transaction.pragma_update(None, "user_version", next + 1).map_err(failed)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
         transaction.commit().map_err(failed)?;

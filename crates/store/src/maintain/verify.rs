@@ -414,7 +414,7 @@ impl<'a> Walk<'a> {
             if !footprint.is_stored(connection, intent_seq)? {
                 return differs("what the list says of the run's effects");
             }
-            let (changes, tests) = footprint.counts();
+            let (changes, tests) = footprint.row_counts();
             self.effects += 1;
             self.changes += changes;
             self.tests += tests;

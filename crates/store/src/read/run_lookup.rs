@@ -1,5 +1,5 @@
-//! Finding one run: by id, by a unique beginning or end of it, by the id its caller gave, or the
-//! last; and a run's family.
+//! Finding one run: by id, by a unique beginning or end of it or a beginning of the digits that lists
+//! show, by the id its caller gave, or the last; and a run's family.
 
 use std::collections::HashSet;
 
@@ -17,6 +17,8 @@ pub struct StoredRunTree {
 }
 
 const CANDIDATES: usize = 50;
+/// The bytes of an id that its short form shows, the last ones.
+const SHORT_BYTES: i64 = 4;
 
 impl Store {
     /// The run with exactly this id.
@@ -29,14 +31,15 @@ impl Store {
         }
     }
 
-    /// The run that `text` names: `last`, an id, a unique prefix or suffix of one, or the id that
-    /// its caller gave, if no other run has the same. A whole id of ours is never taken for theirs,
+    /// The run that `text` names: `last`, an id, a unique prefix or suffix of one, a unique prefix of
+    /// its [short](RunId::short) form, or the id that its caller gave, if no other run has the same. A
+    /// whole id of ours is never taken for theirs,
     /// unless no run has it.
     pub fn find(&self, text: &str) -> Result<Run> {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
         if wanted == "last" {
-            return self.list(&RunFilter::default(), None, 1)?.runs.pop().ok_or_else(missing);
+            return self.last()?.ok_or_else(missing);
         }
         if let Ok(id) = wanted.parse::<RunId>() {
             match self.get(id) {
@@ -50,7 +53,7 @@ impl Store {
         let mut candidates = self.ids_given_by_caller(text.trim())?;
         if part {
             candidates.extend(self.ids_with_prefix(&digits)?);
-            candidates.extend(self.ids_with_suffix(&digits)?);
+            candidates.extend(self.ids_by_last_digits(&digits)?);
         }
         candidates.sort_unstable_by(|a, b| b.cmp(a));
         candidates.dedup();
@@ -58,6 +61,21 @@ impl Store {
             [] => Err(missing()),
             [id] => self.get(id),
             _ => Err(Error::Ambiguous { text: text.to_owned(), candidates }),
+        }
+    }
+
+    /// The newest run that was seen. One that a sandbox reported is not what a user means who has
+    /// just run something.
+    fn last(&self) -> Result<Option<Run>> {
+        let mut cursor = None;
+        let mut size = 1;
+        loop {
+            let page = self.list(&RunFilter::default(), cursor, size)?;
+            let seen = page.runs.into_iter().find(|run| run.intent.reported_by.is_none());
+            if seen.is_some() || page.next.is_none() {
+                return Ok(seen);
+            }
+            (cursor, size) = (page.next, CANDIDATES);
         }
     }
 
@@ -84,11 +102,19 @@ impl Store {
         )
     }
 
-    /// A scan of the id index: an index of its own would cost every run a random page.
-    fn ids_with_suffix(&self, digits: &str) -> Result<Vec<RunId>> {
+    /// Ids that end with the digits, and those whose short form begins with them. A scan of the id
+    /// index: an index of its own would cost every run a random page.
+    fn ids_by_last_digits(&self, digits: &str) -> Result<Vec<RunId>> {
+        let bytes = digits.len().div_ceil(2) as i64;
         self.ids(
-            "SELECT id FROM runs WHERE hex(substr(id, -?1)) LIKE ?2 ORDER BY id DESC LIMIT ?3",
-            vec![Value::Integer(digits.len().div_ceil(2) as i64), format!("%{digits}").into()],
+            "SELECT id FROM runs WHERE hex(substr(id, -?1)) LIKE ?2 OR hex(substr(id, -?3)) LIKE ?4
+             ORDER BY id DESC LIMIT ?5",
+            vec![
+                Value::Integer(bytes),
+                format!("%{digits}").into(),
+                Value::Integer(SHORT_BYTES),
+                format!("{digits}%").into(),
+            ],
         )
     }
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use retake_types::{Kind, LoopId, OutcomeKind, Run, RunId, State};
+use retake_types::{Kind, LoopId, OutcomeKind, Run, RunId, State, text};
 use rusqlite::types::Value;
 
 use crate::base::ledger::{parse_ending, parse_intent};
@@ -199,7 +199,7 @@ impl RunFilter {
 
     fn add_effects(&self, clauses: &mut Clauses) {
         if let Some(path) = &self.changed {
-            let path = path.to_string_lossy();
+            let path = text::path(path);
             let below = format!("{}/", path.trim_end_matches('/'));
             clauses.parameters.push(Value::Text(path.trim_end_matches('/').to_owned()));
             clauses.parameters.push(Value::Text(below.clone()));

@@ -1,10 +1,18 @@
 //! The history of tests over runs.
+//!
+//! Many runners name only the tests that failed. A complete run of the same command in the same
+//! directory that does not name a test among those has run it without a failure: such a result is
+//! inferred here, and marked as that. It is never stored.
+
+use std::collections::HashMap;
+use std::rc::Rc;
 
 use jiff::Timestamp;
 use retake_types::{RunId, TestStatus};
 use rusqlite::types::Value;
 
 use crate::base::effect_rows::status_of_number;
+use crate::base::schema;
 use crate::{Error, Result, Store};
 
 /// One test over all recorded runs that had it.
@@ -22,6 +30,8 @@ pub struct TestResult {
     pub at: Timestamp,
     pub status: TestStatus,
     pub duration_ms: Option<u64>,
+    /// The run does not name it: it is complete, and names all tests that failed.
+    pub inferred: bool,
 }
 
 impl TestHistory {
@@ -29,6 +39,15 @@ impl TestHistory {
     pub fn flips(&self) -> u64 {
         let outcomes: Vec<bool> = self.results.iter().filter_map(|r| r.status.passed()).collect();
         outcomes.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64
+    }
+
+    /// Passing, failing and passing again, or the other way round.
+    pub fn is_flaky(&self) -> bool {
+        self.flips() > 1
+    }
+
+    pub fn failures(&self) -> usize {
+        self.results.iter().filter(|result| result.status.is_failure()).count()
     }
 
     /// Where the present row of failures began; `None` when it does not fail now.
@@ -46,46 +65,230 @@ impl TestHistory {
     }
 }
 
+/// A recorded run with test results, as far as they matter for tests it does not name.
+struct RunWithTests {
+    id: RunId,
+    /// The command and its directory: runs of the same are expected to run the same tests.
+    suite: (String, String),
+    total: u64,
+    failed: u64,
+}
+
+/// A run that speaks for tests it does not name.
+struct VouchingRun {
+    seq: i64,
+    id: RunId,
+    start_us: i64,
+    total: u64,
+}
+
+/// A result that a run names.
+struct NamedResult {
+    seq: i64,
+    start_us: i64,
+    status: TestStatus,
+    duration_ms: Option<u64>,
+    run: Rc<RunWithTests>,
+}
+
+/// Reads histories; keeps what the tests of a record share.
+struct HistoryReader<'a> {
+    store: &'a Store,
+    vouching: bool,
+    runs: HashMap<i64, Rc<RunWithTests>>,
+    suites: HashMap<(String, String), Rc<[VouchingRun]>>,
+}
+
 impl Store {
     /// The tests whose names match a shell-style pattern, or have it as their exact name, by name.
     pub fn tests(&self, pattern: Option<&str>) -> Result<Vec<TestHistory>> {
         if !self.has_effects()? {
             return Ok(Vec::new());
         }
-        let failed = |error| self.failed("read the history of tests", error);
         let condition = match pattern {
             None => "",
-            Some(_) => "WHERE t.name = ?1 OR t.name GLOB ?1",
+            Some(_) => "WHERE name = ?1 OR name GLOB ?1",
         };
         let sql = format!(
-            "SELECT t.name, r.id, t.start_us, t.status, t.duration_ms
-             FROM tests t JOIN runs r ON r.seq = t.run {condition}
-             ORDER BY t.name, t.start_us, t.run"
+            "SELECT name, run, start_us, status, duration_ms FROM tests {condition}
+             ORDER BY name, start_us, run"
         );
         let parameters: Vec<Value> =
             pattern.iter().map(|text| Value::Text((*text).to_owned())).collect();
+        let mut reader = HistoryReader::new(self)?;
+        let mut histories = Vec::new();
+        let mut named: Vec<NamedResult> = Vec::new();
+        let mut name = String::new();
+        let failed = |error| self.failed(READING, error);
         let mut statement = self.connection.prepare(&sql).map_err(failed)?;
         let mut rows = statement.query(rusqlite::params_from_iter(parameters)).map_err(failed)?;
-        let mut histories: Vec<TestHistory> = Vec::new();
         while let Some(row) = rows.next().map_err(failed)? {
-            let name: String = row.get(0).map_err(failed)?;
-            let (start_us, status): (i64, i64) =
-                (row.get(2).map_err(failed)?, row.get(3).map_err(failed)?);
-            let damaged = |what: &str| Error::Corrupt {
-                path: self.dir.database().to_owned(),
-                detail: format!("the test {name:?} has an impossible {what}"),
-            };
-            let result = TestResult {
-                run: RunId::from_bytes(row.get(1).map_err(failed)?),
-                at: Timestamp::from_microsecond(start_us).map_err(|_| damaged("time"))?,
-                status: status_of_number(status).ok_or_else(|| damaged("status"))?,
-                duration_ms: row.get::<_, Option<i64>>(4).map_err(failed)?.map(i64::unsigned_abs),
-            };
-            match histories.last_mut() {
-                Some(last) if last.name == name => last.results.push(result),
-                _ => histories.push(TestHistory { name, results: vec![result] }),
+            let next = row.get_ref(0).and_then(|name| Ok(name.as_str()?)).map_err(failed)?;
+            if next != name {
+                histories.extend(reader.history(&name, std::mem::take(&mut named))?);
+                name = next.to_owned();
+            }
+            named.push(reader.named(row, &name)?);
+        }
+        histories.extend(reader.history(&name, named)?);
+        Ok(histories)
+    }
+
+    /// How many runs had test results.
+    pub fn runs_with_tests(&self) -> Result<u64> {
+        if !self.has_effects()? {
+            return Ok(0);
+        }
+        let sql = "SELECT count(*) FROM effects WHERE tests_failed IS NOT NULL";
+        let count = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        Ok(count.map_err(|error| self.failed(READING, error))?.unsigned_abs())
+    }
+}
+
+const READING: &str = "read the history of tests";
+
+impl<'a> HistoryReader<'a> {
+    fn new(store: &'a Store) -> Result<Self> {
+        let version = schema::version(&store.connection, &store.dir)?;
+        Ok(Self {
+            store,
+            vouching: version >= schema::WITH_VOUCHING,
+            runs: HashMap::new(),
+            suites: HashMap::new(),
+        })
+    }
+
+    fn named(&mut self, row: &rusqlite::Row<'_>, name: &str) -> Result<NamedResult> {
+        let failed = |error| self.store.failed(READING, error);
+        let (seq, start_us, status): (i64, i64, i64) =
+            (row.get(1).map_err(failed)?, row.get(2).map_err(failed)?, row.get(3).map_err(failed)?);
+        let duration: Option<i64> = row.get(4).map_err(failed)?;
+        let status =
+            status_of_number(status).ok_or_else(|| self.store.damaged_test(name, "status"))?;
+        let run = self.run(seq)?;
+        let duration_ms = duration.map(i64::unsigned_abs);
+        Ok(NamedResult { seq, start_us, status, duration_ms, run })
+    }
+
+    fn run(&mut self, seq: i64) -> Result<Rc<RunWithTests>> {
+        if let Some(known) = self.runs.get(&seq) {
+            return Ok(known.clone());
+        }
+        let columns = if self.vouching { "e.tests, e.tests_failed" } else { "NULL, NULL" };
+        let sql = format!(
+            "SELECT r.id, r.command, r.cwd, {columns} FROM runs r
+             LEFT JOIN effects e ON e.run = r.seq WHERE r.seq = ?1"
+        );
+        let found = self.store.connection.prepare_cached(&sql).and_then(|mut statement| {
+            statement.query_row([seq], |row| {
+                let number = |column| {
+                    Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.unwrap_or(0))
+                };
+                Ok(RunWithTests {
+                    id: RunId::from_bytes(row.get(0)?),
+                    suite: (row.get(1)?, row.get(2)?),
+                    total: number(3)?.unsigned_abs(),
+                    failed: number(4)?.unsigned_abs(),
+                })
+            })
+        });
+        let run = Rc::new(found.map_err(|error| self.store.failed(READING, error))?);
+        self.runs.insert(seq, run.clone());
+        Ok(run)
+    }
+
+    /// The runs of a suite that speak for tests they do not name, oldest first.
+    fn suite(&mut self, suite: &(String, String)) -> Result<Rc<[VouchingRun]>> {
+        if let Some(known) = self.suites.get(suite) {
+            return Ok(known.clone());
+        }
+        let sql = "SELECT r.seq, r.id, r.start_us, e.tests
+                   FROM runs r INDEXED BY runs_command JOIN effects e ON e.run = r.seq
+                   WHERE r.command = ?1 AND r.cwd = ?2 AND e.vouches = 1
+                   ORDER BY r.start_us, r.seq";
+        let found = self.store.connection.prepare_cached(sql).and_then(|mut statement| {
+            let rows = statement.query_map((&suite.0, &suite.1), |row| {
+                Ok(VouchingRun {
+                    seq: row.get(0)?,
+                    id: RunId::from_bytes(row.get(1)?),
+                    start_us: row.get(2)?,
+                    total: row.get::<_, Option<i64>>(3)?.unwrap_or(0).unsigned_abs(),
+                })
+            })?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let found: Rc<[VouchingRun]> =
+            found.map_err(|error| self.store.failed(READING, error))?.into();
+        self.suites.insert(suite.clone(), found.clone());
+        Ok(found)
+    }
+
+    /// `None` where nothing was named.
+    fn history(&mut self, name: &str, named: Vec<NamedResult>) -> Result<Option<TestHistory>> {
+        if named.is_empty() {
+            return Ok(None);
+        }
+        let mut inferred: Vec<(i64, i64, RunId)> = Vec::new();
+        if self.vouching {
+            let mut suites: Vec<&(String, String)> = named.iter().map(|n| &n.run.suite).collect();
+            suites.sort_unstable();
+            suites.dedup();
+            for suite in suites {
+                let of_suite: Vec<&NamedResult> =
+                    named.iter().filter(|result| result.run.suite == *suite).collect();
+                let runs = self.suite(suite)?;
+                let unnamed = unnamed_runs(&of_suite, &runs);
+                inferred.extend(unnamed.map(|run| (run.start_us, run.seq, run.id)));
             }
         }
-        Ok(histories)
+        let at = |start_us| {
+            Timestamp::from_microsecond(start_us).map_err(|_| self.store.damaged_test(name, "time"))
+        };
+        let mut results = Vec::with_capacity(named.len() + inferred.len());
+        for NamedResult { seq, start_us, status, duration_ms, run } in named {
+            let at = at(start_us)?;
+            let result = TestResult { run: run.id, at, status, duration_ms, inferred: false };
+            results.push(((start_us, seq), result));
+        }
+        for (start_us, seq, run) in inferred {
+            let (at, status) = (at(start_us)?, TestStatus::Passed);
+            let result = TestResult { run, at, status, duration_ms: None, inferred: true };
+            results.push(((start_us, seq), result));
+        }
+        results.sort_by_key(|(order, _)| *order);
+        let results = results.into_iter().map(|(_, result)| result).collect();
+        Ok(Some(TestHistory { name: name.to_owned(), results }))
+    }
+}
+
+/// The runs of a suite in which a test was not named, although it ran. Not those before it was first
+/// named, when it may not have existed; nor those of fewer tests than had passed when it was last
+/// named, which may have been a selection of others.
+fn unnamed_runs<'a>(
+    named: &[&NamedResult],
+    runs: &'a [VouchingRun],
+) -> impl Iterator<Item = &'a VouchingRun> {
+    let order: Vec<((i64, i64), u64)> = named
+        .iter()
+        .map(|result| {
+            let passed = result.run.total.saturating_sub(result.run.failed);
+            ((result.start_us, result.seq), passed)
+        })
+        .collect();
+    runs.iter().filter(move |run| {
+        let key = (run.start_us, run.seq);
+        match order.partition_point(|(at, _)| *at <= key).checked_sub(1) {
+            Some(before) => order[before].0 != key && run.total >= order[before].1,
+            None => false,
+        }
+    })
+}
+
+impl Store {
+    fn damaged_test(&self, name: &str, what: &str) -> Error {
+        Error::Corrupt {
+            path: self.dir.database().to_owned(),
+            detail: format!("the test {name:?} has an impossible {what}"),
+        }
     }
 }

@@ -56,6 +56,16 @@ impl Store {
     /// Writes one finished run with all of its output as JSON lines. Output that cannot be read does
     /// not keep the rest from being written.
     pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<Exported> {
+        self.export_up_to(run, u64::MAX, to)
+    }
+
+    /// The same with at most so many bytes of each stream; the rest reads as lost.
+    pub(super) fn export_up_to(
+        &self,
+        run: &Run,
+        most: u64,
+        to: &mut impl Write,
+    ) -> Result<Exported> {
         let Some(outcome) = &run.outcome else { return Ok(Exported::Unfinished) };
         let id = run.intent.id();
         let (chunks, order_altered) = match self.order_of(id) {
@@ -70,7 +80,7 @@ impl Store {
         write_line(to, &line)?;
         let mut lost = Vec::new();
         for stream in Stream::BOTH {
-            match self.export_output(id, stream, to) {
+            match self.export_output(id, stream, most, to) {
                 Err(Error::OutputDamaged { damage, .. }) => {
                     write_line(to, &ExportLine::Lost { run: id, stream })?;
                     lost.push((stream, damage));
@@ -81,20 +91,30 @@ impl Store {
         Ok(Exported::Written { lost, order_altered })
     }
 
-    fn export_output(&self, id: RunId, stream: Stream, to: &mut impl Write) -> Result<()> {
+    fn export_output(
+        &self,
+        id: RunId,
+        stream: Stream,
+        most: u64,
+        to: &mut impl Write,
+    ) -> Result<()> {
         let mut output = self.read_output(id, stream)?;
-        let (mut offset, length) = (0, output.length());
+        let (mut offset, length) = (0, output.length().min(most));
+        let cut = output.length() > most;
         while offset < length {
             let mut part = Vec::new();
             Read::by_ref(&mut output)
-                .take(PART as u64)
+                .take((PART as u64).min(length - offset))
                 .read_to_end(&mut part)
                 .map_err(|error| Error::reading(id, error))?;
             let base64 = BASE64.encode(&part);
             write_line(to, &ExportLine::Output { run: id, stream, offset, base64 })?;
             offset += part.len() as u64;
         }
-        Ok(())
+        match cut {
+            true => write_line(to, &ExportLine::Lost { run: id, stream }),
+            false => Ok(()),
+        }
     }
 }
 

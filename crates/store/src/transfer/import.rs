@@ -32,6 +32,15 @@ pub struct Imported {
     pub exec_starts: Vec<Timestamp>,
 }
 
+/// Where arriving runs come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Another record, or a machine that a run was sent to.
+    Record,
+    /// The inside of a sandbox, where nothing is believed: no run that is here gets an outcome.
+    Sandbox,
+}
+
 impl Store {
     /// Reads what `export` or a [`ResultFile`](crate::ResultFile) wrote. A run that is already here
     /// is left as it is, except that a remote run gets its outcome. What comes before a line that is
@@ -40,7 +49,7 @@ impl Store {
         let mut result = Imported::default();
         let mut complete = Vec::new();
         let read = self.read_runs(from, &mut complete, &mut result);
-        self.commit_imported(&mut complete, &mut result)?;
+        self.commit_imported(Origin::Record, &mut complete, &mut result)?;
         read.map(|()| result)
     }
 
@@ -81,7 +90,7 @@ impl Store {
                         done.check(&bad)?;
                         complete.push(done);
                         if complete.len() >= BATCH {
-                            self.commit_imported(complete, result)?;
+                            self.commit_imported(Origin::Record, complete, result)?;
                         }
                     }
                     let Some(ExportLine::Run { intent, outcome, chunks }) = next else {
@@ -95,8 +104,9 @@ impl Store {
     }
 
     /// Takes complete runs in with one commit.
-    fn commit_imported(
+    pub(super) fn commit_imported(
         &mut self,
+        origin: Origin,
         complete: &mut Vec<ArrivingRun>,
         result: &mut Imported,
     ) -> Result<()> {
@@ -110,7 +120,13 @@ impl Store {
             for arriving in &batch {
                 let id = arriving.intent.id();
                 let failed = |error| Error::sqlite("import runs", dir.database(), error);
-                let seq = match open_remote_run(tx, dir, id).map_err(failed)? {
+                let open = match origin {
+                    Origin::Record => open_remote_run(tx, dir, id).map_err(failed)?,
+                    // Its sender may be about to commit it.
+                    Origin::Sandbox if dir.is_remote_run(id) => continue,
+                    Origin::Sandbox => None,
+                };
+                let seq = match open {
                     Some(seq) => seq,
                     None => match insert_intent(tx, dir, &arriving.intent) {
                         Ok(seq) => {
@@ -156,10 +172,10 @@ impl Store {
 }
 
 /// A run that is being imported. Large output waits in a file of its own.
-struct ArrivingRun {
-    intent: Redacted<Intent>,
-    outcome: Redacted<RunOutcome>,
-    chunks: Vec<u8>,
+pub(super) struct ArrivingRun {
+    pub(super) intent: Redacted<Intent>,
+    pub(super) outcome: Redacted<RunOutcome>,
+    pub(super) chunks: Vec<u8>,
     streams: [ArrivingStream; 2],
 }
 
@@ -179,7 +195,11 @@ impl ArrivingStream {
 }
 
 impl ArrivingRun {
-    fn new(intent: Redacted<Intent>, outcome: Redacted<RunOutcome>, chunks: Vec<u8>) -> Self {
+    pub(super) fn new(
+        intent: Redacted<Intent>,
+        outcome: Redacted<RunOutcome>,
+        chunks: Vec<u8>,
+    ) -> Self {
         Self { intent, outcome, chunks, streams: Default::default() }
     }
 
@@ -191,11 +211,16 @@ impl ArrivingRun {
         bytes: &[u8],
         bad: &dyn Fn(String) -> Error,
     ) -> Result<()> {
-        let id = self.intent.id();
-        let part = &mut self.streams[stream.index()];
-        if offset != part.bytes {
+        if offset != self.streams[stream.index()].bytes {
             return Err(bad(format!("{} is not contiguous at byte {offset}", stream.as_str())));
         }
+        self.append(dir, stream, bytes)
+    }
+
+    /// Adds to the end of a stream.
+    pub(super) fn append(&mut self, dir: &StoreDir, stream: Stream, bytes: &[u8]) -> Result<()> {
+        let id = self.intent.id();
+        let part = &mut self.streams[stream.index()];
         part.hasher.update(bytes);
         part.bytes += bytes.len() as u64;
         if part.bytes <= INLINE_LIMIT {
@@ -217,6 +242,11 @@ impl ArrivingRun {
             }
             None => Ok(()),
         }
+    }
+
+    /// How many bytes came of each stream, and their hashes, as an outcome names them.
+    pub(super) fn stored(&self) -> [(u64, Option<String>); 2] {
+        [0, 1].map(|index| (self.streams[index].bytes, self.streams[index].hash()))
     }
 
     /// Notes that the rest of a stream is lost: the outcome names what came of it.

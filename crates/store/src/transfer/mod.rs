@@ -1,8 +1,10 @@
-//! Moving runs between records: export, import, result files, and copies of the ledger.
+//! Moving runs between records: export, import, runs that a sandbox reports, result files, and copies
+//! of the ledger.
 
 pub(crate) mod audit_record;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod ledger_copy;
+pub(crate) mod reported;
 pub(crate) mod result_file;
 pub(crate) mod take_over;

@@ -26,6 +26,7 @@ pub(crate) fn intent(command: &str) -> Intent {
         request,
         redacted: RedactedParts::default(),
         parent_id: None,
+        reported_by: None,
         start_time: Timestamp::now(),
         host: "host".to_owned(),
         user: "user".to_owned(),

@@ -18,7 +18,7 @@ const FROM_ZERO: KeyKind = KeyKind::Number { min: 0, max: 1_000_000 };
 const W: bool = true;
 const P: bool = false;
 
-pub(super) const KEYS: [Key; 57] = [
+pub(super) const KEYS: [Key; 62] = [
     agent("agent.workspacesDir", KeyKind::Text, ".agent/workspaces", P, "Where workspaces are"),
     agent(
         "agent.templatesDir",
@@ -108,6 +108,21 @@ pub(super) const KEYS: [Key; 57] = [
     agent("agent.args", KeyKind::Words, "", W, "Arguments for the agent"),
     agent("agent.claude.command", KeyKind::Text, "claude", W, "The program of Claude Code"),
     agent("agent.claude.args", KeyKind::Words, "", W, "Arguments for Claude Code"),
+    agent(
+        "agent.fallback.kind",
+        KeyKind::Word(&["none", "claude", "codex", "gemini", "opencode", "custom"]),
+        "none",
+        W,
+        "Which agent takes over while the first one waits for a limit",
+    ),
+    agent(
+        "agent.fallback.command",
+        KeyKind::Text,
+        "",
+        W,
+        "The program of the fallback agent (unset: its own name)",
+    ),
+    agent("agent.fallback.args", KeyKind::Words, "", W, "Arguments for the fallback agent"),
     agent("agent.timeout", KeyKind::Duration, "1800s", W, "An iteration is ended after this time"),
     agent(
         "agent.resultGrace",
@@ -149,6 +164,8 @@ pub(super) const KEYS: [Key; 57] = [
         W,
         "Whether its failure is passed over or ends the loop",
     ),
+    agent("agent.hooks.end.run", KeyKind::Text, "", W, "A command when the loop has ended"),
+    agent("agent.hooks.end.timeout", KeyKind::Duration, "30s", W, "How long it may take"),
     agent(
         "agent.verification.autoVerify",
         KeyKind::Truth,

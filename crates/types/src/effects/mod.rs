@@ -199,6 +199,7 @@ mod tests {
             }],
         );
         results.problems = vec![secret()];
+        results.running = vec![secret()];
         let observed = Observations {
             files_tracked: true,
             files_created: vec![secret()],

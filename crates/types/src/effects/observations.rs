@@ -8,8 +8,8 @@ use super::{Map, TestResults, map_strings};
 
 /// What was observed of one run. Paths are relative to the tracked directory.
 ///
-/// Paths in JSON are text: bytes that are not UTF-8 are replaced by U+FFFD, and `pathsBase64` then
-/// holds the bytes.
+/// Paths in JSON are text: bytes that are not UTF-8 are written as `\xff`, and `pathsBase64` then holds
+/// the bytes. Records of earlier releases have U+FFFD for each of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observations {

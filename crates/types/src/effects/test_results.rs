@@ -32,6 +32,9 @@ pub struct TestResults {
     /// More tests would have run: the run was cut short, or its end was not seen.
     #[serde(default)]
     pub partial: bool,
+    /// Tests that had begun and not ended when the run ended, where the runner says so.
+    #[serde(default)]
+    pub running: Vec<String>,
     /// What went wrong outside of any test: a compile error, a plan that was not kept.
     #[serde(default)]
     pub problems: Vec<String>,
@@ -47,6 +50,20 @@ impl TestResults {
     pub fn failing(&self) -> impl Iterator<Item = &TestDetail> {
         self.details.iter().filter(|test| test.status.is_failure())
     }
+
+    /// Whether a test that these results do not name did not fail: all that failed are named, and
+    /// others ran without being named, as with runners that name only failed tests.
+    pub fn unnamed_did_not_fail(&self) -> bool {
+        let named = self.details.len() as u64;
+        let all_named =
+            named + self.details_omitted >= self.total && self.unit == CountedUnit::Tests;
+        self.passed > 0
+            && !self.partial
+            && self.problems.is_empty()
+            && self.confidence > Confidence::Low
+            && self.failing().count() as u64 >= self.failed
+            && !all_named
+    }
 }
 
 /// One test.
@@ -60,6 +77,36 @@ pub struct TestDetail {
     pub duration_ms: Option<u64>,
     #[serde(default)]
     pub error: Option<String>,
+}
+
+impl TestDetail {
+    /// The line of the error that says most: the exception at the end of a traceback, the message
+    /// after the location of a panic, else the first.
+    pub fn headline(&self) -> Option<&str> {
+        headline(self.error.as_deref()?)
+    }
+}
+
+fn headline(error: &str) -> Option<&str> {
+    const TRACEBACK: &str = "Traceback (most recent call last):";
+    let mut lines = error.lines().map(str::trim_end);
+    if let Some((_, last)) = error.rsplit_once(TRACEBACK) {
+        // Its frames are indented, the exception is not. In a group of exceptions a bar precedes both.
+        let exception = last
+            .lines()
+            .skip(1)
+            .map(|line| line.trim_start_matches([' ', '+']).strip_prefix("| ").unwrap_or(line))
+            .find(|line| !line.is_empty() && !line.starts_with([' ', '\t', '…']));
+        if let Some(exception) = exception {
+            return Some(exception.trim_end());
+        }
+    }
+    let first = lines.by_ref().find(|line| !line.is_empty())?;
+    let panicked = first.starts_with("thread '") && first.contains(" panicked at ");
+    match lines.find(|line| !line.is_empty()) {
+        Some(message) if panicked && first.ends_with(':') => Some(message),
+        _ => Some(first),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -149,6 +196,7 @@ impl TestResults {
             failed: 0,
             skipped: 0,
             partial: false,
+            running: Vec::new(),
             problems: Vec::new(),
             details: Vec::new(),
             details_omitted: 0,
@@ -194,10 +242,12 @@ impl TestResults {
             failed: _,
             skipped: _,
             partial: _,
+            running,
             problems,
             details,
             details_omitted: _,
         } = self;
+        map_strings(running, map);
         map_strings(problems, map);
         for TestDetail { name, status: _, duration_ms: _, error } in details {
             *name = map(name);
@@ -267,7 +317,7 @@ impl Serialize for TestResults {
     /// By hand because of `allPassed` and `successRate`, which are derived and so are not read
     /// back.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut shape = serializer.serialize_struct("TestResults", 14)?;
+        let mut shape = serializer.serialize_struct("TestResults", 15)?;
         shape.serialize_field("framework", &self.framework)?;
         shape.serialize_field("confidence", &self.confidence)?;
         shape.serialize_field("source", &self.source)?;
@@ -279,6 +329,7 @@ impl Serialize for TestResults {
         shape.serialize_field("allPassed", &self.all_passed())?;
         shape.serialize_field("successRate", &self.success_rate())?;
         shape.serialize_field("partial", &self.partial)?;
+        shape.serialize_field("running", &self.running)?;
         shape.serialize_field("problems", &self.problems)?;
         shape.serialize_field("details", &self.details)?;
         shape.serialize_field("detailsOmitted", &self.details_omitted)?;
@@ -309,7 +360,7 @@ mod tests {
                 "framework": "pytest", "confidence": "high", "source": "output", "unit": "tests",
                 "total": 2, "passed": 1, "failed": 1, "skipped": 0,
                 "allPassed": false, "successRate": 50.0,
-                "partial": false, "problems": [],
+                "partial": false, "running": [], "problems": [],
                 "details": [
                     {"name": "a", "status": "passed", "durationMs": 3, "error": null},
                     {"name": "b", "status": "error", "durationMs": null, "error": "boom"},
@@ -318,6 +369,78 @@ mod tests {
             })
         );
         assert_eq!(serde_json::from_value::<TestResults>(json).unwrap(), results);
+    }
+
+    #[test]
+    fn the_headline_of_an_error_says_what_went_wrong() {
+        for (error, expected) in [
+            ("boom", Some("boom")),
+            ("\n\nboom\nmore", Some("boom")),
+            ("", None),
+            (
+                "Traceback (most recent call last):\n  File \"a.py\", line 9, in f\n    g()\n    ^^^\n\
+                 AssertionError: Lists differ: [1] != [2]\n\nFirst differing element 0:\n1\n2\n",
+                Some("AssertionError: Lists differ: [1] != [2]"),
+            ),
+            (
+                "ImportError: Failed to import test module: t\nTraceback (most recent call last):\n  \
+                 File \"l.py\", line 1, in <module>\n    import x\n\
+                 ModuleNotFoundError: No module named 'x'\n",
+                Some("ModuleNotFoundError: No module named 'x'"),
+            ),
+            (
+                "Traceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'a'\n\n\
+                 During handling of the above exception, another exception occurred:\n\n\
+                 Traceback (most recent call last):\n  File \"a.py\", line 3\nValueError: b",
+                Some("ValueError: b"),
+            ),
+            (
+                "  + Exception Group Traceback (most recent call last):\n  |   File \"a.py\", line 1\n  \
+                 | ExceptionGroup: both (2 sub-exceptions)\n",
+                Some("ExceptionGroup: both (2 sub-exceptions)"),
+            ),
+            (
+                "Traceback (most recent call last):\n  File",
+                Some("Traceback (most recent call last):"),
+            ),
+            (
+                "thread 'a::b' panicked at src/lib.rs:5:9:\nassertion `left == right` failed\n  left: 1",
+                Some("assertion `left == right` failed"),
+            ),
+            (
+                "thread 'a' (123) panicked at src/lib.rs:5:9:\n\nnote: run with `RUST_BACKTRACE=1`",
+                Some("note: run with `RUST_BACKTRACE=1`"),
+            ),
+            (
+                "thread 'main' panicked at 'old', src/lib.rs:1:1\nnote: x",
+                Some("thread 'main' panicked at 'old', src/lib.rs:1:1"),
+            ),
+        ] {
+            assert_eq!(headline(error), expected, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_whole_run_speaks_for_tests_it_does_not_name() {
+        let mut green = TestResults::new(Framework::Unittest);
+        (green.total, green.passed) = (3, 3);
+        assert!(green.unnamed_did_not_fail());
+        let named = (0..3).map(|n| detail(&n.to_string(), TestStatus::Passed)).collect();
+        assert!(!TestResults { details: named, ..green.clone() }.unnamed_did_not_fail());
+        assert!(!TestResults { partial: true, ..green.clone() }.unnamed_did_not_fail());
+        assert!(
+            !TestResults { problems: vec!["x".into()], ..green.clone() }.unnamed_did_not_fail()
+        );
+        let low = Confidence::Low;
+        assert!(!TestResults { confidence: low, ..green.clone() }.unnamed_did_not_fail());
+        let failed = vec![detail("a", TestStatus::Failed)];
+        let one = TestResults { passed: 2, failed: 1, details: failed, ..green.clone() };
+        assert!(one.unnamed_did_not_fail());
+        assert!(!TestResults { passed: 1, failed: 2, ..one }.unnamed_did_not_fail());
+        let packages = vec![detail("p", TestStatus::Passed)];
+        let unit = CountedUnit::Packages;
+        let go = TestResults { total: 1, passed: 1, details: packages, unit, ..green };
+        assert!(go.unnamed_did_not_fail());
     }
 
     #[test]

@@ -8,7 +8,9 @@ mod iteration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use iteration::{Iteration, IterationFacts, IterationResult, IterationRow, IterationStatus};
+pub use iteration::{
+    DeniedTools, Iteration, IterationFacts, IterationResult, IterationRow, IterationStatus,
+};
 
 use crate::RunId;
 
@@ -73,6 +75,12 @@ pub struct AgentLoopPlan {
     /// a record and may have workspaces of the same name. Earlier versions did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<String>,
+    /// The kind of agent that takes over while the first one waits for a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
+    /// The run of the queue that this loop is a task of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
 }
 
 impl AgentLoopPlan {
@@ -126,8 +134,12 @@ pub enum WaitCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HookTime {
+    /// Before an iteration.
     Pre,
+    /// After an iteration.
     Post,
+    /// When the loop has ended.
+    End,
 }
 
 impl HookTime {
@@ -135,6 +147,7 @@ impl HookTime {
         match self {
             Self::Pre => "pre",
             Self::Post => "post",
+            Self::End => "end",
         }
     }
 }
@@ -185,10 +198,12 @@ pub enum AgentEntry {
     VerificationStarted {
         attempt: u32,
     },
-    /// The gate is asked; with the agent's run, where the agent is.
+    /// The gate is asked; with the agent's run and its kind, where the agent is.
     Verifying {
         number: u32,
         run_id: Option<RunId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<String>,
     },
     /// The gate's answer, and its output if it refused.
     Verified {
@@ -215,6 +230,11 @@ pub enum AgentEntry {
     Waiting {
         cause: WaitCause,
         remaining_ms: u64,
+    },
+    /// Another agent works from here on: the fallback while the first one waits for a limit, or
+    /// the first one again.
+    AgentChanged {
+        agent: String,
     },
     HookFailed {
         when: HookTime,
@@ -263,7 +283,7 @@ mod tests {
             AgentEntry::Iteration { iteration },
             AgentEntry::Attempt { number: 1, run_id, why: "limit".into(), spent },
             AgentEntry::VerificationStarted { attempt: 2 },
-            AgentEntry::Verifying { number: 1, run_id },
+            AgentEntry::Verifying { number: 1, run_id, agent: Some("codex".into()) },
             AgentEntry::Verified { number: 1, passed: false, said: Some("no".into()), spent },
             AgentEntry::Unverified { number: 1, why: "limit".into(), spent },
             AgentEntry::Checkpoint {
@@ -278,6 +298,7 @@ mod tests {
             AgentEntry::Paused,
             AgentEntry::Resumed,
             AgentEntry::Waiting { cause: WaitCause::RateLimit, remaining_ms: 1500 },
+            AgentEntry::AgentChanged { agent: "codex".into() },
             AgentEntry::HookFailed { when: HookTime::Pre, command: "false".into() },
             AgentEntry::Note { text: "anything".into() },
         ] {

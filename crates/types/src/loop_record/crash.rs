@@ -50,7 +50,7 @@ pub enum CrashEntry {
     Label(TimelineRow),
     Acknowledgement(TimelineRow),
     States(ExploredStates),
-    Finding(CrashFinding),
+    Finding(Box<CrashFinding>),
     Finished(FinishedExploration),
 }
 
@@ -114,6 +114,13 @@ pub struct TimelineRow {
     pub text: String,
 }
 
+impl TimelineRow {
+    /// What says where a crash stands: its number, and whether it is an acknowledgement.
+    pub fn place(&self) -> (Option<u32>, bool) {
+        (self.number, self.kind == TimelineRowKind::Acknowledgement)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TimelineRowKind {
@@ -156,6 +163,9 @@ pub struct CrashFinding {
     pub key: String,
     /// The crash comes after this operation.
     pub operation: u32,
+    /// What that operation did, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub operation_text: String,
     pub label: Option<String>,
     pub acknowledgements: usize,
     /// How the check of that state ended, in words.
@@ -168,6 +178,98 @@ pub struct CrashFinding {
     /// The test was stopped before the cause was found.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unexplained: bool,
+    /// The operations that the sentence says are lost; the other lost ones cannot be without them.
+    pub named_operations: Vec<u32>,
+    /// The operation that is there without them, if that is why the check fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub survivor: Option<u32>,
+    /// The states that the check was asked about to prove the sentence.
+    pub proof: Vec<CrashProofState>,
+    /// Whether the check answered each of them as the sentence says.
+    pub proven: bool,
+}
+
+impl CrashFinding {
+    /// How many rows of a timeline come before the crash: the operations up to its own, and what was
+    /// acknowledged by then. A row is given by its number, if it is an operation, and by whether it
+    /// is an acknowledgement.
+    pub fn rows_before_crash(&self, rows: impl IntoIterator<Item = (Option<u32>, bool)>) -> usize {
+        let mut acknowledgements = 0;
+        let before = rows.into_iter().take_while(|(number, acknowledges)| {
+            acknowledgements += usize::from(*acknowledges);
+            number.is_none_or(|number| number <= self.operation)
+                && acknowledgements <= self.acknowledgements
+        });
+        before.count()
+    }
+
+    /// What the check said about the states beside the failing one, such as "passes with nothing
+    /// lost, with operation 5 kept, one step earlier". None where it was not asked.
+    pub fn proof_text(&self) -> Option<String> {
+        let with = |answer| -> Vec<String> {
+            let states = self.proof.iter().filter(|state| state.answer == answer);
+            states.map(CrashProofState::text).collect()
+        };
+        let answers = [
+            ("fails", with(CrashProofAnswer::Fails)),
+            ("passes", with(CrashProofAnswer::Passes)),
+            ("fails for another reason", with(CrashProofAnswer::FailsOtherwise)),
+        ];
+        let answers = answers.iter().filter(|(_, states)| !states.is_empty());
+        let texts: Vec<String> =
+            answers.map(|(answer, states)| format!("{answer} {}", states.join(", "))).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+}
+
+impl CrashProofState {
+    fn text(&self) -> String {
+        match (self.role, self.operation) {
+            (CrashProofRole::Loss, _) => "with exactly this lost".to_owned(),
+            (CrashProofRole::NothingLost, _) => "with nothing lost".to_owned(),
+            (CrashProofRole::GivenBack, Some(operation)) => {
+                format!("with operation {operation} kept")
+            }
+            (CrashProofRole::GivenBack, None) => "with a part of it kept".to_owned(),
+            (CrashProofRole::MomentBefore, _) => "one step earlier".to_owned(),
+            (CrashProofRole::MomentAfter, _) => "at the first step after it".to_owned(),
+        }
+    }
+}
+
+/// A state that the check was asked about to prove a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CrashProofState {
+    pub key: String,
+    pub role: CrashProofRole,
+    /// Of what is given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<u32>,
+    pub answer: CrashProofAnswer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CrashProofRole {
+    /// Exactly what is named is lost.
+    Loss,
+    NothingLost,
+    /// One of the named operations survives after all.
+    GivenBack,
+    /// The same loss, one step earlier.
+    MomentBefore,
+    /// The first later step at which the check passes.
+    MomentAfter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CrashProofAnswer {
+    Fails,
+    Passes,
+    /// The check fails, but in another way, or because of another promise.
+    FailsOtherwise,
 }
 
 #[cfg(test)]
@@ -219,6 +321,49 @@ mod tests {
         let written = json!({"event": "recorded", "run": null, "operations": 2, "calls": {"write": 2},
             "acknowledgements": 0, "labels": {}, "labelsLeftOut": 0, "stepsLeftOut": 0});
         round_trip(&CrashEntry::Recorded(recorded), written);
+    }
+
+    #[test]
+    fn a_crash_stands_after_what_was_said_before_it_and_not_after_the_rest() {
+        let ack = (None, true);
+        let rows =
+            [(Some(1), false), ack, (None, false), (Some(2), false), ack, ack, (Some(3), false)];
+        let at = |operation, acknowledgements| {
+            let finding = CrashFinding { operation, acknowledgements, ..CrashFinding::default() };
+            finding.rows_before_crash(rows)
+        };
+        assert_eq!(
+            [at(0, 0), at(1, 0), at(1, 1), at(2, 1), at(2, 2), at(2, 3), at(3, 3)],
+            [0, 1, 3, 4, 5, 6, 7]
+        );
+    }
+
+    #[test]
+    fn a_proof_is_told_by_its_answers() {
+        let state = |role, operation, answer| CrashProofState {
+            key: "5-3.0".to_owned(),
+            role,
+            operation,
+            answer,
+        };
+        let mut finding = CrashFinding::default();
+        assert_eq!(finding.proof_text(), None);
+        finding.proof = vec![
+            state(CrashProofRole::Loss, None, CrashProofAnswer::Fails),
+            state(CrashProofRole::NothingLost, None, CrashProofAnswer::Passes),
+            state(CrashProofRole::GivenBack, Some(3), CrashProofAnswer::FailsOtherwise),
+            state(CrashProofRole::MomentBefore, None, CrashProofAnswer::Passes),
+        ];
+        assert_eq!(
+            finding.proof_text().as_deref(),
+            Some(
+                "fails with exactly this lost; passes with nothing lost, one step earlier; fails for \
+                 another reason with operation 3 kept"
+            )
+        );
+        let written = serde_json::to_value(&finding).unwrap();
+        assert_eq!(written["proof"][2]["role"], "givenBack");
+        assert_eq!(serde_json::from_value::<CrashFinding>(written).unwrap(), finding);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::{Disturbance, SeenDisturbance};
+
 /// The plan of a matrix loop, as it is recorded when the loop begins.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -121,7 +123,7 @@ pub enum MatrixEntry {
     /// What a bisection found.
     Answer { answer: BisectAnswer },
     /// What disturbed the measurement, as far as the machine shows it.
-    Disturbed { disturbances: Vec<Disturbance> },
+    Disturbed { disturbances: Vec<SeenDisturbance> },
     /// The commits that were measured by then, for those who show a metric over them and do not ask
     /// git.
     Commits { measured: MeasuredCommits },
@@ -155,24 +157,6 @@ pub struct CommitCells {
     /// The values of the other axes; `None` where there is only one of each.
     pub name: Option<String>,
     pub keys: Vec<CellKey>,
-}
-
-/// Something on the machine that makes measurements noisy or wrong.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "camelCase")]
-pub enum Disturbance {
-    /// Other programs used this many CPUs, of those there are.
-    OtherLoad { used: f64, cpus: usize },
-    /// The hypervisor gave this part of the time to others.
-    Stolen { part: f64 },
-    /// The frequency changes with the load.
-    FrequencyScaling { governor: String },
-    /// CPUs were slowed down because they were too hot, this many times.
-    Throttled { times: u64 },
-    /// A limit on CPU time (of a container, say) stopped us this many times.
-    Limited { times: u64 },
-    /// There are no more CPUs than workers, so retake and everything else disturb them.
-    NoFreeCpu { workers: usize, cpus: usize },
 }
 
 /// How a point of a bisection was judged.

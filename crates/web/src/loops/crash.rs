@@ -125,7 +125,7 @@ impl CrashDetail {
             CrashEntry::Acknowledgement(row) => self.add_step(seq, StepKind::Acknowledgement, row),
             CrashEntry::States(states) => self.states = Some(states),
             CrashEntry::Finding(finding) if self.findings.len() < MAX_FINDINGS => {
-                self.findings.push(finding);
+                self.findings.push(*finding);
             }
             CrashEntry::Finding(_) => self.findings_left_out += 1,
             CrashEntry::Finished(finished) => self.finished = Some(finished),

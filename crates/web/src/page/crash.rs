@@ -27,7 +27,8 @@ pub(super) struct CrashPage<'a> {
 #[derive(Default)]
 struct Concerns<'a> {
     lost: BTreeMap<u32, Vec<&'a str>>,
-    crash: BTreeMap<u32, Vec<&'a str>>,
+    /// By the number in the record of the step before the crash.
+    crash: BTreeMap<u64, Vec<&'a str>>,
 }
 
 impl<'a> Concerns<'a> {
@@ -38,7 +39,13 @@ impl<'a> Concerns<'a> {
             for number in &finding.lost_operations {
                 concerns.lost.entry(*number).or_default().push(&finding.id);
             }
-            concerns.crash.entry(finding.operation).or_default().push(&finding.id);
+            let places = crash
+                .steps
+                .iter()
+                .map(|step| (step.number, step.kind == StepKind::Acknowledgement));
+            let before = finding.rows_before_crash(places);
+            let last = before.checked_sub(1).and_then(|at| crash.steps.get(at));
+            concerns.crash.entry(last.map_or(0, |step| step.seq)).or_default().push(&finding.id);
         }
         concerns
     }
@@ -126,6 +133,9 @@ impl CrashPage<'_> {
                 finding.operation,
                 &format!("operation {}", finding.operation),
             );
+            if !finding.operation_text.is_empty() {
+                html.markup(" (").code_spans(&finding.operation_text).markup(")");
+            }
         }
         if let Some(label) = &finding.label {
             html.markup(", after the label ").element("code", "", label);
@@ -133,6 +143,9 @@ impl CrashPage<'_> {
         html.markup(", with ")
             .text(text::count(finding.acknowledgements as u64, "acknowledgement"));
         html.markup(" given. The check ").text(&finding.verdict).markup(".</p>");
+        if let Some(proof) = finding.proof_text() {
+            html.markup("<p>Proof: the check ").text(proof).markup(".</p>");
+        }
         if !finding.lost_operations.is_empty() {
             html.markup("<h4>Lost operations</h4><ol class=\"plain lost\">");
             for number in finding.lost_operations.iter().take(LISTED) {
@@ -197,13 +210,9 @@ impl CrashPage<'_> {
         let concerns = Concerns::new(self.crash);
         lanes(html, steps, timeline, &concerns);
         html.markup("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Steps of the program\"><table class=\"timeline\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Call</th><th scope=\"col\">What</th></tr></thead><tbody>");
-        for (at, step) in timeline.iter().enumerate() {
+        for step in timeline {
             row(html, step, concerns.lost(step));
-            // Labels and acknowledgements after an operation come before its crash.
-            let last = timeline.get(at + 1).is_none_or(|next| next.number.is_some());
-            let number = timeline[..=at].iter().rev().find_map(|step| step.number);
-            let crashes = number.filter(|_| last).and_then(|number| concerns.crash.get(&number));
-            for id in crashes.into_iter().flatten() {
+            for id in concerns.crash.get(&step.seq).into_iter().flatten() {
                 html.markup("<tr class=\"crash\"><td></td><td colspan=\"2\">⚡ crash of ");
                 html.link(&format!("#{id}"), id).markup("</td></tr>");
             }

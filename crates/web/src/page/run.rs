@@ -157,6 +157,11 @@ fn correlation(html: &mut Html, intent: &Intent) {
     html.definition("tool call", ids.tool_call_id.as_deref().unwrap_or_default());
     html.definition("worktree", ids.worktree_id.as_deref().unwrap_or_default());
     html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
+    if let Some(reporter) = intent.reported_by {
+        html.markup("<dt>reported</dt><dd>from inside the sandbox of ")
+            .link(&format!("/runs/{reporter}"), reporter.short())
+            .markup(", seen by nobody else</dd>");
+    }
     if let Some(parent) = intent.parent_id {
         html.markup("<dt>inside</dt><dd>")
             .link(&format!("/runs/{parent}"), parent.short())

@@ -13,14 +13,41 @@ use crate::bench::median;
 use crate::page::Page;
 
 const RATIOS: [f64; 3] = [1.00, 1.02, 1.10];
-/// The work of the first command: some milliseconds.
-const WORK: u64 = 6_000;
-/// How long both tools are measured for each row, unless the environment says otherwise.
-const ROW: Duration = Duration::from_secs(75);
-const MOST_TRIALS: usize = 60;
+/// What the first command takes, its start included.
+const TARGET: Duration = Duration::from_millis(4);
+/// With none wrong of this many, at most 5 % are (95 %, one side).
+const TRIALS: usize = 60;
 /// What retake is asked to decide, and how long it may take.
 const MARGIN: &str = "1%";
-const BUDGET: &str = "3s";
+const BUDGET: &str = "800ms";
+
+/// What the machine does besides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Quiet,
+    Neighbour,
+}
+
+impl Condition {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quiet => "quiet",
+            Self::Neighbour => "noisy neighbour",
+        }
+    }
+
+    /// How long all ratios may take together, unless the environment says otherwise: a tenth of it,
+    /// say, to try it out.
+    fn time(self) -> Duration {
+        let part = std::env::var("RETAKE_BENCH_VERDICTS").ok().and_then(|part| part.parse().ok());
+        let all = match self {
+            Self::Quiet => Duration::from_secs(150),
+            // Fewer comparisons are decided before the budget is spent.
+            Self::Neighbour => Duration::from_secs(300),
+        };
+        all.mul_f64(part.unwrap_or(1.0))
+    }
+}
 
 /// What came of the trials of one tool.
 #[derive(Default)]
@@ -98,7 +125,7 @@ fn upper_bound(found: usize, of: usize) -> f64 {
     high
 }
 
-/// Work that takes a time in proportion to its size and nothing else.
+/// Work that takes a time in proportion to its size, and the start of a program besides.
 pub(super) fn work(size: &str) -> Result<(), String> {
     let size: u64 = size.parse().map_err(text)?;
     let mut state = 1u64;
@@ -193,63 +220,154 @@ fn by_hyperfine(directory: &Path, commands: &[String; 2], runs: usize) -> Result
     })
 }
 
+/// What work costs: the start of the program, and each unit of work, in seconds.
+struct Calibration {
+    start: f64,
+    unit: f64,
+}
+
+impl Calibration {
+    /// Measures nothing and much work in turn.
+    fn measure(own: &Path) -> Result<Self, String> {
+        const MUCH: u64 = 8_000;
+        let once = |size: u64| {
+            let begun = Instant::now();
+            output(Command::new(own).args(["spin", "matrix", "work", &size.to_string()]))?;
+            Ok::<_, String>(begun.elapsed().as_secs_f64())
+        };
+        let (mut nothing, mut much) = (Vec::new(), Vec::new());
+        for _ in 0..40 {
+            nothing.push(once(0)?);
+            much.push(once(MUCH)?);
+        }
+        let start = median(&nothing);
+        Ok(Self { start, unit: (median(&much) - start) / MUCH as f64 })
+    }
+
+    /// The work of a command that takes this long with its start.
+    fn size(&self, seconds: f64) -> f64 {
+        ((seconds - self.start) / self.unit).max(1.0)
+    }
+
+    /// Two commands whose times have a ratio.
+    fn commands(&self, own: &Path, ratio: f64) -> [String; 2] {
+        let first = TARGET.as_secs_f64().max(2.0 * self.start);
+        [first, first * ratio]
+            .map(|seconds| format!("{} spin matrix work {:.0}", own.display(), self.size(seconds)))
+    }
+}
+
+/// The trials of one ratio.
+struct Row {
+    ratio: f64,
+    commands: [String; 2],
+    tools: Vec<(&'static str, Tally)>,
+    spent: Duration,
+}
+
+impl Row {
+    fn trials(&self) -> usize {
+        self.tools[0].1.runs.len()
+    }
+
+    /// Retake decides how often it runs the commands; hyperfine then runs them as often.
+    fn trial(&mut self, retake: &Path, directory: &Path) -> Result<(), String> {
+        let begun = Instant::now();
+        let store = directory.join("store");
+        // Every trial begins without a record. Absent is as good.
+        _ = std::fs::remove_dir_all(&store);
+        let (verdict, runs) = by_retake(retake, &store, &self.commands)?;
+        for (tool, tally) in &mut self.tools {
+            let verdict = match *tool {
+                "retake" => verdict,
+                _ => by_hyperfine(directory, &self.commands, runs)?,
+            };
+            tally.add(self.ratio, verdict, runs as f64);
+        }
+        self.spent += begun.elapsed();
+        Ok(())
+    }
+}
+
+/// All ratios under one condition. The next trial is one of the ratio that has had least time, so that
+/// quick decisions have their trials soon and leave the time to the others.
+fn trials(
+    condition: Condition,
+    mut rows: Vec<Row>,
+    own: &Path,
+    directory: &Path,
+) -> Result<Vec<Row>, String> {
+    let retake = own.with_file_name("retake");
+    let _neighbour = match condition {
+        Condition::Quiet => None,
+        Condition::Neighbour => Some(Ended(
+            Command::new(own).args(["spin", "matrix", "neighbour", "1"]).spawn().map_err(text)?,
+        )),
+    };
+    let begun = Instant::now();
+    loop {
+        let open = rows.iter_mut().filter(|row| row.trials() < TRIALS);
+        let Some(row) = open.min_by_key(|row| row.spent) else { break };
+        if begun.elapsed() > condition.time() && row.trials() > 0 {
+            break;
+        }
+        row.trial(&retake, directory)?;
+        let counts: Vec<String> = rows.iter().map(|row| row.trials().to_string()).collect();
+        eprint!("\rverdicts, {}: {} of {TRIALS} trials", condition.name(), counts.join(", "));
+    }
+    eprintln!();
+    Ok(rows)
+}
+
 pub(super) fn run(page: &mut Page) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(text)?;
+    let directory = TemporaryDirectory::new("verdicts")?;
+    let calibration = Calibration::measure(&own)?;
+    let version = Command::new("hyperfine").arg("--version").output().ok();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     page.section(
         "Verdicts about a known ratio",
         &format!(
-            "Two commands do work of a known ratio, some milliseconds of arithmetic. `retake matrix try \
-             --until-sure {MARGIN} --budget {BUDGET}` decides how often it runs them; hyperfine then runs each as \
-             often, one command after the other. Its verdict is `faster` or `slower` where the intervals of mean ± \
-             1.96 standard errors do not overlap; it has no word for `same`. Right is `same` for 1.00 and `slower` \
-             for the others. Beside the number of wrong verdicts stands the largest rate that such a number leaves \
-             possible (95 %, one side). The neighbour uses all CPUs for 50 to 550 ms and pauses as long, in turn.",
+            "Two commands do arithmetic. The first takes about {} ms, the second that times the ratio, their start \
+             ({:.1} ms, measured beforehand) included. `retake matrix try --shell none --until-sure {MARGIN} --budget \
+             {BUDGET}` decides how often it runs them; {} then runs each as often, without a shell, one command after \
+             the other. Its verdict is `slower` or `faster` where the intervals of mean ± 1.96 standard errors do not \
+             overlap; it has no word for `same`, so it cannot be right about 1.00, only not wrong. Right is `same` for \
+             1.00 and `slower` for the others; wrong is any other verdict, `same` for 1.02 too. Beside the number of \
+             wrong verdicts stands the largest rate that such a number leaves possible (95 %, one side). The neighbour \
+             uses all CPUs for 50 to 550 ms and pauses as long, in turn, at random. Up to {TRIALS} trials of each \
+             ratio, as many as fit into {} and {} seconds for the three.",
+            TARGET.as_millis(),
+            1e3 * calibration.start,
+            version.as_deref().unwrap_or("hyperfine (which is not here)"),
+            Condition::Quiet.time().as_secs(),
+            Condition::Neighbour.time().as_secs(),
         ),
     );
-    let seconds = std::env::var("RETAKE_BENCH_ROW_SECONDS").ok().and_then(|s| s.parse().ok());
-    let row_time = seconds.map_or(ROW, Duration::from_secs_f64);
-    let own = std::env::current_exe().map_err(text)?;
-    let retake = own.with_file_name("retake");
-    let directory = TemporaryDirectory::new("verdicts")?;
-    let has_hyperfine = Command::new("hyperfine").arg("--version").output().is_ok();
-    let mut all = vec![("retake", Tally::default())];
-    all.extend(has_hyperfine.then(|| ("hyperfine", Tally::default())));
-    let mut rows = Vec::new();
-    for condition in ["quiet", "noisy neighbour"] {
-        for ratio in RATIOS {
-            eprintln!("verdicts: {condition}, {ratio:.2}");
-            let _neighbour = match condition {
-                "quiet" => None,
-                _ => Some(Ended(
-                    Command::new(&own)
-                        .args(["spin", "matrix", "neighbour", "1"])
-                        .spawn()
-                        .map_err(text)?,
-                )),
-            };
-            let command = |size: f64| format!("{} spin matrix work {size:.0}", own.display());
-            let commands = [command(WORK as f64), command(WORK as f64 * ratio)];
-            let (mut ours, mut theirs) = (Tally::default(), Tally::default());
-            let start = Instant::now();
-            for trial in 0..MOST_TRIALS {
-                if start.elapsed() > row_time && trial > 0 {
-                    break;
-                }
-                let store = directory.path.join(format!("{}-{trial}", rows.len()));
-                let (verdict, runs) = by_retake(&retake, &store, &commands)?;
-                ours.add(ratio, verdict, runs as f64);
-                if has_hyperfine {
-                    let verdict = by_hyperfine(&directory.path, &commands, runs)?;
-                    theirs.add(ratio, verdict, runs as f64);
-                }
-            }
-            for ((tool, all), tally) in all.iter_mut().zip([ours, theirs]) {
-                rows.push(tally.row(condition, &format!("{ratio:.2}"), tool));
-                all.add_all(&tally);
+    let tools = || {
+        let mut tools = vec![("retake", Tally::default())];
+        tools.extend(version.is_some().then(|| ("hyperfine", Tally::default())));
+        tools
+    };
+    let mut all = tools();
+    let mut lines = Vec::new();
+    for condition in [Condition::Quiet, Condition::Neighbour] {
+        let row = |ratio: f64| Row {
+            ratio,
+            commands: calibration.commands(&own, ratio),
+            tools: tools(),
+            spent: Duration::ZERO,
+        };
+        let rows = RATIOS.map(row).into();
+        for row in trials(condition, rows, &own, &directory.path)? {
+            for ((tool, all), (_, tally)) in all.iter_mut().zip(&row.tools) {
+                lines.push(tally.row(condition.name(), &format!("{:.2}", row.ratio), tool));
+                all.add_all(tally);
             }
         }
     }
-    rows.extend(all.iter().map(|(tool, tally)| tally.row("all", "", tool)));
+    lines.extend(all.iter().map(|(tool, tally)| tally.row("all", "", tool)));
     let head = ["machine", "ratio", "", "trials", "right", "no verdict", "wrong", "runs of each"];
-    page.table(&head, &rows);
+    page.table(&head, &lines);
     Ok(())
 }

@@ -2,17 +2,18 @@
 //! without it, and the sentence that says so.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::rc::Rc;
 
-use super::description::{OperationKind, OperationShape};
+use super::description::OperationShape;
 use super::failure_kind::FailureKind;
 use super::minimise::{Loss, Minimiser};
+use super::moments::{Beginning, nothing_lost};
+use super::questions::Moment;
 use super::sentence::SmallestLoss;
 use super::{Explainer, Finding};
+use crate::model::explore::CrashState;
 use crate::model::explore::state_class::StateClass;
-use crate::model::explore::{CrashState, replay_until};
-use crate::model::micro_op::{MicroOpId, Part, Torn};
-use crate::model::replay::Point;
-use crate::model::state_key::{Kept, StateKey};
 
 /// What makes states fail.
 pub(super) struct Cause {
@@ -24,7 +25,7 @@ pub(super) struct Cause {
     /// Without a survivor: only because of what was acknowledged.
     pub(super) promised: bool,
     pub(super) torn: bool,
-    /// For a state that lost nothing: the operation before the crash and the one after.
+    /// For a state that lost nothing: the operation after which it fails and the one that mends it.
     pub(super) between: Option<(OperationShape, OperationShape)>,
     /// How the check fails, where that is known.
     pub(super) kind: Option<FailureKind>,
@@ -41,9 +42,7 @@ impl Cause {
             && self.between == other.between
             && self.fails_like(other)
     }
-}
 
-impl Cause {
     /// The words of a check differ with what it misses; how it ends does not.
     fn fails_like(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
@@ -53,61 +52,110 @@ impl Cause {
     }
 }
 
+/// Why a loss makes the check fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Circumstance {
+    /// This operation is there without it.
+    Survivor(u32),
+    /// So many promises were made in all, the last of them counts on it.
+    Promised(usize),
+    /// The rest of this operation is there.
+    Half(u32),
+    /// The rest of the torn write is there.
+    Torn,
+}
+
+/// The smallest loss at the first moment at which it fails.
+pub(super) struct Explained {
+    pub(super) loss: Loss,
+    /// The last moment at which it passes.
+    pub(super) before: Moment,
+    pub(super) circumstance: Circumstance,
+}
+
 impl Explainer<'_> {
-    /// The cause at work in a loss, with the smallest loss that still fails.
+    /// The cause at work in a loss, with the smallest loss that still fails, at the first moment at
+    /// which it does. The minimiser is back at its own moment afterwards.
     pub(super) fn explain(
         &self,
         minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
         loss: &Loss,
     ) -> Cause {
-        let (smallest, torn) = minimiser.smallest(loss);
-        let key = minimiser.key(&smallest, torn);
-        let acks = minimiser.acks;
-        self.without_promises(minimiser, &key, &smallest, torn);
-        let survivor = match torn {
-            Some(_) => None,
-            None => self.survivor(minimiser, &smallest),
+        let home = (Rc::clone(&minimiser.replay), minimiser.moment);
+        minimiser.questions.begin();
+        let cause = match self.smallest(minimiser, loss) {
+            Ok(explained) => self.cause(minimiser, &explained),
+            Err(moment) => self.stopped(minimiser, moment),
         };
-        let replay = minimiser.replay;
-        let smallest = Loss { parts: smallest.into_iter().collect(), torn };
-        let operations: Vec<u32> = smallest.operations(replay).into_iter().collect();
-        let promised = |number: &u32| self.is_promised(*number, minimiser.acks);
-        let promised = survivor.is_none() && torn.is_none() && operations.iter().any(promised);
+        (minimiser.replay, minimiser.moment) = home;
+        cause
+    }
+
+    /// Takes turns in making the loss smaller and the crash earlier. The error is a moment at which
+    /// the check fails with nothing lost.
+    fn smallest(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
+        loss: &Loss,
+    ) -> Result<Explained, Moment> {
+        let mut smallest = minimiser.smallest(loss);
+        loop {
+            let inside = self.inside_looks.contains(&minimiser.moment.point.operation);
+            if !inside && minimiser.whole_fails() {
+                return Err(minimiser.moment);
+            }
+            let before = match self.beginning(minimiser, &smallest) {
+                Beginning::BeforeLoss(moment) => return Err(moment),
+                Beginning::At { moment, before, .. } if moment == minimiser.moment => before,
+                Beginning::At { replay, moment, .. } => {
+                    (minimiser.replay, minimiser.moment) = (replay, moment);
+                    smallest = minimiser.smallest(&smallest.at(&minimiser.replay));
+                    continue;
+                }
+            };
+            let moment = minimiser.moment;
+            let number = moment.point.operation;
+            let circumstance = if smallest.torn.is_some() {
+                Circumstance::Torn
+            } else if before.point == moment.point {
+                Circumstance::Promised(moment.acks)
+            } else if smallest.operations(&minimiser.replay).contains(&number) {
+                Circumstance::Half(number)
+            } else {
+                Circumstance::Survivor(number)
+            };
+            return Ok(Explained { loss: smallest, before, circumstance });
+        }
+    }
+
+    fn cause(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
+        explained: &Explained,
+    ) -> Cause {
+        let proof = self.prove(minimiser, explained);
+        let (replay, moment) = (&minimiser.replay, minimiser.moment);
+        let Explained { loss, circumstance, .. } = explained;
+        let operations: Vec<u32> = loss.operations(replay).into_iter().collect();
+        let key = loss.key(replay, moment);
+        let base = replay.pending.base.clone();
+        let state = self.promises.state(replay, key.clone(), StateClass::DropOne, base);
+        let survivor = match circumstance {
+            Circumstance::Survivor(number) => Some(*number),
+            _ => None,
+        };
         let main = operations.first().copied().unwrap_or(0);
-        if survivor.is_none() && torn.is_none() && !promised && main > 0 {
-            let before = Point { operation: main - 1, during: false };
-            let there = replay_until(self.recording, self.model, &self.volatile, before);
-            let there = there.filter(|_| !self.inside_looks.contains(&before.operation));
-            if there.is_some_and(|there| minimiser.moment_fails(&there, before)) {
-                minimiser.acks = acks;
-                return self.nothing_lost(before, minimiser.wanted.clone());
-            }
-        }
-        let state = self.promises.state(
-            replay,
-            key.clone(),
-            StateClass::DropOne,
-            replay.pending.base.clone(),
-        );
-        let later = survivor.filter(|number| *number != main);
-        let mut files = Vec::new();
-        for number in operations.iter().copied().chain(later) {
-            if let Some(description) = self.descriptions.description(number) {
-                files.push(description.path.clone());
-                files.extend(description.to.clone());
-            }
-        }
-        files.sort();
-        files.dedup();
-        let mut sentence = match torn {
+        let advice = self.advice(explained, &operations);
+        let mut sentence = match loss.torn {
             Some((part, cut)) => self.descriptions.of_tear(part, cut),
             None => self.descriptions.of_loss(&SmallestLoss {
                 replay,
-                lost: &smallest.parts,
+                lost: &loss.parts,
                 operations: &operations,
-                survivor,
-                since: minimiser.acks.saturating_sub(self.promises.before(main)),
-                until: self.promises.until(main),
+                circumstance: *circumstance,
+                since: moment.acks.saturating_sub(self.promises.before(main)),
+                advice: advice.as_ref(),
+                volatile: &self.volatile_names,
             }),
         };
         if let Some(label) = &state.label {
@@ -116,136 +164,77 @@ impl Explainer<'_> {
         let finding = Finding {
             id: String::new(),
             sentence,
-            files,
+            files: self.files(operations.iter().copied().chain(survivor)),
             lost_operations: state.lost,
+            named: operations.clone(),
+            circumstance: Some(*circumstance),
             states: 0,
             key,
+            acks: moment.acks,
+            proof,
         };
-        minimiser.acks = acks;
         Cause {
             finding,
-            promised,
+            promised: matches!(circumstance, Circumstance::Promised(_)),
             lost: operations.iter().map(|number| self.descriptions.shape(*number)).collect(),
-            survivor: later.map(|number| self.descriptions.shape(number)),
-            half: survivor.is_some() && later.is_none(),
-            torn: torn.is_some(),
+            survivor: survivor.map(|number| self.descriptions.shape(number)),
+            half: matches!(circumstance, Circumstance::Half(_)),
+            torn: loss.torn.is_some(),
             between: None,
-            kind: minimiser.wanted.clone(),
+            kind: minimiser.questions.wanted.clone(),
         }
     }
 
-    /// What fails without the promises made since is not about promises, even where there are some.
-    fn without_promises(
-        &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
-        key: &StateKey,
-        smallest: &[MicroOpId],
-        torn: Option<(Part, Torn)>,
-    ) {
-        let first = smallest.iter().filter_map(|id| minimiser.replay.part(*id)).min();
-        let Some(first) = first.or(torn.map(|(part, _)| part)) else { return };
-        let all = std::mem::replace(&mut minimiser.acks, self.promises.before(first.operation));
-        if minimiser.acks < all && !minimiser.fails(key) {
-            minimiser.acks = all;
+    /// The names that operations are about.
+    pub(super) fn files(&self, operations: impl Iterator<Item = u32>) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for description in operations.filter_map(|number| self.descriptions.description(number)) {
+            files.push(description.path.clone());
+            files.extend(description.to.clone());
         }
-    }
-
-    /// The operation that should not have survived without what was lost; what was lost itself if
-    /// half of it survived.
-    fn survivor(
-        &self,
-        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
-        smallest: &[MicroOpId],
-    ) -> Option<u32> {
-        let replay = minimiser.replay;
-        let pending = &replay.pending;
-        let lost = pending.with_dependents(smallest.iter().copied());
-        let gone: BTreeSet<u32> =
-            lost.iter().filter_map(|id| replay.part(*id)).map(|part| part.operation).collect();
-        let main = smallest.first().and_then(|id| replay.part(*id))?;
-        let description = self.descriptions.description(main.operation)?;
-        // A name that shows the file without its contents is the usual culprit.
-        if matches!(description.kind, OperationKind::Write | OperationKind::Truncate) {
-            let shown = (main.operation + 1..=minimiser.point.operation).find(|number| {
-                self.descriptions.description(*number).is_some_and(|later| {
-                    matches!(later.kind, OperationKind::Rename | OperationKind::Link)
-                        && later.node == description.node
-                        && !gone.contains(number)
-                })
-            });
-            if shown.is_some() {
-                return shown;
-            }
-        }
-        if minimiser.fails(&StateKey {
-            point: minimiser.point,
-            kept: Kept::Only(Vec::new()),
-            torn: None,
-        }) {
-            // Either it was promised, or something that is durable counts on it.
-            return if self.is_promised(main.operation, minimiser.acks) {
-                None
-            } else {
-                (main.operation + 1..=minimiser.point.operation).find(|number| {
-                    let durable =
-                        pending.micro_ops.iter().all(|micro_op| micro_op.part.operation != *number);
-                    let description = self.descriptions.description(*number);
-                    durable
-                        && description.is_some_and(|description| {
-                            !matches!(
-                                description.kind,
-                                OperationKind::Other | OperationKind::Close | OperationKind::Sync
-                            )
-                        })
-                })
-            };
-        }
-        // All that is left of an operation: its parts are not named.
-        let mut later: Vec<(u32, Vec<MicroOpId>)> = Vec::new();
-        let left = pending.micro_ops.iter().filter(|micro_op| !lost.contains(&micro_op.id));
-        for micro_op in left.filter(|micro_op| micro_op.part.operation >= main.operation) {
-            match later.last_mut() {
-                Some((number, parts)) if *number == micro_op.part.operation => {
-                    parts.push(micro_op.id)
-                }
-                _ => later.push((micro_op.part.operation, vec![micro_op.id])),
-            }
-        }
-        later.into_iter().find_map(|(number, mut parts)| {
-            parts.extend(smallest);
-            (!minimiser.fails_without(&parts, None)).then_some(number)
-        })
+        files.sort();
+        files.dedup();
+        files
     }
 
     /// The cause of a state that fails although nothing is lost.
-    pub(super) fn nothing_lost(&self, point: Point, kind: Option<FailureKind>) -> Cause {
+    pub(super) fn stopped(
+        &self,
+        minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
+        at: Moment,
+    ) -> Cause {
+        let stretch = self.stretch(minimiser, at);
+        let proof = self.prove_stretch(minimiser, &stretch);
+        let point = stretch.from.point;
         let number = point.operation;
-        let mut sentence = self.descriptions.of_moment(number);
+        let mended = stretch.until.map(|moment| moment.point.operation);
+        // Something was said there, and nothing was done.
+        let said = stretch.before.is_some_and(|before| before.point == point);
+        let mut sentence = self.descriptions.of_moment(number, mended, said);
         if let Some(label) = self.promises.label(point) {
             sentence += &format!(" (after label `{label}`)");
         }
-        let files = self
-            .descriptions
-            .description(number)
-            .map(|description| description.path.clone())
-            .into_iter()
-            .collect();
+        let shape = |number| self.descriptions.shape(number);
         Cause {
             finding: Finding {
                 id: String::new(),
                 sentence,
-                files,
+                files: self.files(std::iter::once(number)),
                 lost_operations: Vec::new(),
+                named: Vec::new(),
+                circumstance: None,
                 states: 0,
-                key: StateKey { point, kept: Kept::Everything, torn: None },
+                key: nothing_lost(point),
+                acks: stretch.from.acks,
+                proof,
             },
             lost: BTreeSet::new(),
             survivor: None,
             half: false,
-            promised: false,
+            promised: said,
             torn: false,
-            between: Some((self.descriptions.shape(number), self.descriptions.shape(number + 1))),
-            kind,
+            between: Some((shape(number), shape(mended.unwrap_or(number + 1)))),
+            kind: minimiser.questions.wanted.clone(),
         }
     }
 }

@@ -1,18 +1,16 @@
-//! The check asked again about smaller losses at one point: what of a loss makes a state fail.
+//! The check asked again about smaller losses at one moment: what of a loss makes a state fail.
 //!
-//! Every state it asks about is one that the profile allows, and none is asked about twice.
+//! Every state it asks about is one that the profile allows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::model::explain::failure_kind::FailureKind;
-use crate::model::explore::state_class::StateClass;
+use crate::model::explain::questions::{Moment, Questions};
 use crate::model::explore::{CrashState, Promises};
 use crate::model::micro_op::{MicroOpId, Part, Torn};
-use crate::model::replay::{Point, Replay};
+use crate::model::replay::Replay;
 use crate::model::state_key::{Kept, StateKey};
-
-/// More checks than this at one point are not worth a shorter sentence.
-pub(super) const CHECKS: usize = 80;
 
 /// Parts that are lost, and a write that is torn. What needs them is lost, too.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -38,6 +36,27 @@ impl Loss {
         self.parts.is_empty() && self.torn.is_none()
     }
 
+    /// What of it can be lost at another point.
+    pub(super) fn at(&self, replay: &Replay) -> Self {
+        let parts = self.parts.iter().copied().filter(|id| replay.pending.is_pending(*id));
+        Self {
+            parts: parts.collect(),
+            torn: self.torn.filter(|(part, _)| replay.id(*part).is_some()),
+        }
+    }
+
+    /// The state in which this is lost, with everything that needs it.
+    pub(super) fn key(&self, replay: &Replay, moment: Moment) -> StateKey {
+        let torn_id = self.torn.and_then(|(part, _)| replay.id(part));
+        let lost = self.parts.iter().copied().chain(torn_id);
+        let mut gone = replay.pending.with_dependents(lost);
+        if let Some(id) = torn_id {
+            gone.remove(&id);
+        }
+        let parts = gone.into_iter().filter_map(|id| replay.part(id)).collect();
+        StateKey { point: moment.point, kept: Kept::AllBut(parts), torn: self.torn }
+    }
+
     /// The operations it concerns.
     pub(super) fn operations(&self, replay: &Replay) -> BTreeSet<u32> {
         let parts = self.parts.iter().filter_map(|id| replay.part(*id));
@@ -58,144 +77,112 @@ impl Loss {
             torn: self.torn.filter(|_| !whole),
         }
     }
+
+    /// Everything that is lost with it.
+    fn closed(&self, replay: &Replay) -> BTreeSet<MicroOpId> {
+        replay.pending.with_dependents(self.parts.iter().copied())
+    }
+
+    /// Of a set that is closed under what needs what: the parts that take the rest along. Of parts of
+    /// one operation that need each other the first stands for all.
+    fn roots(replay: &Replay, closed: &BTreeSet<MicroOpId>, torn: Option<(Part, Torn)>) -> Self {
+        let (mut roots, mut taken) = (BTreeSet::new(), BTreeSet::new());
+        for id in closed {
+            if !taken.contains(id) {
+                roots.insert(*id);
+                taken.extend(replay.pending.with_dependents([*id]));
+            }
+        }
+        Self { parts: roots, torn }
+    }
 }
 
+/// Looks at the losses of one moment.
 pub(super) struct Minimiser<'a, F> {
-    promises: &'a Promises,
-    pub(super) replay: &'a Replay,
-    pub(super) point: Point,
-    /// How many promises the check hears of.
-    pub(super) acks: usize,
-    /// Only what passes with so few is of interest.
-    passes_with: Option<usize>,
-    /// By state and promises.
-    known: HashMap<(u128, usize), Option<FailureKind>>,
-    /// Only what fails in this way counts; without it, what fails in any.
-    pub(super) wanted: Option<FailureKind>,
-    left: usize,
-    fails: &'a mut F,
+    pub(super) questions: Questions<'a, F>,
+    pub(super) replay: Rc<Replay>,
+    pub(super) moment: Moment,
 }
 
 impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
     pub(super) fn new(
         promises: &'a Promises,
-        replay: &'a Replay,
-        (point, acks): (Point, usize),
+        replay: &Rc<Replay>,
+        moment: Moment,
         wanted: Option<FailureKind>,
         fails: &'a mut F,
     ) -> Self {
-        Self {
-            promises,
-            replay,
-            point,
-            acks,
-            passes_with: None,
-            known: HashMap::new(),
-            wanted,
-            left: CHECKS,
-            fails,
-        }
+        let questions = Questions::new(promises, wanted, fails);
+        Self { questions, replay: Rc::clone(replay), moment }
     }
 
     /// If a loss fails only because of what was promised, what fails without a promise is another
     /// matter and does not count.
     pub(super) fn promises_only(&mut self, fewer: usize, loss: &Loss) {
-        if fewer >= self.acks {
+        if fewer >= self.moment.acks {
             return;
         }
-        let parts: Vec<MicroOpId> = loss.parts.iter().copied().collect();
-        let key = self.key(&parts, loss.torn);
-        self.passes_with = (!self.is_wanted(self.replay, &key, fewer)).then_some(fewer);
+        let key = loss.key(&self.replay, self.moment);
+        let without = self.questions.is_wanted(&self.replay, &key, fewer);
+        self.questions.passes_with = (!without).then_some(fewer);
     }
 
     pub(super) fn promises_also(&mut self) {
-        self.passes_with = None;
+        self.questions.passes_with = None;
     }
 
     pub(super) fn fails(&mut self, key: &StateKey) -> bool {
-        let (replay, acks) = (self.replay, self.acks);
-        let fewer = self.passes_with.filter(|fewer| *fewer < acks);
-        self.is_wanted(replay, key, acks)
-            && fewer.is_none_or(|fewer| !self.is_wanted(replay, key, fewer))
-    }
-
-    /// Whether it fails at another point with nothing lost.
-    pub(super) fn moment_fails(&mut self, replay: &Replay, point: Point) -> bool {
-        let key = StateKey { point, kept: Kept::Everything, torn: None };
-        self.is_wanted(replay, &key, self.acks)
+        self.questions.fails(&self.replay, key, self.moment.acks)
     }
 
     /// How a state fails, in whatever way.
     pub(super) fn kind(&mut self, key: &StateKey) -> Option<FailureKind> {
-        self.asked(self.replay, key, self.acks)
-    }
-
-    fn is_wanted(&mut self, replay: &Replay, key: &StateKey, acks: usize) -> bool {
-        let kind = self.asked(replay, key, acks);
-        kind.is_some() && (self.wanted.is_none() || kind == self.wanted)
-    }
-
-    fn asked(&mut self, replay: &Replay, key: &StateKey, acks: usize) -> Option<FailureKind> {
-        let tree = replay.build(key);
-        let asked = (tree.digest(), acks);
-        if let Some(known) = self.known.get(&asked) {
-            return known.clone();
-        }
-        // Without checks left nothing is taken to fail, so that what is known to fail stays.
-        if self.left == 0 {
-            return None;
-        }
-        self.left -= 1;
-        let state = self.promises.state(replay, key.clone(), StateClass::DropOne, tree);
-        let fails = (self.fails)(&CrashState { acks, ..state });
-        self.known.insert(asked, fails.clone());
-        fails
+        self.questions.kind(&self.replay, key, self.moment.acks)
     }
 
     /// Whether everything up to the point is too little.
     pub(super) fn whole_fails(&mut self) -> bool {
-        self.fails(&StateKey { point: self.point, kept: Kept::Everything, torn: None })
+        self.fails(&StateKey { point: self.moment.point, kept: Kept::Everything, torn: None })
     }
 
-    pub(super) fn fails_without(&mut self, lost: &[MicroOpId], torn: Option<(Part, Torn)>) -> bool {
-        let key = self.key(lost, torn);
+    pub(super) fn fails_without(&mut self, loss: &Loss) -> bool {
+        let key = loss.key(&self.replay, self.moment);
         self.fails(&key)
     }
 
-    /// These are lost, with everything that needs them.
-    pub(super) fn key(&self, lost: &[MicroOpId], torn: Option<(Part, Torn)>) -> StateKey {
-        let pending = &self.replay.pending;
-        let torn_id = torn.and_then(|(part, _)| self.replay.id(part));
-        let mut gone = pending.with_dependents(lost.iter().copied().chain(torn_id));
-        if let Some(id) = torn_id {
-            gone.remove(&id);
-        }
-        let parts = gone.into_iter().filter_map(|id| self.replay.part(id)).collect();
-        StateKey { point: self.point, kept: Kept::AllBut(parts), torn }
+    fn fails_without_parts(
+        &mut self,
+        lost: impl IntoIterator<Item = MicroOpId>,
+        torn: Option<(Part, Torn)>,
+    ) -> bool {
+        self.fails_without(&Loss { parts: lost.into_iter().collect(), torn })
     }
 
-    /// The fewest lost parts that still fail, and whether the tear matters.
-    pub(super) fn smallest(&mut self, loss: &Loss) -> (Vec<MicroOpId>, Option<(Part, Torn)>) {
+    /// The fewest lost parts that still fail: giving any of them back is enough to pass. What needs
+    /// them is lost with them and is not among them.
+    pub(super) fn smallest(&mut self, loss: &Loss) -> Loss {
         let mut elements: Vec<MicroOpId> = loss.parts.iter().copied().collect();
         let torn_id = loss.torn.and_then(|(part, _)| self.replay.id(part));
         // A torn write is often just a lost one, or beside the point.
         let torn = loss.torn.filter(|_| {
             let all: Vec<MicroOpId> = elements.iter().copied().chain(torn_id).collect();
-            !self.fails_without(&all, None)
+            !self.fails_without_parts(all, None)
         });
         if torn.is_none() {
             elements.extend(torn_id);
             elements.sort_unstable();
         }
         let smallest = self.minimise(elements, torn);
-        (self.latest(smallest, torn), torn)
+        let smallest = self.latest(smallest, torn);
+        let parts = smallest.into_iter().collect();
+        self.given_back(&Loss { parts, torn })
     }
 
     /// What needs the lost parts is lost with them. If one of those alone is enough it is the
     /// better answer; the last one takes least along. Of the parts of one operation the bytes say
     /// more than the size.
     fn latest(&mut self, smallest: Vec<MicroOpId>, torn: Option<(Part, Torn)>) -> Vec<MicroOpId> {
-        let replay = self.replay;
+        let replay = Rc::clone(&self.replay);
         let mut all = replay.pending.with_dependents(smallest.iter().copied());
         let operations: BTreeSet<u32> =
             smallest.iter().filter_map(|id| Some(replay.part(*id)?.operation)).collect();
@@ -204,13 +191,48 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         all.extend(beside.map(|micro_op| micro_op.id));
         let alone = all.iter().rev().filter(|id| smallest != [**id]).take(16).copied();
         let found =
-            alone.collect::<Vec<_>>().into_iter().find(|id| self.fails_without(&[*id], torn));
+            alone.collect::<Vec<_>>().into_iter().find(|id| self.fails_without_parts([*id], torn));
         found.map_or(smallest, |id| vec![id])
+    }
+
+    /// Gives parts back, the first ones first and without what needs them, as long as the rest still
+    /// fails.
+    fn given_back(&mut self, loss: &Loss) -> Loss {
+        let replay = Rc::clone(&self.replay);
+        let torn = loss.torn;
+        let mut closed = loss.closed(&replay);
+        // Parts of later operations never are what earlier ones need.
+        let operation = |id: &MicroOpId| replay.part(*id).map_or(0, |part| part.operation);
+        let mut operations: Vec<u32> = closed.iter().map(operation).collect();
+        operations.dedup();
+        // All of them fail; none of them would pass.
+        let (mut fails, mut passes) = (0, operations.len());
+        while passes - fails > 1 {
+            let middle = fails + (passes - fails) / 2;
+            let rest = closed.iter().copied().filter(|id| operation(id) >= operations[middle]);
+            let rest: Vec<MicroOpId> = rest.collect();
+            if self.fails_without_parts(rest, torn) { fails = middle } else { passes = middle }
+        }
+        if let Some(first) = operations.get(fails) {
+            closed.retain(|id| operation(id) >= *first);
+        }
+        'again: loop {
+            let roots = Loss::roots(&replay, &closed, torn);
+            for root in &roots.parts {
+                let back = replay.pending.with_needs([*root]);
+                let rest: BTreeSet<MicroOpId> = closed.difference(&back).copied().collect();
+                if self.fails_without_parts(rest.iter().copied(), torn) {
+                    closed = rest;
+                    continue 'again;
+                }
+            }
+            return roots;
+        }
     }
 
     /// Delta debugging: the fewest of these whose loss still fails.
     fn minimise(&mut self, mut lost: Vec<MicroOpId>, torn: Option<(Part, Torn)>) -> Vec<MicroOpId> {
-        if self.fails_without(&[], torn) {
+        if self.fails_without_parts([], torn) {
             return Vec::new();
         }
         let mut pieces = 2;
@@ -218,7 +240,9 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
             let length = lost.len().div_ceil(pieces);
             let chunks: Vec<Vec<MicroOpId>> =
                 lost.chunks(length).map(<[MicroOpId]>::to_vec).collect();
-            let alone = chunks.iter().position(|chunk| self.fails_without(chunk, torn));
+            let alone = chunks
+                .iter()
+                .position(|chunk| self.fails_without_parts(chunk.iter().copied(), torn));
             if let Some(at) = alone {
                 lost = chunks[at].clone();
                 pieces = 2;
@@ -227,7 +251,7 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
             let rest = (0..chunks.len()).find_map(|at| {
                 let rest: Vec<MicroOpId> =
                     lost.iter().copied().filter(|id| !chunks[at].contains(id)).collect();
-                self.fails_without(&rest, torn).then_some(rest)
+                self.fails_without_parts(rest.iter().copied(), torn).then_some(rest)
             });
             match rest {
                 Some(rest) if chunks.len() > 2 => {

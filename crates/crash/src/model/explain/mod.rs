@@ -12,28 +12,34 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::model::explain::cause::Cause;
 use crate::model::explain::description::{OperationDescriptions, OperationShape};
 use crate::model::explain::minimise::{Loss, Minimiser};
-use crate::model::explore::{
-    BadGlob, CrashState, ExploreOptions, Promises, replay_until, volatile,
-};
-use crate::model::micro_op::{Effect, MicroOpId, Part, Torn};
+use crate::model::explain::questions::Moment;
+use crate::model::explore::{BadGlob, CrashState, ExploreOptions, Promises, names, volatile};
+use crate::model::micro_op::{Effect, Part, Torn};
 use crate::model::profile::Model;
 use crate::model::replay::{Point, Replay, inside_looks, operations};
 use crate::model::state_key::{Kept, StateKey};
-use crate::operation::{Action, Node, Recording};
+use crate::operation::{Action, Node, Recording, WriteSync};
 
+mod advice;
 mod cause;
 mod description;
 mod failure_kind;
 mod minimise;
+mod moments;
 mod name_roles;
+mod proof;
+mod questions;
 mod sentence;
 
+pub use cause::Circumstance;
 pub use failure_kind::FailureKind;
+pub use proof::{Proof, ProofAnswer, ProofRole, ProofState};
 
 /// One cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,20 +48,31 @@ pub struct Finding {
     pub id: String,
     pub sentence: String,
     pub files: Vec<PathBuf>,
-    /// The operations lost in the smallest state that fails.
+    /// The operations lost in the smallest state that fails, in whole or in part.
     pub lost_operations: Vec<u32>,
+    /// Those of them that the others cannot be without: what the sentence says is lost.
+    pub named: Vec<u32>,
+    /// Why that loss makes the check fail; none if nothing is lost, or if it was not looked for.
+    pub circumstance: Option<Circumstance>,
     /// How many failing states it is at work in.
     pub states: usize,
     /// That smallest state.
     pub key: StateKey,
+    /// With so many acknowledgements it fails.
+    pub acks: usize,
+    /// What the check said about the states that the sentence rests on.
+    pub proof: Proof,
 }
 
 pub struct Explainer<'a> {
     recording: &'a Recording,
     model: Model,
     volatile: HashSet<Node>,
+    volatile_names: Vec<PathBuf>,
     /// Where no crash comes with everything there.
     inside_looks: HashSet<u32>,
+    /// The operations that wait for the device.
+    waits: HashSet<u32>,
     promises: Arc<Promises>,
     descriptions: OperationDescriptions,
     /// By operation from 0: whether it changes anything by itself.
@@ -90,9 +107,8 @@ const PATTERN_REACH: usize = 4096;
 
 /// A state at one of the points where it can come about.
 struct Occurrence {
-    replay: Replay,
-    point: Point,
-    acks: usize,
+    replay: Rc<Replay>,
+    moment: Moment,
     loss: Loss,
     /// How the check fails there, where that is known.
     kind: Option<FailureKind>,
@@ -114,11 +130,16 @@ impl<'a> Explainer<'a> {
                     | Action::Close { .. }
             )
         };
+        let waits = |action: &Action| matches!(action, Action::Write { sync, .. } if *sync != WriteSync::None);
+        let waiting = operations(recording).filter(|(_, one)| waits(&one.action));
+        let volatile = volatile(recording, options)?;
         Ok(Self {
             recording,
             model,
-            volatile: volatile(recording, options)?,
+            volatile_names: names(recording, &volatile),
+            volatile,
             inside_looks: inside_looks(recording),
+            waits: waiting.map(|(number, _)| number).collect(),
             promises: Arc::new(Promises::new(recording)),
             descriptions: OperationDescriptions::new(recording),
             acts: operations(recording).map(|(_, one)| !silent(&one.action)).collect(),
@@ -159,21 +180,18 @@ impl<'a> Explainer<'a> {
 
     /// A state whose cause is not looked for: what it loses, and that the check fails.
     pub fn unexplained(&self, state: &CrashState) -> Finding {
-        let descriptions =
-            state.lost.iter().filter_map(|number| self.descriptions.description(*number));
-        let mut files: Vec<PathBuf> = descriptions
-            .flat_map(|one| std::iter::once(one.path.clone()).chain(one.to.clone()))
-            .collect();
-        files.sort();
-        files.dedup();
         let point = state.key.point;
         Finding {
             id: String::new(),
             sentence: self.descriptions.of_unexplained(point.operation, &state.lost),
-            files,
+            files: self.files(state.lost.iter().copied()),
             lost_operations: state.lost.clone(),
+            named: Vec::new(),
+            circumstance: None,
             states: 1,
             key: state.key.clone(),
+            acks: state.acks,
+            proof: Proof::default(),
         }
     }
 
@@ -218,13 +236,13 @@ impl<'a> Explainer<'a> {
         kind: Option<FailureKind>,
         fails: &mut impl FnMut(&CrashState) -> Option<FailureKind>,
     ) -> Vec<String> {
-        let point = state.key.point;
-        let replay = replay_until(self.recording, self.model, &self.volatile, point);
-        let Some(replay) = replay.filter(|_| state.key.kept != Kept::Everything) else {
-            return vec![self.insert(self.nothing_lost(point, kind))];
-        };
+        let moment = Moment { point: state.key.point, acks: state.acks };
+        let Some(replay) = self.replay_at(moment.point) else { return Vec::new() };
         let loss = Loss::of(&replay, &state.key);
-        let last = Occurrence { replay, point, acks: state.acks, loss, kind };
+        let last = Occurrence { replay, moment, loss, kind };
+        if state.key.kept == Kept::Everything {
+            return vec![self.insert_stopped(&last, fails)];
+        }
         if self.seen.len() >= PATTERNS
             && let Some(cause) = self.contained(&last, &last.loss, None)
         {
@@ -234,20 +252,33 @@ impl<'a> Explainer<'a> {
         if let Some(first) = self.first(&last, &state.key, fails) {
             ids = match self.causes(&first, fails) {
                 Some(ids) => ids,
-                None => vec![self.insert(self.nothing_lost(first.point, first.kind.clone()))],
+                None => vec![self.insert_stopped(&first, fails)],
             };
             // With as many promises it fails for the same reasons, and so it does in the same way.
-            if first.acks == last.acks || (last.kind.is_some() && first.kind == last.kind) {
+            let same = last.kind.is_some() && first.kind == last.kind;
+            if first.moment.acks == last.moment.acks || same {
                 return ids;
             }
         }
         match self.causes(&last, fails) {
             Some(more) => ids.extend(more),
-            None => ids.push(self.insert(self.nothing_lost(point, last.kind.clone()))),
+            None => ids.push(self.insert_stopped(&last, fails)),
         }
         ids.sort();
         ids.dedup();
         ids
+    }
+
+    /// A state that fails with nothing lost.
+    fn insert_stopped(
+        &mut self,
+        here: &Occurrence,
+        fails: &mut impl FnMut(&CrashState) -> Option<FailureKind>,
+    ) -> String {
+        let promises = Arc::clone(&self.promises);
+        let mut minimiser = here.minimiser(&promises, fails);
+        let cause = self.stopped(&mut minimiser, here.moment);
+        self.insert(cause)
     }
 
     /// The same state where it fails with the fewest promises: right after the last operation that
@@ -265,15 +296,16 @@ impl<'a> Explainer<'a> {
             .filter(|micro_op| !matches!(micro_op.effect, Effect::Flush { .. }))
             .map(|micro_op| micro_op.part.operation)
             .max();
-        let whole = (1..=last.point.operation)
+        let Moment { point, acks: promised } = last.moment;
+        let whole = (1..=point.operation)
             .rev()
             .find(|number| self.acts[*number as usize - 1] && !lost.contains(number));
         let made = kept.max(whole).unwrap_or(0);
         let before = (made, self.promises.before(made));
         let mut moments = vec![before];
-        for number in made..=last.point.operation {
+        for number in made..=point.operation {
             let acks = self.promises.by(number);
-            if acks <= last.acks && moments.last().is_none_or(|moment| acks > moment.1) {
+            if acks <= promised && moments.last().is_none_or(|moment| acks > moment.1) {
                 moments.push((number, acks));
             }
         }
@@ -282,15 +314,16 @@ impl<'a> Explainer<'a> {
             last.loss.parts.iter().filter_map(|id| last.replay.part(*id)).collect();
         let mut at = |(operation, acks): (u32, usize)| {
             let point = Point { operation, during: false };
-            if (point, acks) >= (last.point, last.acks) {
+            let moment = Moment { point, acks };
+            if moment >= last.moment {
                 return None;
             }
-            let replay = replay_until(self.recording, self.model, &self.volatile, point)?;
+            let replay = self.replay_at(point)?;
             let parts = replay.pending.micro_ops.iter().map(|micro_op| micro_op.part);
             let parts = parts.filter(|part| gone.contains(part)).collect();
             let key = StateKey { point, kept: Kept::AllBut(parts), torn: key.torn };
             let loss = Loss::of(&replay, &key);
-            let one = Occurrence { replay, point, acks, loss, kind: None };
+            let one = Occurrence { replay, moment, loss, kind: None };
             // What became durable in between could have changed it.
             if one.replay.build(&key).digest() != tree {
                 return None;
@@ -322,14 +355,15 @@ impl<'a> Explainer<'a> {
     ) -> Option<Vec<String>> {
         let promises = Arc::clone(&self.promises);
         let mut minimiser = here.minimiser(&promises, fails);
-        let inside = self.inside_looks.contains(&here.point.operation);
+        let inside = self.inside_looks.contains(&here.moment.point.operation);
         if !inside && minimiser.whole_fails() {
             return None;
         }
         let mut ids = Vec::new();
         let mut loss = here.loss.clone();
         loop {
-            let (id, lost) = match self.contained(here, &loss, minimiser.wanted.as_ref()) {
+            let (id, lost) = match self.contained(here, &loss, minimiser.questions.wanted.as_ref())
+            {
                 Some(cause) => (cause.finding.id.clone(), cause.lost.clone()),
                 None => {
                     minimiser.promises_only(self.quiet(here, &loss), &loss);
@@ -343,14 +377,14 @@ impl<'a> Explainer<'a> {
             let rest = loss.without(&here.replay, |operation| {
                 lost.contains(&self.descriptions.shape(operation))
             });
-            let parts: Vec<MicroOpId> = rest.parts.iter().copied().collect();
             if rest == loss || rest.is_nothing() {
                 return Some(ids);
             }
-            let key = minimiser.key(&parts, rest.torn);
+            let key = rest.key(&here.replay, here.moment);
             // What is left may fail in another way.
             let Some(kind) = minimiser.kind(&key) else { return Some(ids) };
-            minimiser.wanted = minimiser.wanted.is_some().then_some(kind);
+            let wanted = &mut minimiser.questions.wanted;
+            *wanted = wanted.is_some().then_some(kind);
             loss = rest;
         }
     }
@@ -358,7 +392,7 @@ impl<'a> Explainer<'a> {
     /// How many promises were made before anything of a loss was done.
     fn quiet(&self, here: &Occurrence, loss: &Loss) -> usize {
         let first = loss.operations(&here.replay).first().copied();
-        self.promises.before(first.unwrap_or(0)).min(here.acks)
+        self.promises.before(first.unwrap_or(0)).min(here.moment.acks)
     }
 
     /// A known cause that may be at work in a loss that fails in this way.
@@ -373,11 +407,11 @@ impl<'a> Explainer<'a> {
             operations.iter().map(|number| self.descriptions.shape(*number)).collect();
         let promised: BTreeSet<OperationShape> = operations
             .iter()
-            .filter(|number| self.is_promised(**number, here.acks))
+            .filter(|number| self.is_promised(**number, here.moment.acks))
             .map(|number| self.descriptions.shape(*number))
             .collect();
         let first = operations.first().copied().unwrap_or(0);
-        let kept: BTreeSet<OperationShape> = (first + 1..=here.point.operation)
+        let kept: BTreeSet<OperationShape> = (first + 1..=here.moment.point.operation)
             .rev()
             .take(PATTERN_REACH)
             .filter(|number| !operations.contains(number))
@@ -441,10 +475,11 @@ impl Occurrence {
         promises: &'a Promises,
         fails: &'a mut F,
     ) -> Minimiser<'a, F> {
-        let moment = (self.point, self.acks);
-        Minimiser::new(promises, &self.replay, moment, self.kind.clone(), fails)
+        Minimiser::new(promises, &self.replay, self.moment, self.kind.clone(), fails)
     }
 }
 
+#[cfg(test)]
+mod proof_tests;
 #[cfg(test)]
 mod tests;

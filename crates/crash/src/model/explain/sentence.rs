@@ -1,7 +1,10 @@
 //! Sentences about crash states: what is lost, and what to sync.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
+use crate::model::explain::advice::Advice;
+use crate::model::explain::cause::Circumstance;
 use crate::model::explain::description::{
     OperationDescription, OperationDescriptions, OperationKind,
 };
@@ -10,18 +13,22 @@ use crate::model::path_text::quoted_path;
 use crate::model::replay::Replay;
 use crate::text::count;
 
+/// So many operations besides the first are named.
+const OTHERS: usize = 3;
+
 /// The smallest loss that fails.
 pub(super) struct SmallestLoss<'a> {
     pub(super) replay: &'a Replay,
     pub(super) lost: &'a BTreeSet<MicroOpId>,
-    /// Those that are lost, the first of them is what is loss.
+    /// Those that are lost, in order.
     pub(super) operations: &'a [u32],
-    /// What should not have survived without them.
-    pub(super) survivor: Option<u32>,
+    pub(super) circumstance: Circumstance,
     /// How many promises were made after the first.
     pub(super) since: usize,
-    /// The last operation before the first of those.
-    pub(super) until: u32,
+    /// What to sync.
+    pub(super) advice: Option<&'a Advice>,
+    /// The files that are lost in every power loss.
+    pub(super) volatile: &'a [PathBuf],
 }
 
 impl SmallestLoss<'_> {
@@ -56,90 +63,126 @@ fn size(parts: &[&MicroOp]) -> Option<u64> {
 impl OperationDescriptions {
     /// What is lost and what had to survive with it or had been promised.
     pub(super) fn of_loss(&self, loss: &SmallestLoss<'_>) -> String {
-        let Some((main, description)) =
-            loss.operations.first().and_then(|number| Some((*number, self.description(*number)?)))
-        else {
-            return "a file that is mapped and never synced is lost: `msync` it".to_owned();
+        let half = match loss.circumstance {
+            Circumstance::Half(number) => Some(number),
+            _ => None,
         };
-        let (lost, kept) = loss.parts(main);
-        let op = self.op(main);
-        let what = what(&op, description, &lost, &kept);
-        // More of the same, from other rounds, says nothing new.
-        let others: Vec<u32> = loss.operations[1..]
-            .iter()
-            .copied()
-            .filter(|number| self.shape(*number) != self.shape(main))
-            .collect();
-        let others = match others[..] {
-            [] => String::new(),
-            [one] => match self.description(one) {
-                Some(other) => format!(" and {} ({})", other.noun(), self.op(one)),
-                None => format!(" and {}", self.op(one)),
-            },
-            _ => format!(" and {}", count(others.len() as u64, "more operation")),
+        let Some(main) = half.or(loss.operations.first().copied()) else {
+            return self.of_volatile(loss);
         };
-        let target = match (&description.directory, description.is_name()) {
-            (Some(directory), true) => format!("the directory {}", quoted_path(directory)),
-            _ => quoted_path(&description.path),
-        };
-        match loss.survivor.and_then(|number| Some((number, self.description(number)?))) {
-            Some((number, _)) if number == main => half(&op, description, &lost, &kept),
-            Some((number, later)) if later.is_name() && later.node == description.node => {
-                let verb = match later.kind {
-                    OperationKind::Rename => "rename",
-                    OperationKind::Link => "link",
-                    _ => "name",
-                };
-                let written = description.kind == OperationKind::Write;
-                let bytes = match description.range.filter(|_| written) {
-                    Some((from, to)) => format!("its bytes {from}–{to}{others} do not"),
-                    None => format!("{what}{others} does not"),
-                };
-                let path = quoted_path(&later.path);
-                format!(
-                    "the {verb} of {path} survives but {bytes}: `fsync` the file before {}",
-                    self.op(number)
-                )
+        let others = loss.operations.iter().copied().filter(|number| *number != main);
+        let others: Vec<String> =
+            others.map(|number| self.lost(loss, number)).take(OTHERS).collect();
+        let left_out = (loss.operations.len() - 1).saturating_sub(OTHERS);
+        let others = match (&others[..], left_out) {
+            ([], _) => String::new(),
+            (all, 0) => format!(" and {}", all.join(" and ")),
+            (all, more) => {
+                format!(", {} and {}", all.join(", "), count(more as u64, "more operation"))
             }
-            Some((number, later)) => {
-                let (survive, later) = verb("survive", "survives", later.noun());
-                let (not, what) = verb("do", "does", what);
-                let number = self.op(number);
-                format!(
-                    "{later} ({number}) {survive} but {what}{others} {not} not: `fsync` {target} before {number}"
-                )
+        };
+        let sync = |place: &str| match loss.advice {
+            Some(advice) => format!(": `fsync` {} {place}", advice.text()),
+            None => ": recovery must cope with it".to_owned(),
+        };
+        let Some(description) = self.description(main) else { return String::new() };
+        match loss.circumstance {
+            Circumstance::Half(number) => {
+                let (lost, kept) = loss.parts(number);
+                let half = half_of(&self.op(number), description, &lost, &kept);
+                match others.strip_prefix(" and ").or(others.strip_prefix(", ")) {
+                    Some(others) => format!("{half}; lost, too: {others}"),
+                    None => half,
+                }
             }
-            None if loss.since > 0 => {
-                let (is, what) = verb("are", "is", what);
+            Circumstance::Survivor(number) => {
+                self.of_survivor(loss, (main, description), number, &others)
+            }
+            Circumstance::Promised(_) | Circumstance::Torn => {
+                let (is, what) = verb("are", "is", self.lost(loss, main));
+                let is = if others.is_empty() { is } else { "are" };
                 let were = if loss.since == 1 { "was" } else { "were" };
                 let lines = format!("{} {were}", count(loss.since as u64, "line"));
+                let last = loss.operations.last().copied().unwrap_or(main);
+                let place = format!("after {} and before the acknowledgement", self.op(last));
                 format!(
-                    "{what}{others} {is} lost although {lines} acknowledged since: `fsync` {target} after {op} and before the acknowledgement"
+                    "{what}{others} {is} lost although {lines} acknowledged since{}",
+                    sync(&place)
                 )
-            }
-            None => {
-                let (is, what) = verb("are", "is", what);
-                match self.synced(main, loss.until) {
-                    Some(sync) => format!(
-                        "{what}{others} {is} lost before {} syncs it, and what is left is neither the old nor the new: the change is not atomic, and recovery must cope with half of it",
-                        self.op(sync)
-                    ),
-                    None => format!("{what}{others} {is} lost: `fsync` {target} after {op}"),
-                }
             }
         }
     }
 
-    /// The first sync after an operation, up to another one, that makes it last.
-    fn synced(&self, operation: u32, until: u32) -> Option<u32> {
-        let done = self.description(operation)?;
-        let node = if done.is_name() { done.holder } else { done.node };
-        (operation + 1..=until).find(|number| {
-            let sync = self
-                .description(*number)
-                .filter(|description| description.kind == OperationKind::Sync);
-            sync.is_some_and(|sync| sync.node.is_none() || sync.node == node)
-        })
+    /// An operation that is there without what it needs.
+    fn of_survivor(
+        &self,
+        loss: &SmallestLoss<'_>,
+        (main, description): (u32, &OperationDescription),
+        number: u32,
+        others: &str,
+    ) -> String {
+        let Some(later) = self.description(number) else { return String::new() };
+        let before = self.op(number);
+        let sync = match loss.advice {
+            Some(advice) if later.is_name() && advice.is_of(later.node) => {
+                format!(": `fsync` the file before {before}")
+            }
+            Some(advice) => format!(": `fsync` {} before {before}", advice.text()),
+            None => ": recovery must cope with it".to_owned(),
+        };
+        let (lost, _) = loss.parts(main);
+        let same = later.is_name() && later.node == description.node;
+        if same
+            && description.kind == OperationKind::Write
+            && let Some((from, to)) = bytes(&lost).or(description.range)
+        {
+            let verb = match later.kind {
+                OperationKind::Rename => "rename",
+                OperationKind::Link => "link",
+                _ => "name",
+            };
+            let path = quoted_path(&later.path);
+            return format!(
+                "the {verb} of {path} survives but its bytes {from}–{to}{others} do not{sync}"
+            );
+        }
+        let (gone, kept) = loss.parts(number);
+        let (survive, later) = verb("survive", "survives", what(&before, later, &kept, &gone));
+        let (not, what) = verb("do", "does", self.lost(loss, main));
+        let not = if others.is_empty() { not } else { "do" };
+        format!("{later} {survive} but {what}{others} {not} not{sync}")
+    }
+
+    /// What is lost of an operation.
+    fn lost(&self, loss: &SmallestLoss<'_>, number: u32) -> String {
+        let (lost, kept) = loss.parts(number);
+        match self.description(number) {
+            Some(description) => what(&self.op(number), description, &lost, &kept),
+            None => self.op(number),
+        }
+    }
+
+    /// Nothing is lost but what nobody syncs.
+    fn of_volatile(&self, loss: &SmallestLoss<'_>) -> String {
+        let files: Vec<String> =
+            loss.volatile.iter().take(3).map(|path| quoted_path(path)).collect();
+        let files = match loss.volatile.len().saturating_sub(3) {
+            0 => files.join(", "),
+            more => format!("{} and {}", files.join(", "), count(more as u64, "more file")),
+        };
+        let when = match loss.circumstance {
+            Circumstance::Survivor(number) | Circumstance::Half(number) => {
+                match self.description(number) {
+                    Some(later) => format!(" when {} ({}) is there", later.noun(), self.op(number)),
+                    None => String::new(),
+                }
+            }
+            Circumstance::Promised(_) => " when something was acknowledged".to_owned(),
+            Circumstance::Torn => String::new(),
+        };
+        format!(
+            "the check fails without {files}{when}: mapped or written and never synced, `msync` or `fsync` it"
+        )
     }
 
     pub(super) fn of_tear(&self, part: Part, torn: Torn) -> String {
@@ -168,7 +211,9 @@ impl OperationDescriptions {
     /// A state that fails for a reason that nobody looked for.
     pub(super) fn of_unexplained(&self, operation: u32, lost: &[u32]) -> String {
         let main = lost.iter().find_map(|number| Some((*number, self.description(*number)?)));
-        let Some((number, description)) = main else { return self.of_moment(operation) };
+        let Some((number, description)) = main else {
+            return self.of_moment(operation, Some(operation + 1), false);
+        };
         let others = match lost.len() as u64 - 1 {
             0 => String::new(),
             more => format!(" and {}", count(more, "more operation")),
@@ -181,15 +226,21 @@ impl OperationDescriptions {
     }
 
     /// A state that lost nothing.
-    pub(super) fn of_moment(&self, operation: u32) -> String {
+    pub(super) fn of_moment(&self, operation: u32, mended: Option<u32>, said: bool) -> String {
         let told = |number: u32| {
             self.description(number)
                 .map(|description| format!("{} ({})", self.op(number), description.noun()))
         };
-        let moment = match (told(operation), told(operation + 1)) {
+        let before = match (told(operation), said) {
+            (Some(before), true) => Some(format!("what was acknowledged after {before}")),
+            (None, true) => Some("what was acknowledged before anything was done".to_owned()),
+            (before, false) => before,
+        };
+        let after = mended.and_then(told);
+        let moment = match (before, after) {
             (Some(before), Some(after)) => format!("between {before} and {after}"),
-            (Some(before), None) => format!("after {before}, the last"),
-            (None, Some(after)) => format!("before {after}, the first"),
+            (Some(before), None) => format!("after {before}"),
+            (None, Some(after)) => format!("before {after}"),
             (None, None) => "without a single operation".to_owned(),
         };
         format!("the check fails with nothing lost, stopped {moment}")
@@ -218,7 +269,7 @@ fn what(
 }
 
 /// Some parts of one operation are there and some are not.
-fn half(
+fn half_of(
     op: &str,
     description: &OperationDescription,
     lost: &[&MicroOp],

@@ -1,10 +1,10 @@
 use super::*;
-use crate::model::explain::minimise::CHECKS;
+use crate::model::explain::questions::CHECKS;
 use crate::model::explore::CrashStates;
 use crate::model::test_script::{TestScript, listing};
 
 /// Every failing state explained.
-fn findings(
+pub(super) fn findings(
     script: &TestScript,
     model: Model,
     fails: impl Fn(&CrashState) -> bool,
@@ -20,11 +20,11 @@ fn findings(
     explainer.findings()
 }
 
-fn sentences(findings: &[Finding]) -> Vec<&str> {
+pub(super) fn sentences(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| finding.sentence.as_str()).collect()
 }
 
-fn shows(state: &CrashState, what: &str) -> bool {
+pub(super) fn shows(state: &CrashState, what: &str) -> bool {
     listing(&state.tree).split(' ').any(|one| one == what)
 }
 
@@ -160,7 +160,8 @@ fn save_is_lost(state: &CrashState) -> bool {
             let mut bytes = [0; 30];
             let file = state.tree.file(found.node).unwrap();
             file.read(0, &mut bytes);
-            let whole = file.size() == 30 && bytes.iter().all(|byte| *byte == bytes[0]);
+            let same = bytes.iter().all(|byte| *byte == bytes[0] && *byte != 0);
+            let whole = file.size() == 30 && same;
             !whole || usize::from(bytes[0].saturating_sub(b'0')) < state.acks
         }
     }
@@ -355,13 +356,7 @@ fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
     let data = b"text".as_slice().into();
     let script = TestScript::default()
         .act(Action::Create { node, mode: 0o644, kind, dir_entry: None })
-        .act(Action::Write {
-            node,
-            offset: 0,
-            data,
-            sync: crate::operation::WriteSync::None,
-            mapped: false,
-        })
+        .act(Action::Write { node, offset: 0, data, sync: WriteSync::None, mapped: false })
         .act(Action::Link { node, dir_entry })
         .fsync(".");
     let fails = |state: &CrashState| listing(&state.tree).contains("m=") && !shows(state, "m=text");

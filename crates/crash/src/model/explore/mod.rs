@@ -398,12 +398,6 @@ impl Promises {
         self.acks.get(operation as usize).copied().unwrap_or(0)
     }
 
-    /// The last operation before the next acknowledgement after this one.
-    pub(crate) fn until(&self, operation: u32) -> u32 {
-        let said = self.before(operation);
-        self.acks.partition_point(|acks| *acks <= said) as u32
-    }
-
     /// The label passed last before a crash.
     pub(crate) fn label(&self, point: Point) -> Option<&str> {
         self.labels.get(said(point))?.as_deref()
@@ -518,7 +512,7 @@ pub(crate) fn volatile(
 }
 
 /// What some files were called last, in order.
-fn names(recording: &Recording, nodes: &HashSet<Node>) -> Vec<PathBuf> {
+pub(crate) fn names(recording: &Recording, nodes: &HashSet<Node>) -> Vec<PathBuf> {
     if nodes.is_empty() {
         return Vec::new();
     }

@@ -3,11 +3,15 @@
 //! A block opens with `running N tests` and closes with a `test result:` that counts N tests, so
 //! what a test prints is not taken for a result, even if it looks like one. Between `failures:`
 //! and the result everything is captured output, which is kept from other recognisers too.
+//!
+//! Where the beginning was cut off, rows and a result come before any block. Of several results the
+//! last is the real one then, and the whole is partial.
 
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem, clipped,
 };
 use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, find, number, parts, split, split_last};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -18,7 +22,8 @@ const MAX_OPEN: usize = 8;
 /// Blocks that closed inside of one; further ones are taken as real.
 const MAX_INNER: usize = 1_000;
 
-pub(super) const BEGINNINGS: &[&[u8]] = &[b"te", b"ru", b"er", b"fa", b"su", b"ok", b"ig", b"FA"];
+pub(super) const BEGINNINGS: &[&[u8]] =
+    &[b"te", b"ru", b"er", b"fa", b"su", b"ok", b"ig", b"FA", b"Ru", b"Do", b"Fi", b"--"];
 
 #[derive(Default)]
 pub(super) struct Cargo {
@@ -26,9 +31,10 @@ pub(super) struct Cargo {
     counts: TestCounts,
     details: Details,
     closed: u64,
-    /// Rows outside of any block, and results that close none: the beginning was cut off.
-    loose: TestCounts,
-    orphan: Option<TestCounts>,
+    /// A block was seen.
+    begun: bool,
+    before_blocks: BeforeBlocks,
+    programs: Programs,
     section: Section,
     section_stream: Option<Stream>,
     listed: Vec<Vec<u8>>,
@@ -43,6 +49,7 @@ pub(super) struct Cargo {
     target_failed: bool,
     all_targets_ran: bool,
     aborted: bool,
+    summary_at: u64,
 }
 
 struct Block {
@@ -56,10 +63,62 @@ struct Block {
     inner: Vec<(std::ops::Range<usize>, TestCounts)>,
 }
 
+/// What is left of blocks whose beginning was cut off.
+#[derive(Default)]
+struct BeforeBlocks {
+    rows: TestCounts,
+    tally: Option<TestCounts>,
+    /// The line before was a result too: a search has left these of several blocks.
+    adjacent: bool,
+}
+
+impl BeforeBlocks {
+    fn counts(&self) -> TestCounts {
+        self.tally.unwrap_or(self.rows)
+    }
+
+    fn seen(&self) -> bool {
+        self.tally.is_some() || self.rows.total() > 0
+    }
+}
+
+/// The test programs that cargo said it runs.
+#[derive(Default)]
+struct Programs {
+    named: u64,
+    /// By stream: cargo said that it had built them, it named one, a block began.
+    built: [bool; 2],
+    runs: [bool; 2],
+    blocks: [bool; 2],
+    /// The first of them were cut off.
+    headless: bool,
+}
+
+impl Programs {
+    /// `Running unittests src/lib.rs (target/…)`, `Doc-tests name`
+    fn line(&mut self, line: &Line<'_>) {
+        let of_stream = line.stream as usize;
+        let runs = line.text.starts_with(b"Running ")
+            && !line.text.starts_with(b"Running `")
+            && line.text.ends_with(b")");
+        if line.text.starts_with(b"Finished ") {
+            self.built[of_stream] = true;
+        } else if runs || line.text.starts_with(b"Doc-tests ") {
+            self.named += 1;
+            // It says first that they are built, and each before its block.
+            let first = !self.runs[of_stream];
+            self.headless |= !self.built[of_stream] || first && self.blocks[of_stream];
+            self.runs[of_stream] = true;
+        }
+    }
+}
+
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Section {
     #[default]
     Rows,
+    /// After `failures:` before any block: captured output or the list of names follows.
+    Unsure,
     Captured,
     Listed,
 }
@@ -74,60 +133,82 @@ impl Recogniser for Cargo {
             self.error(line.text);
         }
         match self.section {
-            Section::Rows if self.waiting.is_some() => Attention::All,
+            Section::Rows if self.waiting.is_some() || self.before_blocks.adjacent => {
+                Attention::All
+            }
             Section::Rows => Attention::Idle,
             _ if self.section_stream == Some(line.stream) => Attention::Alone,
             _ => Attention::All,
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.close_with_result();
+        let running = self.waiting.take();
         for block in std::mem::take(&mut self.open) {
             self.counts += block.rows;
             self.aborted = true;
         }
-        let rows = self.counts.total() > 0 || self.aborted;
-        let (counts, confidence) = if self.closed > 0 {
-            (self.counts, Confidence::High)
-        } else if rows {
-            (self.counts, Confidence::Medium)
-        } else if let Some(orphan) = self.orphan {
-            (orphan, Confidence::Low)
-        } else if self.loose.total() > 0 {
-            self.aborted = true;
-            (self.loose, Confidence::Low)
+        let before = std::mem::take(&mut self.before_blocks);
+        let headless = self.programs.headless || before.seen();
+        self.counts += before.counts();
+        let confidence = if self.closed > 0 {
+            Confidence::High
+        } else if self.begun || before.tally.is_some() && before.rows.total() > 0 {
+            Confidence::Medium
+        } else if before.seen() {
+            Confidence::Low
         } else if self.compile_error_in_tests {
-            (TestCounts::default(), Confidence::High)
+            Confidence::High
         } else {
             return None;
         };
+        let named = self.programs.named;
+        let all_programs = named > 0 && self.closed >= named && !headless;
+        let stopped = self.target_failed && !self.all_targets_ran;
         Some(FrameworkResults {
             details: self.details,
             problems: self.problems,
-            partial: self.aborted || self.target_failed && !self.all_targets_ran,
-            ..FrameworkResults::new(Framework::Cargo, confidence, counts)
+            partial: self.aborted || headless || stopped,
+            begins: all_programs,
+            ends: all_programs,
+            summary_at: self.summary_at,
+            running: running.into_iter().collect(),
+            ..FrameworkResults::new(Framework::Cargo, confidence, self.counts)
         })
     }
 }
 
 impl Cargo {
     fn outside(&mut self, line: &Line<'_>) {
+        let adjacent = std::mem::take(&mut self.before_blocks.adjacent);
         if !line.at_margin() {
+            self.programs.line(line);
             return;
         }
         let text = line.text;
         if let Some(rest) = text.strip_prefix(b"test ") {
             if let Some(result) = rest.strip_prefix(b"result: ") {
+                self.before_blocks.adjacent = adjacent;
+                self.summary_at = line.number;
                 self.result(result);
             } else {
                 self.row(rest);
             }
         } else if let Some(rest) = text.strip_prefix(b"running ") {
-            self.running(rest);
-        } else if (text == b"failures:" || text == b"successes:") && !self.open.is_empty() {
+            self.running(line.stream, rest);
+        } else if text == b"failures:" || text == b"successes:" {
+            let known = !self.open.is_empty();
+            if known || !self.begun && self.before_blocks.rows.total() > 0 {
+                self.section = if known { Section::Captured } else { Section::Unsure };
+                self.section_stream = Some(line.stream);
+            }
+        } else if let Some(name) = captured_of(text).filter(|_| !self.begun) {
+            // What came before it was captured output too.
+            self.forget_rows();
             self.section = Section::Captured;
             self.section_stream = Some(line.stream);
+            self.message_of = Some(clipped(name).to_vec());
         } else if self.waiting.is_some()
             && let Some((status, time)) = status(text)
         {
@@ -157,8 +238,16 @@ impl Cargo {
             if let Some(result) = text.strip_prefix(b"test result: ")
                 && self.result(result)
             {
+                self.summary_at = line.number;
                 return;
             }
+        }
+        if self.section == Section::Unsure && !text.is_empty() {
+            // A list of names right after rows: they were captured output.
+            self.forget_rows();
+            self.section = Section::Listed;
+            self.listing_failures = true;
+            self.listed.clear();
         }
         match self.section {
             Section::Listed if line.indent == 4 && self.listed.len() < MAX_FAILURE_DETAILS => {
@@ -169,9 +258,11 @@ impl Cargo {
         }
     }
 
-    fn running(&mut self, rest: &[u8]) {
+    fn running(&mut self, stream: Stream, rest: &[u8]) {
         let Some((announced, b" test" | b" tests")) = number(rest) else { return };
         self.waiting = None;
+        self.begun = true;
+        self.programs.blocks[stream as usize] = true;
         self.close_with_result();
         if self.open.len() == MAX_OPEN {
             let outermost = self.open.remove(0);
@@ -205,9 +296,16 @@ impl Cargo {
     fn count(&mut self, name: &[u8], status: TestStatus, time: Option<u64>) {
         match self.open.last_mut() {
             Some(block) => block.rows.count(status),
-            None => self.loose.count(status),
+            None if self.begun => return,
+            None => self.before_blocks.rows.count(status),
         }
         self.details.push(bare(name), status, time);
+    }
+
+    /// Rows before any block were not rows.
+    fn forget_rows(&mut self) {
+        self.before_blocks = BeforeBlocks::default();
+        self.details = Details::default();
     }
 
     /// Whether the line is the result of an open block.
@@ -215,20 +313,26 @@ impl Cargo {
         let Some(tally) = summary(text) else { return false };
         let fits = |block: &Block| block.announced == tally.total();
         let Some(index) = self.open.iter().rposition(fits) else {
-            if self.open.is_empty() {
-                let rows = std::mem::take(&mut self.loose);
-                if rows.total() > 0 && rows.total() <= tally.total() {
-                    self.counts += tally;
-                } else {
-                    *self.orphan.get_or_insert_default() += tally;
-                }
-            }
-            return false;
+            return !self.begun && self.result_before_blocks(tally);
         };
         if !self.own_result(index, tally) {
             return false;
         }
         self.close(index, tally);
+        true
+    }
+
+    /// Whether the line can be the result of a block whose beginning was cut off.
+    fn result_before_blocks(&mut self, tally: TestCounts) -> bool {
+        if matches!(self.section, Section::Captured | Section::Unsure) {
+            return false;
+        }
+        let before = &mut self.before_blocks;
+        let adjacent = std::mem::replace(&mut before.adjacent, true);
+        let earlier = before.tally.filter(|_| adjacent).unwrap_or_default();
+        before.tally = Some(tally);
+        *before.tally.get_or_insert_default() += earlier;
+        self.end_block(tally);
         true
     }
 
@@ -275,6 +379,14 @@ impl Cargo {
         self.details.remove(&ranges);
         self.counts += tally;
         self.closed += 1;
+        self.end_block(tally);
+        if let Some(outer) = self.open.last_mut().filter(|outer| outer.inner.len() < MAX_INNER) {
+            outer.inner.push((block.details_from..self.details.list.len(), tally));
+        }
+    }
+
+    /// Takes over names and messages from the list of failures, which is complete.
+    fn end_block(&mut self, tally: TestCounts) {
         self.end_message();
         let listed = std::mem::take(&mut self.listed);
         if self.listing_failures && listed.len() as u64 == tally.failed {
@@ -288,9 +400,6 @@ impl Cargo {
             if self.details.get(&name).is_some_and(|known| known.status.is_failure()) {
                 self.details.explain(&name, &message);
             }
-        }
-        if let Some(outer) = self.open.last_mut().filter(|outer| outer.inner.len() < MAX_INNER) {
-            outer.inner.push((block.details_from..self.details.list.len(), tally));
         }
         self.section = Section::Rows;
         self.waiting = None;

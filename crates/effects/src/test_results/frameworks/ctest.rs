@@ -3,24 +3,36 @@
 //! The summary counts skipped tests as passed and leaves disabled ones out, so the rows are what
 //! is counted where they agree with it.
 
-use crate::test_results::framework_results::{Details, FrameworkResults, TestCounts};
+use crate::test_results::framework_results::{Details, FrameworkResults, TestCounts, clipped};
+use crate::test_results::limits::MAX_RUNNING;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, number, split, split_last};
 use retake_types::{Confidence, Framework, TestStatus};
 
 pub(super) const BEGINNINGS: &[&[u8]] =
-    &[b"Te", b"No", b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9"];
+    &[b"Te", b"No", b"St", b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9"];
 
 #[derive(Default)]
 pub(super) struct Ctest {
     project: bool,
+    /// Tests that have started and have no row yet.
+    started: Vec<Vec<u8>>,
+    /// The first row was not numbered 1.
+    headless: bool,
+    cut: bool,
+    summary_at: u64,
     rows: TestCounts,
+    /// The rows above the last summary.
+    visible: TestCounts,
     details: Details,
     counts: TestCounts,
     summaries: u64,
     none: bool,
     /// After the summary: the lists of tests that did not run or failed.
     listing: bool,
+    /// No row has counted the tests that are listed.
+    listed_all: bool,
     /// What the last summary said, while its lists may still name skipped tests.
     said: Option<TestCounts>,
 }
@@ -31,7 +43,12 @@ impl Recogniser for Ctest {
         if self.listing { Attention::All } else { Attention::Idle }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, cuts: OutputCuts) -> Option<FrameworkResults> {
+        // Which of the tests were skipped stands in lists at the end.
+        let lists_missing = cuts.end && self.listed_all;
+        if let Some(said) = self.said.as_mut().filter(|_| lists_missing) {
+            said.passed = said.passed.min(self.visible.passed);
+        }
         self.count_summary();
         let (counts, confidence) = match self.summaries {
             0 if self.rows.total() > 0 => (self.rows, Confidence::Medium),
@@ -40,9 +57,14 @@ impl Recogniser for Ctest {
             _ if self.project || !self.details.list.is_empty() => (self.counts, Confidence::High),
             _ => (self.counts, Confidence::Low),
         };
+        let ended = self.summaries > 0 || self.none;
         Some(FrameworkResults {
             details: self.details,
-            partial: self.summaries == 0 && !self.none,
+            cut: !ended || self.cut || lists_missing,
+            begins: self.project,
+            ends: ended,
+            summary_at: self.summary_at,
+            running: if ended { Vec::new() } else { self.started },
             ..FrameworkResults::new(Framework::Ctest, confidence, counts)
         })
     }
@@ -51,11 +73,22 @@ impl Recogniser for Ctest {
 impl Ctest {
     fn see(&mut self, line: &Line<'_>) {
         let text = line.text;
-        if let Some((name, status, time)) = row(text) {
+        if line.unfinished {
+            return;
+        }
+        if let Some(Row { position, name, status, time }) = row(text) {
+            self.withdraw_summary();
+            let cut = position.is_some_and(|number| number > 1);
+            self.headless |= self.rows.total() == 0 && !self.project && cut;
+            self.started.retain(|started| started != name);
             if let Some(before) = self.details.put(name, status, time) {
                 self.rows.uncount(before);
             }
             self.rows.count(status);
+        } else if let Some(name) = started(text) {
+            if self.started.len() < MAX_RUNNING {
+                self.started.push(clipped(name).to_vec());
+            }
         } else if line.at_margin() {
             if text.starts_with(b"Test project ") {
                 self.count_summary();
@@ -63,6 +96,7 @@ impl Ctest {
             } else if text == b"No tests were found!!!" {
                 self.none = true;
             } else if let Some((failed, total)) = summary(text) {
+                self.summary_at = line.number;
                 self.summary(failed, total);
             }
         } else if self.listing {
@@ -71,15 +105,21 @@ impl Ctest {
     }
 
     fn summary(&mut self, failed: u64, total: u64) {
-        // With rows above it, it must agree with them: a test may print a summary.
-        if self.rows.total() > 0 && (self.rows.failed != failed || self.rows.total() < total) {
+        // With rows above it, it must agree with them: a test may print a summary. Where the first
+        // rows were cut off, it knows more than they do.
+        let rows = self.rows;
+        let agrees = rows.failed == failed && rows.total() >= total && !self.headless;
+        let cut = self.headless && rows.failed <= failed;
+        if rows.total() > 0 && !agrees && !cut {
             return;
         }
         self.count_summary();
         self.summaries += 1;
         self.listing = true;
-        let rows = std::mem::take(&mut self.rows);
-        self.said = Some(if rows.total() > 0 {
+        self.cut |= cut;
+        self.listed_all = rows.total() == 0 || cut;
+        self.visible = std::mem::take(&mut self.rows);
+        self.said = Some(if agrees && rows.total() > 0 {
             rows
         } else {
             TestCounts { passed: total.saturating_sub(failed), failed, skipped: 0 }
@@ -98,13 +138,21 @@ impl Ctest {
             b"Not Run" => TestStatus::Error,
             _ => TestStatus::Failed,
         };
-        let known = self.details.put(name.trim_ascii(), status, None).is_some();
-        if let (false, Some(said)) = (known, &mut self.said)
+        self.details.put(name.trim_ascii(), status, None);
+        if let (true, Some(said)) = (self.listed_all, &mut self.said)
             && status == TestStatus::Skipped
         {
             said.skipped += 1;
             // Disabled ones were not in the total.
             said.passed = said.passed.saturating_sub(u64::from(why == b"Skipped"));
+        }
+    }
+
+    /// Rows follow the last summary: a test had printed it.
+    fn withdraw_summary(&mut self) {
+        if self.said.take().is_some() {
+            self.summaries -= 1;
+            self.listing = false;
         }
     }
 
@@ -116,10 +164,26 @@ impl Ctest {
     }
 }
 
-/// `1/9 Test #1: name ....   Passed    0.00 sec`
-fn row(text: &[u8]) -> Option<(&[u8], TestStatus, Option<u64>)> {
-    let (_, rest) = number(text)?;
-    let (_, rest) = number(rest.strip_prefix(b"/")?)?;
+/// `Start 4: name`
+fn started(text: &[u8]) -> Option<&[u8]> {
+    let (_, rest) = number(text.strip_prefix(b"Start ")?.trim_ascii_start())?;
+    rest.strip_prefix(b": ")
+}
+
+struct Row<'a> {
+    position: Option<u64>,
+    name: &'a [u8],
+    status: TestStatus,
+    time: Option<u64>,
+}
+
+/// `1/9 Test #1: name ....   Passed    0.00 sec`, with the first number; a test that is run again
+/// has a further row without it.
+fn row(text: &[u8]) -> Option<Row<'_>> {
+    let (position, rest) = match number(text) {
+        Some((at, rest)) => (Some(at), number(rest.strip_prefix(b"/")?)?.1),
+        None => (None, text),
+    };
     let (_, rest) = number(
         rest.trim_ascii_start().strip_prefix(b"Test")?.trim_ascii_start().strip_prefix(b"#")?,
     )?;
@@ -152,7 +216,7 @@ fn row(text: &[u8]) -> Option<(&[u8], TestStatus, Option<u64>)> {
         _ if split(rest, b"***").is_some() => TestStatus::Failed,
         _ => return None,
     };
-    Some((name, status, time))
+    Some(Row { position, name, status, time })
 }
 
 /// `38% tests passed, 5 tests failed out of 8`

@@ -4,6 +4,7 @@
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem,
 };
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, parts, split, split_last, whole_number};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -15,6 +16,9 @@ pub(super) const BEGINNINGS: &[&[u8]] =
 pub(super) struct Dotnet {
     /// Sums of `Passed!  - Failed: …` lines, one per assembly.
     assemblies: Option<TestCounts>,
+    /// How many of them there are, and how many were announced with `Test run for …`.
+    lines: u64,
+    started: u64,
     /// `Test summary:` and `Test run summary:` count all assemblies together.
     overall: Option<TestCounts>,
     block: Option<Block>,
@@ -44,7 +48,7 @@ impl Recogniser for Dotnet {
         if open { Attention::All } else { Attention::Idle }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_message();
         self.end_block();
         let (counts, confidence) = match (self.overall, self.assemblies, self.blocks) {
@@ -56,6 +60,12 @@ impl Recogniser for Dotnet {
         Some(FrameworkResults {
             details: self.details,
             problems: self.problems,
+            cut: self.overall.is_none()
+                && self.lines > 0
+                && self.lines != self.started
+                && self.started > 0,
+            begins: self.overall.is_some() && self.started > 0,
+            ends: self.overall.is_some(),
             ..FrameworkResults::new(Framework::Dotnet, confidence, counts)
         })
     }
@@ -97,6 +107,9 @@ impl Dotnet {
             let rest = rest.trim_ascii_start().strip_prefix(b"- ");
             let Some(tally) = rest.and_then(numbers) else { return false };
             *self.assemblies.get_or_insert_default() += tally;
+            self.lines += 1;
+        } else if text.starts_with(b"Test run for ") {
+            self.started += 1;
         } else if let Some(rest) = text.strip_prefix(b"Test summary: ") {
             let Some(tally) = numbers(rest) else { return false };
             *self.overall.get_or_insert_default() += tally;

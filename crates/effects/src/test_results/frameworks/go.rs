@@ -13,15 +13,20 @@ use serde::Deserialize;
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem, clipped,
 };
-use crate::test_results::limits::MAX_NAME;
+use crate::test_results::limits::{MAX_NAME, MAX_RUNNING};
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
-use crate::test_results::token_parsing::{duration, find, split, trailing_parenthesis};
+use crate::test_results::token_parsing::{
+    duration, find, rfind, split, split_last, trailing_parenthesis,
+};
 
-pub(super) const BEGINNINGS: &[&[u8]] = &[b"==", b"--", b"ok", b"FA", b"?", b"{\""];
+pub(super) const BEGINNINGS: &[&[u8]] = &[b"==", b"--", b"ok", b"FA", b"?", b"{\"", b"pa"];
 
 /// Rows that wait for their packages; further ones are counted without a name.
 const MAX_WAITING: usize = 20_000;
 const MAX_PACKAGES: usize = 1_000;
+/// Tests of one package that run at once.
+const MAX_BEGUN: usize = 10_000;
 /// Tests whose log lines wait for the verdict.
 const MAX_MESSAGES: usize = 1_000;
 
@@ -38,6 +43,16 @@ pub(super) struct Go {
     json: bool,
     problems: Vec<String>,
     partial: bool,
+    /// After a deadline: the tests that were running are listed, or will be.
+    timed_out: bool,
+    listing_running: bool,
+    /// `FAIL` alone: some test of the package that ends next has failed.
+    blamed: bool,
+    /// A package that is named instead of tests, if nothing came before it: its tests may have been
+    /// cut off.
+    first_package: Option<Vec<u8>>,
+    /// Tests that were running when their packages ended.
+    running: Vec<Vec<u8>>,
     /// Whose log lines these are.
     speaking: Option<(Stream, Vec<u8>)>,
 }
@@ -52,9 +67,25 @@ struct Waiting {
 /// The tests of a package that has not ended.
 #[derive(Default)]
 struct Package {
-    rows: Vec<(Vec<u8>, TestStatus, Option<u64>)>,
+    /// Tests that were seen to begin and have not ended.
+    running: HashSet<Vec<u8>>,
+    /// Something of it was seen, its beginning was, the beginning is missing, it has no tests.
+    seen: bool,
+    begun: bool,
+    headless: bool,
+    no_tests: bool,
+    rows: Vec<Row>,
     unnamed: TestCounts,
     messages: HashMap<Vec<u8>, Message>,
+}
+
+/// How one test of a package went.
+struct Row {
+    name: Vec<u8>,
+    status: TestStatus,
+    time: Option<u64>,
+    /// It was seen to begin. If not, tests inside of it may have been cut off.
+    announced: bool,
 }
 
 #[derive(Deserialize)]
@@ -78,10 +109,13 @@ struct Event<'a> {
 impl Recogniser for Go {
     fn line(&mut self, line: &Line<'_>) -> Attention {
         self.see(line);
-        if self.speaking.is_some() { Attention::All } else { Attention::Idle }
+        // What a test prints without an end of its line stands before a row.
+        let waits = !self.plain.is_empty() || !self.plain.running.is_empty();
+        let inside = self.verbose && waits;
+        if inside || self.speaking.is_some() { Attention::All } else { Attention::Idle }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, cuts: OutputCuts) -> Option<FrameworkResults> {
         let plain = std::mem::take(&mut self.plain);
         let open = std::mem::take(&mut self.packages);
         let waiting = !plain.rows.is_empty() || !open.is_empty();
@@ -89,11 +123,23 @@ impl Recogniser for Go {
             return None;
         }
         self.partial |= waiting;
-        self.add(plain, b"");
+        let mut running = plain.innermost_running();
+        self.add_nameless(plain);
         let mut open: Vec<_> = open.into_iter().collect();
         open.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, package) in open {
+            running.extend(
+                package
+                    .innermost_running()
+                    .into_iter()
+                    .map(|test| [name.as_slice(), b" ", &test].concat()),
+            );
             self.add(package, &name);
+        }
+        running.splice(0..0, std::mem::take(&mut self.running));
+        running.truncate(MAX_RUNNING);
+        if let Some(package) = self.first_package.take().filter(|_| cuts.beginning) {
+            self.details.forget(&package);
         }
         let sure = if self.seen || self.json { Confidence::High } else { Confidence::Medium };
         Some(FrameworkResults {
@@ -101,6 +147,7 @@ impl Recogniser for Go {
             problems: self.problems,
             partial: self.partial,
             unit: self.unit,
+            running,
             ..FrameworkResults::new(Framework::Go, sure, self.counts)
         })
     }
@@ -115,16 +162,36 @@ impl Go {
                 let verbs = [&b"=== RUN "[..], b"=== CONT ", b"=== NAME ", b"=== PAUSE "];
                 let name = verbs.iter().find_map(|verb| text.strip_prefix(*verb));
                 if let Some(name) = name {
-                    self.verbose = true;
-                    self.speaks(line.stream, name.trim_ascii());
+                    let name = name.trim_ascii();
+                    self.is_verbose();
+                    if text.starts_with(b"=== RUN ") {
+                        self.plain.begin(name);
+                    }
+                    self.speaks(line.stream, name);
                 }
             }
             Some(b'-') if text.starts_with(b"--- ") => self.row(line),
             Some(b'o') if text.starts_with(b"ok") && line.at_margin() => self.passed(text),
+            Some(b'F') if text == b"FAIL" && line.at_margin() => self.blamed = true,
             Some(b'F') if text.starts_with(b"FAIL") && line.at_margin() => self.failed(text),
+            // After a deadline of its own: `running tests:` and below it `\tName (1s)`.
+            _ if self.listing_running && line.indent == 1 => {
+                if let Some((name, time)) = trailing_parenthesis(text)
+                    && duration(time).is_some()
+                {
+                    self.plain.begin(name);
+                }
+            }
+            _ if text == b"running tests:" && self.timed_out => self.listing_running = true,
+            Some(b'p') if text.starts_with(b"panic: test timed out after ") => {
+                self.timed_out = true;
+                self.speaking = Some((line.stream, Vec::new()));
+            }
             Some(b'?') if line.at_margin() => {
                 self.seen |= text.starts_with(b"?") && text.ends_with(b"\t[no test files]");
             }
+            // What a test printed did not end its line.
+            _ if self.verbose && self.interrupted_row(line).is_some() => {}
             _ if line.indent >= 4 => {
                 if let Some((stream, name)) = &self.speaking
                     && *stream == line.stream
@@ -142,21 +209,46 @@ impl Go {
 
     /// `--- PASS: Name (0.00s)`
     fn row(&mut self, line: &Line<'_>) {
-        let Some((word, rest)) = split(&line.text[4..], b": ") else { return };
-        let status = match word {
-            b"PASS" => TestStatus::Passed,
-            b"FAIL" => TestStatus::Failed,
-            b"SKIP" => TestStatus::Skipped,
-            _ => return,
-        };
-        let Some((name, time)) = trailing_parenthesis(rest) else { return };
-        let Some(time) = duration(time) else { return };
-        self.plain.row(&mut self.waiting, name, status, Some(time));
+        let Some((name, status, time)) = row(line.text) else { return };
+        // Only with `-v`, and then each is announced before.
+        if !status.is_failure() {
+            self.is_verbose();
+        }
+        let announced = self.plain.end(name) || !self.verbose;
+        self.plain.headless |= !announced;
+        let row = Row { name: clipped(name).to_vec(), status, time: Some(time), announced };
+        self.plain.row(&mut self.waiting, row);
         // Without `-v` the log follows the row.
         self.speaking = None;
         if status.is_failure() {
             self.speaks(line.stream, name);
         }
+    }
+
+    fn is_verbose(&mut self) {
+        if !std::mem::replace(&mut self.verbose, true) {
+            // What was announced before these rows was cut off.
+            self.plain.headless |= !self.plain.rows.is_empty();
+            self.plain.rows.iter_mut().for_each(|row| row.announced = false);
+        }
+    }
+
+    /// `printed--- PASS: Name (0.00s)`, `printed=== RUN   Name`
+    fn interrupted_row(&mut self, line: &Line<'_>) -> Option<()> {
+        if let Some((_, name)) = split_last(line.text, b"=== RUN   ") {
+            self.plain.begin(name);
+            self.speaks(line.stream, name);
+            return Some(());
+        }
+        let at = rfind(line.text, b"--- ").filter(|at| *at > 0)?;
+        let (name, status, time) = row(&line.text[at..])?;
+        if !self.plain.end(name) {
+            return None;
+        }
+        let row = Row { name: clipped(name).to_vec(), status, time: Some(time), announced: true };
+        self.plain.row(&mut self.waiting, row);
+        self.speaking = None;
+        Some(())
     }
 
     fn speaks(&mut self, stream: Stream, name: &[u8]) {
@@ -181,13 +273,13 @@ impl Go {
         }
         self.seen = true;
         self.speaking = None;
+        self.blamed = false;
         let rows = std::mem::take(&mut self.plain);
         if !rows.is_empty() {
             self.add(rows, package);
         } else if !none {
             self.unit = CountedUnit::Packages;
-            self.counts.count(TestStatus::Passed);
-            self.details.put(package, TestStatus::Passed, duration(time));
+            self.package_result(package, TestStatus::Passed, duration(time));
         }
     }
 
@@ -214,15 +306,35 @@ impl Go {
     }
 
     fn failed_package(&mut self, rows: Package, package: &[u8], time: Option<u64>) {
-        let blamed = rows.rows.iter().any(|(_, status, _)| status.is_failure());
-        if !blamed && rows.unnamed.failed == 0 {
+        let named = rows.rows.iter().any(|row| row.status.is_failure());
+        let blamed = std::mem::take(&mut self.blamed);
+        let room = MAX_RUNNING.saturating_sub(self.running.len());
+        let running = rows.innermost_running().into_iter().take(room);
+        self.running.extend(running.map(|test| [package, b" ", &test].concat()));
+        if !named && rows.unnamed.failed == 0 && (blamed || rows.headless) {
+            // Which of its tests failed was cut off.
+            self.counts.count(TestStatus::Failed);
+            self.details.omitted += 1;
+            self.partial = true;
+            if !self.verbose && !self.json {
+                self.unit = CountedUnit::Packages;
+            }
+        } else if !named && rows.unnamed.failed == 0 {
             // It ended by itself: a panic in the set-up, an exit, a deadline.
-            self.counts.count(TestStatus::Error);
-            self.details.put(package, TestStatus::Error, time);
+            self.package_result(package, TestStatus::Error, time);
         } else if !self.verbose && !self.json {
             self.unit = CountedUnit::Packages;
         }
         self.add(rows, package);
+    }
+
+    /// A package stands for its tests, none of which is to blame or named.
+    fn package_result(&mut self, package: &[u8], status: TestStatus, time: Option<u64>) {
+        if self.counts.total() == 0 {
+            self.first_package = Some(package.to_vec());
+        }
+        self.counts.count(status);
+        self.details.put(package, status, time);
     }
 
     fn event(&mut self, text: &[u8]) {
@@ -236,22 +348,42 @@ impl Go {
             return;
         }
         let Some(name) = event.package.as_deref() else { return };
+        if let Some((package, _)) = self.package(name) {
+            // The first event of a package begins it or one of its tests.
+            let first = !std::mem::replace(&mut package.seen, true);
+            package.begun |= matches!(&*event.action, "start" | "run");
+            package.headless |= first && !package.begun && event.test.is_some();
+            package.no_tests |= event.action == "skip"
+                || event.output.as_deref().is_some_and(|said| said.contains("no tests to run"));
+        }
         let status = match &*event.action {
             "pass" => TestStatus::Passed,
             "fail" => TestStatus::Failed,
             "skip" => TestStatus::Skipped,
             "output" => return self.output(name, &event),
+            "run" => {
+                if let (Some((package, _)), Some(test)) =
+                    (self.package(name), event.test.as_deref())
+                {
+                    package.begin(test.as_bytes());
+                }
+                return;
+            }
             _ => return,
         };
         self.json = true;
         let time = event.elapsed.map(|elapsed| ((elapsed * 1000.0).ceil() as u64).max(1));
         if let Some(test) = event.test.as_deref() {
             if let Some((package, waiting)) = self.package(name) {
-                package.row(waiting, test.as_bytes(), status, time);
+                let announced = package.end(test.as_bytes());
+                package.headless |= !announced;
+                let name = clipped(test.as_bytes()).to_vec();
+                package.row(waiting, Row { name, status, time, announced });
             }
             return;
         }
-        let rows = self.packages.remove(name.as_bytes()).unwrap_or_default();
+        let mut rows = self.packages.remove(name.as_bytes()).unwrap_or_default();
+        rows.headless |= rows.is_empty() && rows.seen && !rows.begun && !rows.no_tests;
         if event.failed_build.is_some() {
             add_problem(&mut self.problems, format!("{name}: build failed"));
             self.add(rows, name.as_bytes());
@@ -281,15 +413,25 @@ impl Go {
         Some((package, &mut self.waiting))
     }
 
+    /// Counts the tests of a package whose name was cut off: under another name they would be
+    /// other tests.
+    fn add_nameless(&mut self, package: Package) {
+        let details = std::mem::take(&mut self.details);
+        self.add(package, b"");
+        let nameless = std::mem::replace(&mut self.details, details);
+        self.details.omitted += nameless.list.len() as u64 + nameless.omitted;
+    }
+
     /// Counts the innermost tests of a package, and outer ones that failed by themselves.
     fn add(&mut self, mut package: Package, name: &[u8]) {
+        self.partial |= package.headless;
         self.waiting.rows -= package.rows.len();
         self.waiting.messages -= package.messages.len();
         self.counts += package.unnamed;
         self.details.omitted += package.unnamed.total();
         let mut outer: HashSet<&[u8]> = HashSet::new();
         let mut failed_within: HashSet<&[u8]> = HashSet::new();
-        for (test, status, _) in &package.rows {
+        for Row { name: test, status, .. } in &package.rows {
             for at in memchr::memchr_iter(b'/', test).take(32) {
                 outer.insert(&test[..at]);
                 if status.is_failure() {
@@ -297,9 +439,15 @@ impl Go {
                 }
             }
         }
-        for (test, status, time) in &package.rows {
+        for Row { name: test, status, time, announced } in &package.rows {
             let alone = status.is_failure() && !failed_within.contains(test.as_slice());
             if outer.contains(test.as_slice()) && !alone {
+                continue;
+            }
+            if !announced {
+                // It may stand for tests inside of it.
+                self.counts.add(*status, u64::from(status.is_failure()));
+                self.details.omitted += u64::from(status.is_failure());
                 continue;
             }
             self.counts.count(*status);
@@ -314,20 +462,61 @@ impl Go {
     }
 }
 
+/// `--- PASS: Name (0.00s)`
+fn row(text: &[u8]) -> Option<(&[u8], TestStatus, u64)> {
+    let (word, rest) = split(text.strip_prefix(b"--- ")?, b": ")?;
+    let status = match word {
+        b"PASS" => TestStatus::Passed,
+        b"FAIL" => TestStatus::Failed,
+        b"SKIP" => TestStatus::Skipped,
+        _ => return None,
+    };
+    let (name, time) = trailing_parenthesis(rest)?;
+    Some((name, status, duration(time)?))
+}
+
 impl Package {
+    fn begin(&mut self, test: &[u8]) {
+        if self.running.len() < MAX_BEGUN {
+            self.running.insert(clipped(test).to_vec());
+        }
+    }
+
+    /// Whether the test was seen to begin.
+    fn end(&mut self, test: &[u8]) -> bool {
+        self.running.remove(clipped(test)) || self.running.len() >= MAX_BEGUN
+    }
+
+    /// Tests that have begun and not ended, without those that wait for one of theirs.
+    fn innermost_running(&self) -> Vec<Vec<u8>> {
+        let outer = |test: &Vec<u8>| {
+            self.running.iter().any(|other| {
+                other.strip_prefix(test.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
+            })
+        };
+        if self.running.len() > MAX_RUNNING * MAX_RUNNING {
+            return Vec::new();
+        }
+        let mut innermost: Vec<_> =
+            self.running.iter().filter(|test| !outer(test)).cloned().collect();
+        innermost.sort();
+        innermost.truncate(MAX_RUNNING);
+        innermost
+    }
+
     fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.unnamed.total() == 0
     }
 
-    fn row(&mut self, waiting: &mut Waiting, name: &[u8], status: TestStatus, time: Option<u64>) {
-        if !status.is_failure() && self.messages.remove(clipped(name)).is_some() {
+    fn row(&mut self, waiting: &mut Waiting, row: Row) {
+        if !row.status.is_failure() && self.messages.remove(&row.name).is_some() {
             waiting.messages -= 1;
         }
         if waiting.rows < MAX_WAITING {
             waiting.rows += 1;
-            self.rows.push((clipped(name).to_vec(), status, time));
+            self.rows.push(row);
         } else {
-            self.unnamed.count(status);
+            self.unnamed.count(row.status);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem,
 };
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{
     duration, find, number, parts, split_last, trailing_parenthesis,
@@ -31,11 +32,13 @@ pub(super) struct Jest {
     message: Message,
     /// `Test Suites:` was the line before, on this stream.
     suites: Option<Stream>,
+    /// As many as all of those lines together say.
+    suites_in_all: u64,
     counts: TestCounts,
     summaries: u64,
     orphan: Option<TestCounts>,
+    summary_at: u64,
     files: u64,
-    rows: TestCounts,
     details: Details,
     problems: Vec<String>,
     none_found: bool,
@@ -65,12 +68,12 @@ impl Recogniser for Jest {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_section();
         let (counts, confidence) = if self.summaries > 0 {
             (self.counts, Confidence::High)
-        } else if self.rows.total() > 0 && self.files > 0 {
-            (self.rows, Confidence::Medium)
+        } else if !self.details.list.is_empty() {
+            (self.details.counts(), Confidence::Medium)
         } else if let Some(orphan) = self.orphan {
             (orphan, Confidence::Low)
         } else if self.none_found {
@@ -81,7 +84,10 @@ impl Recogniser for Jest {
         Some(FrameworkResults {
             details: self.details,
             problems: self.problems,
-            partial: self.summaries == 0 && confidence == Confidence::Medium && !self.none_found,
+            cut: self.summaries == 0 && confidence == Confidence::Medium && !self.none_found,
+            begins: self.files >= self.suites_in_all && self.summaries > 0,
+            ends: self.summaries > 0,
+            summary_at: self.summary_at,
             ..FrameworkResults::new(Framework::Jest, confidence, counts)
         })
     }
@@ -99,16 +105,20 @@ impl Jest {
         } else if let Some(rest) = text.strip_prefix(b"Test Suites: ") {
             self.end_section();
             self.file = None;
-            self.suites = tally(rest).map(|_| line.stream);
+            let tally = tally(rest);
+            self.suites = tally.map(|_| line.stream);
+            self.suites_in_all += tally.map_or(0, TestCounts::total);
         } else if let Some(rest) = text.strip_prefix(b"Tests: ") {
             let after_suites = self.suites.take() == Some(line.stream);
+            self.summary_at = line.number;
             match (after_suites, tally(rest)) {
                 (true, Some(tally)) => {
                     self.counts += tally;
                     self.summaries += 1;
                 }
-                (false, Some(tally)) => *self.orphan.get_or_insert_default() += tally,
-                (_, None) => {}
+                // Elsewhere it is what a test printed.
+                (false, Some(tally)) if line.leads => self.orphan = Some(tally),
+                _ => {}
             }
         } else {
             self.none_found |= text.starts_with(b"No tests found, exiting with code ");
@@ -124,6 +134,9 @@ impl Jest {
 
     fn within(&mut self, line: &Line<'_>) {
         let text = line.text;
+        if line.unfinished {
+            return;
+        }
         if let Some(title) = text.strip_prefix("● ".as_bytes())
             && line.indent == 2
         {
@@ -139,7 +152,6 @@ impl Jest {
         } else if let Some((status, name, time)) = row(text) {
             self.titles.retain(|(indent, _)| *indent < line.indent);
             let name = self.full(name);
-            self.rows.count(status);
             self.details.put(&name, status, time);
         } else {
             self.titles.retain(|(indent, _)| *indent < line.indent);
@@ -233,8 +245,8 @@ fn tally(text: &[u8]) -> Option<TestCounts> {
             b" skipped" | b" todo" | b" pending" => tally.skipped += count,
             b" total" => total = Some(count),
             _ => {
-                let (_, b" total") = number(what.strip_prefix(b" of ")?)? else { return None };
-                total = Some(count);
+                let (all, b" total") = number(what.strip_prefix(b" of ")?)? else { return None };
+                total = Some(all);
             }
         }
     }

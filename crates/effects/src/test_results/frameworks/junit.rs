@@ -2,6 +2,7 @@
 
 use crate::test_results::combine_results;
 use crate::test_results::framework_results::FrameworkResults;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::reports;
 use crate::test_results::token_parsing::find;
@@ -35,7 +36,7 @@ impl Recogniser for Junit {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.found.take().map(|found| FrameworkResults { source: ResultsSource::Output, ..found })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::test_results::framework_results::{Details, FrameworkResults, Message, TestCounts};
 use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, number, trailing_parenthesis};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -11,10 +12,17 @@ pub(super) const BEGINNINGS: &[&[u8]] =
 
 #[derive(Default)]
 pub(super) struct Mocha {
+    /// Since the last summary.
     rows: TestCounts,
+    /// The first of them stood below titles that were not seen, or at the very beginning.
+    headless: bool,
     details: Details,
     counts: TestCounts,
     summaries: u64,
+    /// A summary without rows, which is what a test printed if rows follow.
+    rowless: Option<TestCounts>,
+    /// All summaries had all of their rows.
+    cut: bool,
     stream: Option<Stream>,
     state: State,
     entries: usize,
@@ -36,14 +44,21 @@ enum State {
 
 impl Recogniser for Mocha {
     fn line(&mut self, line: &Line<'_>) -> Attention {
-        if self.state == State::Rows || self.stream == Some(line.stream) {
+        if (self.state == State::Rows || self.stream == Some(line.stream)) && !line.unfinished {
             self.see(line);
         }
         if self.state == State::Rows { Attention::Idle } else { Attention::All }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
+        // Without the blank line after it more of it may have followed.
+        let unfinished = self.state == State::Summary;
+        if self.state == State::Title {
+            self.title.clear();
+        }
         self.end_entry();
+        let rowless = self.rowless.is_some();
+        self.counts += self.rowless.take().unwrap_or_default();
         let (counts, confidence) = match self.summaries {
             // Rows alone look like those of other runners.
             0 if self.rows.passed > 0 => (self.rows, Confidence::Low),
@@ -52,7 +67,9 @@ impl Recogniser for Mocha {
         };
         Some(FrameworkResults {
             details: self.details,
-            partial: self.summaries == 0,
+            cut: self.summaries == 0 || unfinished,
+            begins: self.summaries > 0 && !self.cut && !rowless,
+            ends: self.summaries > 0 && !unfinished,
             ..FrameworkResults::new(Framework::Mocha, confidence, counts)
         })
     }
@@ -95,22 +112,32 @@ impl Mocha {
         if rest.starts_with(b" passing (") && line.after_blank {
             let timed =
                 trailing_parenthesis(rest).is_some_and(|(_, time)| duration(time).is_some());
-            // With rows above it, it must count them.
-            if !timed || self.rows.passed != count && self.rows.passed > 0 {
+            // With rows above it, it must count them, unless the first of them were cut off.
+            let rows = self.rows.passed;
+            let counted = rows == count || self.rows.total() == 0 || self.headless && rows < count;
+            if !timed || !counted {
                 return false;
             }
             self.end_entry();
-            self.counts.passed += count;
+            self.counts += self.rowless.take().unwrap_or_default();
+            self.cut |= rows < count && self.rows.total() > 0;
+            let tally = TestCounts { passed: count, ..TestCounts::default() };
+            match self.rows.total() {
+                0 => self.rowless = Some(tally),
+                _ => self.counts += tally,
+            }
             self.summaries += 1;
             self.rows = TestCounts::default();
+            self.headless = false;
             self.entries = 0;
             self.stream = Some(line.stream);
             self.state = State::Summary;
             return true;
         }
+        let counts = self.rowless.as_mut().unwrap_or(&mut self.counts);
         match rest {
-            b" pending" if self.state == State::Summary => self.counts.skipped += count,
-            b" failing" if self.state == State::Summary => self.counts.failed += count,
+            b" pending" if self.state == State::Summary => counts.skipped += count,
+            b" failing" if self.state == State::Summary => counts.failed += count,
             _ => return false,
         }
         true
@@ -137,13 +164,25 @@ impl Mocha {
             Some((bare, time)) if duration(time).is_some() => (bare, duration(time)),
             _ => (name, None),
         };
+        // Jest puts such marks before its sections.
+        if line.titles.above(line.indent).any(|title| title.starts_with("●".as_bytes())) {
+            return;
+        }
+        if self.rowless.take().is_some() {
+            self.summaries -= 1;
+        }
+        let whole = line.titles.complete_above(line.indent) && (line.after_blank || !line.leads);
+        self.headless |= self.rows.total() == 0 && !whole;
+        self.rows.count(status);
+        if !whole {
+            return;
+        }
         let mut full = Vec::new();
         for title in line.titles.above(line.indent) {
             full.extend_from_slice(title);
             full.push(b' ');
         }
         full.extend_from_slice(name);
-        self.rows.count(status);
         self.details.put(&full, status, time);
     }
 

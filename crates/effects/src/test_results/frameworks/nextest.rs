@@ -3,9 +3,13 @@
 //! That output contains libtest's own rows and results, which must not be counted: it is kept from
 //! the other recognisers, and the last word about a test that was retried is the one that counts.
 
+use std::collections::HashSet;
+
 use crate::test_results::framework_results::{
-    Details, FrameworkResults, Message, TestCounts, add_problem,
+    Details, FrameworkResults, Message, TestCounts, add_problem, clipped,
 };
+use crate::test_results::limits::{MAX_FAILURE_DETAILS, MAX_RUNNING};
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, find, number, parts, split};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -27,6 +31,11 @@ pub(super) struct Nextest {
     partial: bool,
     build_failed: bool,
     current: Option<Vec<u8>>,
+    summary_at: u64,
+    /// Tests that failed in an attempt that may not have been their last.
+    tried: HashSet<Vec<u8>>,
+    /// Tests that were said to take long and have no result yet.
+    slow: Vec<Vec<u8>>,
     output: Option<Output>,
     stdout: Message,
     stderr: Message,
@@ -54,8 +63,15 @@ impl Recogniser for Nextest {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_output();
+        if self.summaries == 0 {
+            for name in std::mem::take(&mut self.tried) {
+                if let Some(status) = self.details.forget(&name) {
+                    self.rows.uncount(status);
+                }
+            }
+        }
         if !self.started && self.summaries == 0 && !self.build_failed {
             return None;
         }
@@ -69,7 +85,12 @@ impl Recogniser for Nextest {
         Some(FrameworkResults {
             details: self.details,
             problems: self.problems,
-            partial: self.partial || self.started && self.summaries == 0 && !self.build_failed,
+            partial: self.partial,
+            cut: self.started && self.summaries == 0 && !self.build_failed,
+            begins: self.started,
+            ends: self.summaries > 0,
+            summary_at: self.summary_at,
+            running: if self.summaries == 0 { self.slow } else { Vec::new() },
             ..FrameworkResults::new(Framework::Nextest, confidence, counts)
         })
     }
@@ -103,12 +124,15 @@ impl Nextest {
         }
         self.output = None;
         let text = line.text;
-        if let Some((words, time, name)) = row(text) {
+        if let Some((words, time, name)) = row(text).filter(|_| !line.unfinished) {
             self.end_output();
             self.count(words, time, name);
         } else if let Some(rest) = text.strip_prefix(b"Summary [") {
             self.end_output();
-            self.summary(rest);
+            if !line.unfinished {
+                self.summary_at = line.number;
+                self.summary(rest);
+            }
         } else if text.starts_with(b"Nextest run ID ") {
             self.started = true;
         } else if let Some(rest) = text.strip_prefix(b"Starting ") {
@@ -131,12 +155,23 @@ impl Nextest {
     }
 
     fn count(&mut self, words: &[u8], time: Option<u64>, name: &[u8]) {
+        self.slow.retain(|slow| slow != name);
         let Some(status) = status(words) else {
+            if words == b"SLOW" && self.slow.len() < MAX_RUNNING {
+                self.slow.push(clipped(name).to_vec());
+            }
             if words.starts_with(b"SETUP") && words.ends_with(b"FAIL") {
                 add_problem(&mut self.problems, b"a setup script failed");
             }
             return;
         };
+        if words.starts_with(b"TRY ") && status.is_failure() {
+            if self.tried.len() < MAX_FAILURE_DETAILS {
+                self.tried.insert(clipped(name).to_vec());
+            }
+        } else {
+            self.tried.remove(clipped(name));
+        }
         if let Some(before) = self.details.put(name, status, time) {
             self.rows.uncount(before);
         }

@@ -7,13 +7,14 @@ use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, clipped,
 };
 use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{
     duration, rfind, split, split_last, trailing_parenthesis, whole_number,
 };
 use retake_types::{Confidence, Framework, Stream, TestStatus};
 
-pub(super) const BEGINNINGS: &[&[u8]] = &[b"\xe2", b"\xef"];
+pub(super) const BEGINNINGS: &[&[u8]] = &[b"\xe2", b"\xef", b"te"];
 
 /// The counts after the rows, in this order.
 const COUNTS: [&[u8]; 8] =
@@ -67,8 +68,18 @@ pub(super) struct Node {
     summaries: u64,
     listing: bool,
     listed: usize,
+    /// The level of the row before, and whether the very first row has been seen.
+    level_before: usize,
+    first_row: Option<FirstRow>,
+    cut: bool,
     failing: Option<(Stream, usize, Vec<u8>)>,
     message: Message,
+}
+
+/// A row with which a stream begins: it may close a title that was cut off.
+struct FirstRow {
+    name: Vec<u8>,
+    status: TestStatus,
 }
 
 impl Recogniser for Node {
@@ -77,16 +88,24 @@ impl Recogniser for Node {
         if self.failing.is_some() { Attention::All } else { Attention::Idle }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_message();
+        if let Some(FirstRow { name, status }) = self.first_row.take()
+            && cuts.beginning
+        {
+            self.forget(&name, status);
+        }
         let (counts, confidence) = match self.summaries {
-            0 if self.rows.total() > 0 => (self.rows, Confidence::Low),
+            // Failed rows alone may be the end of a list of failures, which has no whole names.
+            0 if self.rows.passed + self.rows.skipped > 0 => (self.rows, Confidence::Low),
             0 => return None,
             _ => (self.totals, Confidence::High),
         };
         Some(FrameworkResults {
             details: self.details,
-            partial: self.summaries == 0,
+            cut: self.summaries == 0,
+            begins: self.summaries > 0 && !self.cut,
+            ends: self.summaries > 0,
             ..FrameworkResults::new(Framework::Node, confidence, counts)
         })
     }
@@ -118,7 +137,14 @@ impl Node {
             self.failed_within.resize(level + 1, false);
         } else if text == "✖ failing tests:".as_bytes() && line.at_margin() {
             self.listing = true;
-        } else if let Some((status, name, time)) = row(text) {
+        } else if text.starts_with(b"test at ") && line.at_margin() {
+            if self.summaries == 0 && !self.listing {
+                // The counts were cut off, and so was what came before them.
+                self.rows = TestCounts::default();
+                self.details = Details::default();
+            }
+            self.listing = true;
+        } else if let Some((status, name, time)) = row(text).filter(|_| !line.unfinished) {
             self.row(line, status, name, time);
         }
     }
@@ -133,15 +159,26 @@ impl Node {
         let level = (line.indent / 2).min(31);
         let full = self.full(level, name);
         let closes = self.titles.get(level).is_some_and(|title| title == name);
-        if closes {
+        let titled = self.titles.iter().take(level).filter(|title| !title.is_empty()).count();
+        let inside = std::mem::replace(&mut self.level_before, level) > level;
+        if inside && !closes {
+            // It closes a title that was cut off.
+            self.titles.truncate(level);
+        } else if closes {
             let failed_within = self.failed_within.get(level + 1).copied().unwrap_or(false);
             if self.closers.len() < MAX_FAILURE_DETAILS {
                 self.closers.push((clipped(&full).to_vec(), status, failed_within));
             }
             self.titles.truncate(level);
+            self.level_before = level;
         } else {
             self.rows.count(status);
-            self.details.put(&full, status, time);
+            if titled == level {
+                self.details.put(&full, status, time);
+            }
+            if self.rows.total() == 1 && self.closers.is_empty() && self.titles.is_empty() {
+                self.first_row = Some(FirstRow { name: full, status });
+            }
         }
         self.failed_within.truncate(level + 1);
         self.failed_within.resize(level + 1, false);
@@ -179,6 +216,12 @@ impl Node {
 
     fn close_run(&mut self, tally: TestCounts, suites: u64) {
         self.end_message();
+        let closers = (self.closers.len() as u64).saturating_sub(suites);
+        let whole = self.rows.total() + closers >= tally.total();
+        if let Some(FirstRow { name, status }) = self.first_row.take().filter(|_| !whole) {
+            self.forget(&name, status);
+        }
+        self.cut |= !whole;
         self.totals += tally;
         self.summaries += 1;
         for (name, status, failed_within) in std::mem::take(&mut self.closers) {
@@ -186,9 +229,18 @@ impl Node {
                 self.details.put(&name, status, None);
             }
         }
+        self.rows = TestCounts::default();
         self.titles.clear();
         self.failed_within.clear();
         self.listing = false;
+    }
+
+    /// A row that may have been no test.
+    fn forget(&mut self, name: &[u8], status: TestStatus) {
+        let known = self.details.list.first();
+        if known.is_some_and(|known| known.name.as_bytes() == name && known.status == status) {
+            self.details.remove(std::slice::from_ref(&(0..1)));
+        }
     }
 
     fn end_message(&mut self) {

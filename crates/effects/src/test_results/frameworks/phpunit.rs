@@ -1,6 +1,7 @@
 //! PHPUnit: numbered sections, `Time:`, then `OK (N tests, …)` or a heading and `Tests: N, …`.
 
 use crate::test_results::framework_results::{Details, FrameworkResults, Message, TestCounts};
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{find, number, parts, split, split_last, whole_number};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -48,7 +49,7 @@ impl Recogniser for Phpunit {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_entry();
         let (counts, confidence) = match self.summaries {
             0 if self.none => (TestCounts::default(), Confidence::Medium),
@@ -59,7 +60,9 @@ impl Recogniser for Phpunit {
         };
         Some(FrameworkResults {
             details: self.details,
-            partial: self.summaries == 0 && !self.none,
+            cut: self.summaries == 0 && !self.none,
+            begins: self.banner,
+            ends: self.summaries > 0,
             ..FrameworkResults::new(Framework::Phpunit, confidence, counts)
         })
     }
@@ -73,7 +76,7 @@ impl Phpunit {
         }
         match self.section {
             Some((stream, _)) if stream == line.stream => {
-                if let Some(name) = entry(text).filter(|_| line.at_margin()) {
+                if let Some(name) = entry(text).filter(|_| line.at_margin() && !line.unfinished) {
                     self.end_entry();
                     self.name = Some(name);
                 } else if text == b"--" {

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem, clipped,
 };
-use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::limits::{MAX_DETAILS, MAX_FAILURE_DETAILS};
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{
     duration, find, number, parts, split, split_last, thousandths,
@@ -20,6 +21,9 @@ pub(super) const BEGINNINGS: &[&[u8]] = &[
     b"9", b".", b"F", b"E", b"s", b"x", b"X",
 ];
 
+/// Workers of xdist whose last tests are remembered.
+const MAX_WORKERS: usize = 64;
+
 #[derive(Default)]
 pub(super) struct Pytest {
     stream: Option<Stream>,
@@ -28,8 +32,13 @@ pub(super) struct Pytest {
     details: Details,
     problems: Vec<String>,
     partial: bool,
+    cut: bool,
     confidence: Option<Confidence>,
-    finished: u64,
+    /// All sessions were seen from their beginning, the last to its end.
+    headless: bool,
+    ended: bool,
+    summary_at: u64,
+    running: Option<Vec<u8>>,
     title: Option<Vec<u8>>,
     message: Message,
     shift: usize,
@@ -43,15 +52,24 @@ struct Session {
     opened: bool,
     /// A section or progress that only pytest prints was seen.
     evident: bool,
-    /// A bar with a known title was seen.
+    /// A bar with a known title was seen, and one above failures.
     sections: bool,
+    failures: bool,
     within: Within,
     /// Outcomes by letter, for `-qq`, which has no line of counts.
     letters: TestCounts,
+    /// How far the last of them was, in percent.
+    percent: Option<u64>,
     rows: TestCounts,
+    /// A verbose row whose status has not come yet: something is printed in between.
+    waiting: Option<Vec<u8>>,
     collected: Option<u64>,
     summary: Option<TestCounts>,
     stopped: bool,
+    /// Tests that passed, so far: the last of each worker may still break when it is taken down, and
+    /// those in the short summary may be there once more.
+    unsure: Vec<Vec<u8>>,
+    last_passed: HashMap<Vec<u8>, Vec<u8>>,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
@@ -79,13 +97,18 @@ impl Recogniser for Pytest {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_session();
         let confidence = self.confidence?;
         Some(FrameworkResults {
             details: self.details,
             problems: self.problems,
             partial: self.partial,
+            cut: self.cut,
+            begins: !self.headless,
+            ends: self.ended,
+            summary_at: self.summary_at,
+            running: self.running.into_iter().collect(),
             ..FrameworkResults::new(Framework::Pytest, confidence, self.counts)
         })
     }
@@ -110,12 +133,12 @@ impl Pytest {
                     self.message.line(text);
                 }
             }
-            Within::Rows if self.session.opened => self.row(text),
+            Within::Rows if self.session.opened => self.row(line),
             _ => {}
         }
     }
 
-    /// LineSplitter that begin at the margin and mean something. Whether this was one.
+    /// Lines that begin at the margin and mean something. Whether this was one.
     fn margin(&mut self, line: &Line<'_>, text: &[u8]) -> bool {
         match text.first() {
             Some(b'=') => {
@@ -152,8 +175,14 @@ impl Pytest {
                 self.ended(line, tally);
                 true
             }
+            // The short summary without its bar, which was cut off.
+            Some(b'F' | b'E') if !self.session.opened && self.session.within == Within::Rows => {
+                self.lone_failure(line)
+            }
             _ if self.session.within == Within::ShortSummary => {
-                self.short(text);
+                if !line.unfinished {
+                    self.short(text);
+                }
                 true
             }
             Some(b'.' | b'F' | b'E' | b's' | b'x' | b'X')
@@ -178,6 +207,7 @@ impl Pytest {
             b"FAILURES" | b"ERRORS" | b"PASSES" | b"XFAILURES" | b"XPASSES"
             | b"warnings summary" => {
                 self.end_message();
+                self.session.failures |= matches!(title, b"FAILURES" | b"ERRORS");
                 self.session.evident = true;
                 self.session.sections = true;
                 self.session.within = Within::Output;
@@ -199,7 +229,43 @@ impl Pytest {
         self.stream = Some(line.stream);
     }
 
+    /// Whether a line of counts can be the session's own: it counts no less than was seen to run.
+    fn counts_all(&self, tally: TestCounts) -> bool {
+        let session = &self.session;
+        let seen = session.letters.total().max(session.rows.total());
+        let stopped = session.stopped || !self.problems.is_empty();
+        let collected = session.collected.filter(|_| session.opened && !stopped).unwrap_or(0);
+        tally.total() >= seen
+            && tally.total() >= collected
+            && (tally.failed > 0 || !session.failures)
+    }
+
+    /// `FAILED file.py::name - why` or the end of `-q`'s letters.
+    fn lone_failure(&mut self, line: &Line<'_>) -> bool {
+        let failed = line.text.strip_prefix(b"FAILED ").or(line.text.strip_prefix(b"ERROR "));
+        let Some((file, _)) = failed.and_then(|rest| split(rest, b"::")) else {
+            return self.quiet_progress(line, line.text);
+        };
+        if memchr::memchr(b' ', file).is_some() || line.unfinished {
+            return false;
+        }
+        self.session.evident = true;
+        self.session.within = Within::ShortSummary;
+        self.stream = Some(line.stream);
+        self.short(line.text);
+        true
+    }
+
     fn ended(&mut self, line: &Line<'_>, tally: TestCounts) {
+        if !self.counts_all(tally) {
+            return;
+        }
+        let evident = self.session.opened || self.session.evident;
+        if !evident && !line.leads {
+            // Elsewhere it is what a test printed.
+            return;
+        }
+        self.summary_at = line.number;
         self.end_message();
         self.stream = Some(line.stream);
         let session = &self.session;
@@ -224,23 +290,42 @@ impl Pytest {
                 let sure = if session.sections { Confidence::High } else { Confidence::Medium };
                 (session.letters, sure)
             }
-            None if session.opened => (session.rows, Confidence::Medium),
+            None if session.opened && session.rows.total() > 0 => {
+                (session.rows, Confidence::Medium)
+            }
+            None if session.opened && session.letters.total() > 0 => {
+                (session.letters, Confidence::Medium)
+            }
+            // Those that failed are named, if nothing else.
+            None if session.opened && self.confidence.is_none() => {
+                (self.details.counts(), Confidence::Medium)
+            }
+            None if session.opened => (TestCounts::default(), Confidence::Medium),
             None => return,
         };
         // A lone line of counts does not add to what real sessions said.
         if confidence == Confidence::Low && self.confidence.is_some_and(|c| c > Confidence::Low) {
             return;
         }
-        if self.confidence == Some(Confidence::Low) && confidence > Confidence::Low {
+        if self.confidence == Some(Confidence::Low) {
+            // Of several lone lines of counts, the others may be what a test printed.
+            self.cut |= confidence == Confidence::Low;
             self.counts = TestCounts::default();
         }
         self.counts += tally;
-        self.finished += 1;
+        self.headless |= !session.opened && session.letters.total() < tally.total();
+        self.ended = summary.is_some() || !session.opened && session.percent == Some(100);
+        if !self.ended {
+            for name in session.unsure.iter().chain(session.last_passed.values()) {
+                self.forget_passed(name);
+            }
+        }
+        self.running = if self.ended { None } else { session.waiting };
         self.confidence = Some(self.confidence.map_or(confidence, |before| {
             if before == Confidence::Low { confidence } else { before.min(confidence) }
         }));
         let short = session.collected.is_some_and(|collected| tally.total() < collected);
-        self.partial |= session.opened && summary.is_none();
+        self.cut |= !self.ended;
         self.partial |= session.stopped && (short || session.collected.is_none());
     }
 
@@ -248,26 +333,35 @@ impl Pytest {
     fn quiet_progress(&mut self, line: &Line<'_>, text: &[u8]) -> bool {
         let (letters, rest) = split(text, b" ").unwrap_or((text, b""));
         let percent = rest.trim_ascii().strip_prefix(b"[").and_then(|r| r.strip_suffix(b"%]"));
-        if percent.is_none_or(|p| number(p.trim_ascii()).is_none()) {
+        let Some((percent, _)) = percent.and_then(|p| number(p.trim_ascii())) else {
             return false;
-        }
+        };
         let Some(tally) = outcomes(letters) else { return false };
         if self.session.within == Within::Ended {
             self.end_session();
         }
         self.session.evident = true;
         self.session.letters += tally;
+        self.session.percent = Some(percent);
         self.stream = Some(line.stream);
         true
     }
 
-    fn row(&mut self, text: &[u8]) {
-        if let Some(rest) = text.strip_prefix(b"collecting ... ").or(Some(text))
+    fn row(&mut self, line: &Line<'_>) {
+        let text = line.text;
+        if self.session.waiting.is_some()
+            && let Some((status, time)) = lone_status(text)
+        {
+            let name = self.session.waiting.take().unwrap_or_default();
+            self.count(b"", &name, (status, time));
+        } else if let Some(rest) = text.strip_prefix(b"collecting ... ").or(Some(text))
             && let Some(rest) = rest.strip_prefix(b"collected ")
         {
             self.session.collected = collected(rest);
         } else if let Some(rest) = text.strip_prefix(b"[gw") {
-            self.worker_row(rest);
+            if !line.unfinished {
+                self.worker_row(rest);
+            }
         } else if let Some((items, b"]")) =
             split(text, b" workers [").and_then(|(_, rest)| split(rest, b" items"))
         {
@@ -279,11 +373,11 @@ impl Pytest {
 
     /// `[gw0] [ 25%] PASSED file.py::name`
     fn worker_row(&mut self, rest: &[u8]) {
-        let Some((_, rest)) = split(rest, b"] [") else { return };
+        let Some((worker, rest)) = split(rest, b"] [") else { return };
         let Some((_, rest)) = split(rest, b"] ") else { return };
         let Some((word, name)) = split(rest, b" ") else { return };
         if let Some(status) = status(word) {
-            self.count(name.trim_ascii(), status);
+            self.count(worker, name.trim_ascii(), (status, None));
         }
     }
 
@@ -292,13 +386,7 @@ impl Pytest {
         if find(text, b"::").is_none() {
             return;
         }
-        let mut row = text;
-        if let Some((before, progress)) = split_last(text, b" [")
-            && progress.ends_with(b"]")
-            && number(progress.trim_ascii_start()).is_some()
-        {
-            row = before.trim_ascii_end();
-        }
+        let (mut row, time) = without_progress(text);
         if let Some((before, _)) = split_last(row, b" (").filter(|_| row.ends_with(b")"))
             && split_last(before, b" ").is_some_and(|(_, word)| status(word).is_some())
         {
@@ -309,27 +397,51 @@ impl Pytest {
             if let Some((name, _)) = split(row, word) {
                 let word = &word[1..word.len() - 2];
                 if let Some(status) = status(word) {
-                    self.count(name, status);
+                    self.count(b"", name, (status, time));
                 }
                 return;
             }
         }
-        let Some((name, word)) = split_last(row, b" ") else { return };
-        if let Some(status) = status(word) {
-            self.count(name.trim_ascii(), status);
+        if let Some((name, word)) = split_last(row, b" ")
+            && let Some(status) = status(word)
+        {
+            self.count(b"", name.trim_ascii(), (status, time));
+            return;
+        }
+        let (name, printed) = node_id(row);
+        let Some(file) = split(name, b"::").map(|(file, _)| file) else { return };
+        // Not just any two words with colons between them.
+        let file_name = split_last(file, b"/").map_or(file, |(_, name)| name);
+        if memchr::memchr(b'.', file_name).is_none() {
+            return;
+        }
+        match ending_status(printed) {
+            Some(status) => self.count(b"", name, (status, time)),
+            // One test at a time: until its status comes, all else is what it prints.
+            None if self.session.waiting.is_none() => {
+                self.session.waiting = Some(clipped(name).to_vec());
+            }
+            None => {}
         }
     }
 
-    fn count(&mut self, name: &[u8], status: TestStatus) {
-        self.session.rows.count(status);
-        self.put(name, status);
+    fn count(&mut self, worker: &[u8], name: &[u8], (status, time): (TestStatus, Option<u64>)) {
+        let session = &mut self.session;
+        session.waiting = None;
+        session.rows.count(status);
+        if session.last_passed.len() < MAX_WORKERS {
+            let name =
+                if status == TestStatus::Passed { clipped(name).to_vec() } else { Vec::new() };
+            session.last_passed.insert(worker.to_vec(), name);
+        }
+        self.put(name, status, time);
     }
 
-    fn put(&mut self, name: &[u8], status: TestStatus) {
+    fn put(&mut self, name: &[u8], status: TestStatus, time: Option<u64>) {
         // A test that passed and could not be taken down has both; the worse one stays.
         let worse = self.details.get(name).is_none_or(|known| status > known.status);
         if worse {
-            self.details.put(name, status, None);
+            self.details.put(name, status, time);
         }
     }
 
@@ -341,12 +453,21 @@ impl Pytest {
             return;
         }
         let (name, why) = before_reason(rest);
-        self.put(name, status);
+        if status == TestStatus::Passed && self.session.unsure.len() < MAX_DETAILS {
+            self.session.unsure.push(clipped(name).to_vec());
+        }
+        self.put(name, status, None);
         if !status.is_failure() {
             return;
         }
         let message = self.messages.remove(clipped(&title_of(name)));
         self.details.explain(name, message.as_deref().unwrap_or(why));
+    }
+
+    fn forget_passed(&mut self, name: &[u8]) {
+        if self.details.get(name).is_some_and(|known| known.status == TestStatus::Passed) {
+            self.details.forget(name);
+        }
     }
 
     fn end_message(&mut self) {
@@ -368,6 +489,49 @@ fn status(word: &[u8]) -> Option<TestStatus> {
         b"SKIPPED" | b"XFAIL" => Some(TestStatus::Skipped),
         _ => None,
     }
+}
+
+/// `PASSED`, `FAILED [ 50%]`, `SKIPPED (why)   1.2ms`: what is left of a row that was interrupted.
+fn lone_status(text: &[u8]) -> Option<(TestStatus, Option<u64>)> {
+    let (row, time) = without_progress(text);
+    let (word, note) = split(row, b" ").unwrap_or((row, b""));
+    let note = note.trim_ascii();
+    let status = status(word).filter(|_| note.is_empty() || note.starts_with(b"("))?;
+    Some((status, time))
+}
+
+/// A row without `[ 25%]`, `[1/4]` or `12.3ms` at its end, and the last of these.
+fn without_progress(text: &[u8]) -> (&[u8], Option<u64>) {
+    if let Some((row, progress)) = split_last(text, b" [")
+        && progress.ends_with(b"]")
+        && number(progress.trim_ascii_start()).is_some()
+    {
+        return (row.trim_ascii_end(), None);
+    }
+    match split_last(text, b"  ") {
+        Some((row, time)) if duration(time).is_some() => (row.trim_ascii_end(), duration(time)),
+        _ => (text, None),
+    }
+}
+
+/// The status after something that was printed without an end of its line.
+fn ending_status(text: &[u8]) -> Option<TestStatus> {
+    let words = [&b"PASSED"[..], b"FAILED", b"ERROR", b"SKIPPED", b"XFAIL", b"XPASS"];
+    words.iter().find(|word| text.ends_with(word)).and_then(|word| status(word))
+}
+
+/// `file.py::name[a b]` at the beginning of a row, and what follows it.
+fn node_id(text: &[u8]) -> (&[u8], &[u8]) {
+    let mut depth = 0usize;
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            b'[' => depth += 1,
+            b']' => depth = depth.saturating_sub(1),
+            b' ' if depth == 0 => return (&text[..at], &text[at + 1..]),
+            _ => {}
+        }
+    }
+    (text, b"")
 }
 
 fn outcomes(letters: &[u8]) -> Option<TestCounts> {

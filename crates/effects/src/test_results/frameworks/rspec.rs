@@ -3,6 +3,7 @@
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem,
 };
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{number, parts};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -20,6 +21,7 @@ pub(super) struct Rspec {
     counts: TestCounts,
     summaries: u64,
     orphan: Option<TestCounts>,
+    summary_at: u64,
     details: Details,
     problems: Vec<String>,
 }
@@ -38,7 +40,7 @@ impl Recogniser for Rspec {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_entry(TestStatus::Failed);
         let (counts, confidence) = match (self.summaries, self.orphan) {
             (0, Some(orphan)) => (orphan, Confidence::Low),
@@ -48,6 +50,8 @@ impl Recogniser for Rspec {
         Some(FrameworkResults {
             details: self.details,
             problems: self.problems,
+            ends: true,
+            summary_at: self.summary_at,
             ..FrameworkResults::new(Framework::Rspec, confidence, counts)
         })
     }
@@ -75,11 +79,13 @@ impl Rspec {
         } else if text.starts_with(b"An error occurred in a") && text.ends_with(b" hook.") {
             add_problem(&mut self.problems, text);
         } else if let Some(tally) = summary(text) {
+            self.summary_at = line.number;
             if finished {
                 self.counts += tally;
                 self.summaries += 1;
-            } else {
-                *self.orphan.get_or_insert_default() += tally;
+            } else if line.leads {
+                // Elsewhere it is what a test printed.
+                self.orphan = Some(tally);
             }
         }
     }

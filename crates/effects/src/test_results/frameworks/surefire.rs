@@ -1,6 +1,7 @@
 //! Maven Surefire and Failsafe: a line per class, `Results:` and the numbers of each module.
 
 use crate::test_results::framework_results::{Details, FrameworkResults, Message, TestCounts};
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, parts, split, split_last, whole_number};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
@@ -14,6 +15,9 @@ pub(super) struct Surefire {
     /// Whether Maven's `[INFO]` stands before the lines; then a line without it is printed by a
     /// test.
     prefixed: bool,
+    /// The first line of Maven, and one of its last.
+    scanned: bool,
+    built: bool,
     classes: TestCounts,
     counts: TestCounts,
     summaries: u64,
@@ -32,7 +36,7 @@ impl Recogniser for Surefire {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_message();
         let (counts, confidence) = match self.summaries {
             0 if self.running && self.classes.total() > 0 => (self.classes, Confidence::Medium),
@@ -42,7 +46,9 @@ impl Recogniser for Surefire {
         };
         Some(FrameworkResults {
             details: self.details,
-            partial: self.summaries == 0,
+            cut: self.summaries == 0,
+            begins: self.scanned,
+            ends: self.built,
             ..FrameworkResults::new(Framework::Surefire, confidence, counts)
         })
     }
@@ -63,7 +69,11 @@ impl Surefire {
         if !line.at_margin() || self.prefixed && !prefixed {
             return;
         }
-        if text == b"T E S T S" {
+        if prefixed && text.starts_with(b"Scanning for projects") {
+            self.scanned = true;
+        } else if prefixed && text.starts_with(b"BUILD ") {
+            self.built = true;
+        } else if text == b"T E S T S" {
             self.prefixed |= prefixed;
             self.running = true;
             self.results = false;

@@ -8,8 +8,11 @@ use crate::test_results::framework_results::{
     Details, FrameworkResults, TestCounts, add_problem, message,
 };
 use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
-use crate::test_results::token_parsing::{duration, number, seconds, split};
+use crate::test_results::token_parsing::{
+    duration, number, seconds, split, split_last, whole_number,
+};
 use retake_types::{Confidence, Framework, Stream, TestStatus, text};
 
 pub(super) const BEGINNINGS: &[&[u8]] = &[b"TA", b"ok", b"no", b"1.", b"Ba", b"# ", b"--"];
@@ -20,13 +23,23 @@ const MAX_DEPTH: usize = 16;
 pub(super) struct Tap {
     version: bool,
     plan: Option<u64>,
+    /// The plan stood before the first point.
+    plan_first: bool,
     skipped_all: bool,
     points: u64,
+    /// Points are missing.
+    cut: bool,
+    /// Points have a YAML block each, as with node:test.
+    blocks: bool,
+    /// Every point has a title of its own before it, as with node:test.
+    titled_points: bool,
     levels: Vec<Level>,
     rows: TestCounts,
     details: Details,
     last: Option<Point>,
     yaml: Option<(Stream, usize)>,
+    /// The indentation of a key whose value stands on the lines below it.
+    block_value: Option<usize>,
     node: NodeCounts,
     node_totals: Option<TestCounts>,
     /// Points node:test calls suites, which it does not count.
@@ -38,11 +51,25 @@ pub(super) struct Tap {
 #[derive(Default, Clone)]
 struct Level {
     title: Vec<u8>,
+    /// A point whose inner points follow in braces.
+    opened: Option<Point>,
     points: u64,
+    /// The number of the first of them.
+    first: Option<u64>,
+    plan: Option<u64>,
     failed: bool,
 }
 
+impl Level {
+    /// Some of its points were not seen.
+    fn lacks_points(&self) -> bool {
+        self.plan.is_some_and(|plan| plan != self.points)
+            || self.first.is_some_and(|first| first > 1)
+    }
+}
+
 /// The point that a following YAML block describes.
+#[derive(Clone)]
 struct Point {
     name: Vec<u8>,
     status: TestStatus,
@@ -51,6 +78,10 @@ struct Point {
     is_suite: bool,
     has_inner: bool,
     inner_failed: bool,
+    /// Its YAML block was seen to its end.
+    described: bool,
+    /// Its name lacks titles that were cut off, or it may be one with points inside that were.
+    uncertain: bool,
 }
 
 impl Recogniser for Tap {
@@ -58,8 +89,13 @@ impl Recogniser for Tap {
         match self.yaml {
             Some((stream, _)) if stream != line.stream => return Attention::All,
             Some((_, indent)) => {
-                if line.text == b"..." && line.indent <= indent || line.indent < indent {
+                let ends = line.text == b"..." && line.indent <= indent || line.indent < indent;
+                if ends && !line.unfinished {
                     self.yaml = None;
+                    self.blocks = true;
+                    if let Some(last) = &mut self.last {
+                        last.described = true;
+                    }
                 }
                 if line.indent >= indent {
                     self.describe(line, indent);
@@ -70,17 +106,26 @@ impl Recogniser for Tap {
         if self.yaml.is_some() { Attention::Alone } else { Attention::Idle }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
+        if self.blocks && self.last.as_ref().is_some_and(|last| !last.described) {
+            // What it is comes in its block.
+            self.last = None;
+            self.cut = true;
+        }
         self.count_last_point();
+        let begins = self.version || self.plan_first;
         if let Some(totals) = self.node_totals {
             return Some(FrameworkResults {
                 details: self.details,
                 problems: self.problems,
                 partial: self.partial,
+                begins,
+                ends: true,
                 ..FrameworkResults::new(Framework::Node, Confidence::High, totals)
             });
         }
         let kept = self.plan == Some(self.points);
+        self.cut |= self.titled_points;
         if !(self.version || kept && self.points > 0) {
             return None;
         }
@@ -98,6 +143,9 @@ impl Recogniser for Tap {
             details: self.details,
             problems: self.problems,
             partial: self.partial,
+            cut: self.cut,
+            begins,
+            ends: kept,
             ..FrameworkResults::new(Framework::Tap, sure, self.rows)
         })
     }
@@ -107,11 +155,14 @@ impl Tap {
     fn see(&mut self, line: &Line<'_>) {
         let text = line.text;
         let level = line.indent / 4;
-        if !line.indent.is_multiple_of(4) && text != b"---" || level >= MAX_DEPTH {
+        let indented = line.indent.is_multiple_of(4) || text == b"---";
+        if !indented || level >= MAX_DEPTH || line.unfinished {
             return;
         }
         if let Some((ok, rest)) = point(text) {
             self.point(level, ok, rest);
+        } else if text == b"}" {
+            self.close_braces(level);
         } else if text == b"---" {
             if self.last.is_some() {
                 self.yaml = Some((line.stream, line.indent));
@@ -128,6 +179,8 @@ impl Tap {
             }
         } else if level == 0 {
             self.margin(text);
+        } else if let Some((planned, _)) = text.strip_prefix(b"1..").and_then(number) {
+            self.level(level).plan = Some(planned);
         }
     }
 
@@ -138,6 +191,7 @@ impl Tap {
             let Some((planned, rest)) = number(rest) else { return };
             let rest = rest.trim_ascii();
             if rest.is_empty() || rest.starts_with(b"#") {
+                self.plan_first |= self.plan.is_none() && self.points == 0;
                 *self.plan.get_or_insert_default() += planned;
                 self.skipped_all |= planned == 0;
             }
@@ -153,14 +207,25 @@ impl Tap {
         self.count_last_point();
         let (count, rest) = number(rest).map_or((None, rest), |(count, rest)| (Some(count), rest));
         let rest = rest.trim_ascii_start();
-        let rest = rest.strip_prefix(b"- ").unwrap_or(rest);
-        let (name, directive) = split_directive(rest);
+        let undashed = rest.strip_prefix(b"- ");
+        let name_in_braces = undashed.unwrap_or(rest).strip_suffix(b" {");
+        let (name, directive) = split_directive(name_in_braces.or(undashed).unwrap_or(rest));
+        let (name, time) = without_time(name, undashed.is_none());
         let status = match directive {
             Some(_) => TestStatus::Skipped,
             None if ok => TestStatus::Passed,
             None => TestStatus::Failed,
         };
         let inner = self.levels.get(level + 1).cloned().unwrap_or_default();
+        let lacking = inner.lacks_points();
+        self.cut |= lacking;
+        let begins = self.version || self.plan_first;
+        let untitled = self.levels.iter().take(level).any(|outer| outer.title.is_empty());
+        let first = self.levels.is_empty() && count.is_some_and(|count| count > 1);
+        let uncertain = !begins && (first || untitled || self.levels.len() < level) || lacking;
+        let own_title =
+            !name.is_empty() && self.levels.get(level).is_some_and(|here| here.title == name);
+        self.titled_points |= own_title && inner.points == 0 && inner.plan.is_none();
         let mut full = Vec::new();
         for outer in self.levels.iter().take(level) {
             if !outer.title.is_empty() {
@@ -174,20 +239,46 @@ impl Tap {
         }
         full.extend_from_slice(&unescaped(name));
         self.levels.truncate(level + 1);
+        let braces = name_in_braces.is_some();
+        let title = if braces { unescaped(name) } else { Vec::new() };
         let here = self.level(level);
         here.points += 1;
+        if here.points == 1 {
+            here.first = count;
+        }
         here.failed |= status.is_failure();
-        here.title.clear();
+        here.title = title;
         self.points += u64::from(level == 0);
-        self.last = Some(Point {
+        let point = Point {
             name: full,
             status,
-            time: None,
+            time,
             error: None,
             is_suite: false,
             has_inner: inner.points > 0,
             inner_failed: inner.failed,
-        });
+            described: false,
+            uncertain,
+        };
+        if braces {
+            self.level(level).opened = Some(point);
+        } else {
+            self.last = Some(point);
+        }
+    }
+
+    /// The end of the points inside of one, which came before them.
+    fn close_braces(&mut self, level: usize) {
+        self.count_last_point();
+        let inner = self.levels.get(level + 1).cloned().unwrap_or_default();
+        let Some(here) = self.levels.get_mut(level) else { return };
+        let Some(mut point) = here.opened.take() else { return };
+        here.title.clear();
+        self.cut |= inner.lacks_points();
+        point.uncertain |= inner.lacks_points();
+        (point.has_inner, point.inner_failed) = (inner.points > 0, inner.failed);
+        self.levels.truncate(level + 1);
+        self.last = Some(point);
     }
 
     fn level(&mut self, level: usize) -> &mut Level {
@@ -199,7 +290,20 @@ impl Tap {
 
     fn describe(&mut self, line: &Line<'_>, indent: usize) {
         let Some(point) = &mut self.last else { return };
-        let Some((key, value)) = split(line.text, b": ").filter(|_| line.indent == indent) else {
+        if let Some(key_indent) = self.block_value {
+            if line.indent > key_indent || line.text.is_empty() {
+                // The first line is enough to know it by.
+                if point.error.as_ref().is_some_and(Vec::is_empty) {
+                    point.error = Some(line.text.to_vec());
+                }
+                return;
+            }
+            self.block_value = None;
+        }
+        // Some put the message below `error:`.
+        let Some((key, value)) =
+            split(line.text, b": ").filter(|(key, _)| line.indent == indent || *key == b"message")
+        else {
             return;
         };
         let value = value.trim_ascii();
@@ -212,9 +316,14 @@ impl Tap {
             b"duration_ms" => {
                 point.time = duration(&[value, b"ms"].concat());
             }
-            b"duration" => point.time = seconds(value),
-            b"error" | b"message" => {
-                point.error.get_or_insert_with(|| value.to_vec());
+            b"duration" | b"time" => point.time = seconds(value).or(duration(value)),
+            b"error" | b"message" if point.error.is_none() => {
+                if matches!(value, b"|" | b"|-" | b"|+" | b">" | b">-" | b">+") {
+                    self.block_value = Some(line.indent);
+                    point.error = Some(Vec::new());
+                } else {
+                    point.error = Some(value.to_vec());
+                }
             }
             b"type" => point.is_suite = value == b"suite",
             _ => {}
@@ -224,8 +333,15 @@ impl Tap {
     /// The last point is complete.
     fn count_last_point(&mut self) {
         self.yaml = None;
+        self.block_value = None;
         let Some(point) = self.last.take() else { return };
         let own_failure = point.status.is_failure() && !point.inner_failed;
+        if point.uncertain && (own_failure || !point.has_inner) {
+            // It may stand for points that were cut off.
+            self.cut = true;
+            self.rows.add(point.status, u64::from(!point.has_inner && !own_failure));
+            return;
+        }
         if !point.has_inner || own_failure {
             self.rows.count(point.status);
         } else if point.is_suite {
@@ -281,6 +397,30 @@ fn split_directive(text: &[u8]) -> (&[u8], Option<&[u8]>) {
         from = at + 1;
     }
     (text, None)
+}
+
+/// A description without the time that some writers add to it: `name # time=12.3ms` (node-tap),
+/// `name # (12 ms)`, and without a dash before the name `name in 12ms` (bats).
+fn without_time(text: &[u8], bats: bool) -> (&[u8], Option<u64>) {
+    if let Some((name, note)) = split_last(text, b" # ") {
+        let note = note.trim_ascii();
+        let bare = [&b"time="[..], b"time:", b"time ", b"duration_ms ", b"duration_ms=", b"in "]
+            .iter()
+            .find_map(|word| note.strip_prefix(*word))
+            .or_else(|| note.strip_prefix(b"(").and_then(|note| note.strip_suffix(b")")))
+            .unwrap_or(note);
+        let unitless = note.starts_with(b"duration_ms").then(|| [bare, b"ms"].concat());
+        let time = duration(bare).or_else(|| unitless.as_deref().and_then(duration));
+        if time.is_some() {
+            return (name.trim_ascii_end(), time);
+        }
+    }
+    match split_last(text, b" in ").filter(|_| bats) {
+        Some((name, time)) if time.strip_suffix(b"ms").and_then(whole_number).is_some() => {
+            (name.trim_ascii_end(), duration(time))
+        }
+        _ => (text, None),
+    }
 }
 
 fn unescaped(text: &[u8]) -> Vec<u8> {

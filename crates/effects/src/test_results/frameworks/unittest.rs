@@ -1,30 +1,52 @@
 //! Python's unittest: sections of failures, `Ran N tests in …`, then `OK` or `FAILED (…)`.
 
-use crate::test_results::framework_results::{Details, FrameworkResults, Message, TestCounts};
+use std::collections::HashSet;
+
+use crate::test_results::framework_results::{
+    Details, FrameworkResults, Message, TestCounts, clipped,
+};
+use crate::test_results::limits::MAX_FAILURE_DETAILS;
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{
-    duration, number, parts, split, split_last, whole_number,
+    duration, number, parts, rfind, split, split_last, whole_number,
 };
 use retake_types::{Confidence, Framework, Stream, TestStatus};
 
-pub(super) const BEGINNINGS: &[&[u8]] = &[b"te", b"se", b"Ra", b"=="];
+pub(super) const BEGINNINGS: &[&[u8]] =
+    &[b"te", b"se", b"Ra", b"==", b".", b"F", b"E", b"s", b"x", b"u"];
 
 #[derive(Default)]
 pub(super) struct Unittest {
     counts: TestCounts,
     runs: u64,
-    sure: bool,
     details: Details,
     rows: TestCounts,
-    /// A row whose name stands on the line before its docstring, or whose subtests come between.
+    /// A row whose status has not come yet: a docstring, a warning or subtests come between.
     waiting: Option<Vec<u8>>,
     state: State,
     stream: Option<Stream>,
     failing: Option<Vec<u8>>,
     message: Message,
-    /// Tests with a section of their own, since the last summary.
-    sections: TestCounts,
-    /// Sections of classes and modules that could not be set up: no tests were run for them.
+    sections: Sections,
+    /// Outcomes by letter since the last summary, as printed without `-v`.
+    letters: u64,
+    /// Named rows since the last summary.
+    named: u64,
+    /// A run without all of its beginning, and one whose sections do not account for its failures.
+    headless: bool,
+    cut: bool,
+}
+
+/// The sections of failures since the last summary.
+#[derive(Default)]
+struct Sections {
+    /// Of all that failed: a test that fails twice has two.
+    titles: u64,
+    /// Tests among them.
+    tests: u64,
+    known: HashSet<Vec<u8>>,
+    /// Classes and modules that could not be set up: no tests were run for them.
     outside: u64,
 }
 
@@ -52,21 +74,22 @@ impl Recogniser for Unittest {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_message();
         if self.runs == 0 && self.rows.total() == 0 {
             return None;
         }
         let ended = self.runs > 0;
-        let confidence = match (ended, self.sure) {
-            (true, true) => Confidence::High,
-            (true, false) => Confidence::Medium,
-            (false, _) => Confidence::Low,
+        let (counts, confidence) = match ended {
+            true => (self.counts, Confidence::High),
+            false => (self.rows, Confidence::Low),
         };
-        let counts = if ended { self.counts } else { self.rows };
         Some(FrameworkResults {
             details: self.details,
-            partial: !ended,
+            cut: !ended || self.cut,
+            begins: !self.headless,
+            ends: ended,
+            running: self.waiting.into_iter().collect(),
             ..FrameworkResults::new(Framework::Unittest, confidence, counts)
         })
     }
@@ -96,6 +119,11 @@ impl Unittest {
                 self.state = if self.title(text) { State::Section } else { State::Rows };
             }
             State::Section if !text.is_empty() && text.iter().all(|byte| *byte == b'-') => {}
+            // These share one bar.
+            State::Section if text.starts_with(b"UNEXPECTED SUCCESS: ") && line.at_margin() => {
+                self.end_message();
+                self.title(text);
+            }
             State::Section => self.message.line(line.whole),
             State::Ran(ran) if !text.is_empty() => {
                 self.state = State::Rows;
@@ -112,19 +140,26 @@ impl Unittest {
             (b"ERROR: ", TestStatus::Error),
             (b"UNEXPECTED SUCCESS: ", TestStatus::Failed),
         ];
-        let Some((name, status)) =
-            titles.iter().find_map(|(word, status)| Some((text.strip_prefix(*word)?, *status)))
+        let Some((word, name, status)) = titles
+            .iter()
+            .find_map(|(word, status)| Some((*word, text.strip_prefix(*word)?, *status)))
         else {
             return false;
         };
         let Some(name) = id(name) else { return false };
-        let known = self.failing.as_deref() == Some(&name);
-        if !known {
+        let failed = word != b"UNEXPECTED SUCCESS: ";
+        self.sections.titles += u64::from(failed);
+        let again =
+            self.failing.as_deref() == Some(&name) || self.sections.known.contains(clipped(&name));
+        if !again && failed {
             let around = [&b"setUpClass"[..], b"tearDownClass", b"setUpModule", b"tearDownModule"];
             if split_last(&name, b".").is_some_and(|(_, last)| around.contains(&last)) {
-                self.outside += 1;
+                self.sections.outside += 1;
             } else {
-                self.sections.count(status);
+                self.sections.tests += 1;
+            }
+            if self.sections.known.len() < MAX_FAILURE_DETAILS {
+                self.sections.known.insert(clipped(&name).to_vec());
             }
         }
         if let Some(before) = self.details.put(&name, status, None) {
@@ -136,23 +171,42 @@ impl Unittest {
     }
 
     fn verdict(&mut self, text: &[u8], ran: u64) {
-        let Some(numbers) = verdict(text) else { return };
+        let Some(said) = verdict(text) else { return };
         let sections = std::mem::take(&mut self.sections);
-        let outside = std::mem::take(&mut self.outside);
-        // One test with several failed subtests is one failed test, but that many failures.
-        let said = numbers.failed.saturating_sub(outside);
-        let failed = if sections.failed > 0 { said.min(sections.failed) } else { said }.min(ran);
-        let skipped = numbers.skipped.min(ran - failed);
-        self.counts +=
-            TestCounts { passed: ran - failed - skipped, failed: failed + outside, skipped };
+        // One test with several failed subtests is one failed test, but that many failures. Of
+        // those whose sections were cut off it is not known to which tests they belong.
+        let unseen = said.failures.saturating_sub(sections.titles);
+        self.cut |= unseen > 0;
+        let failed = (sections.tests + unseen + said.unexpected_successes).min(ran);
+        let skipped = said.skipped.min(ran - failed);
+        self.counts += TestCounts {
+            passed: ran - failed - skipped,
+            failed: failed + sections.outside,
+            skipped,
+        };
+        self.headless |= std::mem::take(&mut self.letters) < ran && self.named < ran;
+        self.named = 0;
         self.runs += 1;
-        self.sure = true;
         self.failing = None;
+        self.waiting = None;
     }
 
     /// `name (module.Class.name) ... ok`
     fn row(&mut self, line: &Line<'_>) {
         let text = line.text;
+        if line.at_margin() && text.iter().all(|byte| b".FEsxu".contains(byte)) {
+            self.letters += text.len() as u64;
+            return;
+        }
+        if let Some(name) = self.waiting.as_deref()
+            && line.at_margin()
+            && let Some(status) = status(text)
+        {
+            // Something else was printed between the name and this.
+            let name = name.to_vec();
+            self.count(&name, status);
+            return;
+        }
         if self.waiting.is_none() {
             // One word and a parenthesis, or it is no row.
             let Some(space) = memchr::memchr(b' ', text) else { return };
@@ -160,10 +214,10 @@ impl Unittest {
                 return;
             }
         }
-        let Some((head, word)) = split_last(text, b" ... ")
-            .or_else(|| text.strip_suffix(b" ...").map(|head| (head, &b""[..])))
-        else {
-            self.waiting = id(text).filter(|_| line.at_margin() && text.starts_with(b"test"));
+        let Some((head, word)) = split_row(text) else {
+            if line.at_margin() && text.starts_with(b"test") {
+                self.waiting = id(text).or(self.waiting.take());
+            }
             return;
         };
         if !line.at_margin() {
@@ -175,18 +229,18 @@ impl Unittest {
             }
             return;
         }
-        let named = id(head).or_else(|| self.waiting.take());
-        match (named, status(word)) {
+        match (id(head).or_else(|| self.waiting.clone()), status(word)) {
             (Some(name), Some(status)) => self.count(&name, status),
-            (Some(name), None) if word.is_empty() => self.waiting = Some(name),
-            _ => {}
+            (Some(name), None) => self.waiting = Some(name),
+            (None, _) => {}
         }
     }
 
     fn count(&mut self, name: &[u8], status: TestStatus) {
         self.waiting = None;
-        if let Some(before) = self.details.put(name, status, None) {
-            self.rows.uncount(before);
+        match self.details.put(name, status, None) {
+            Some(before) => self.rows.uncount(before),
+            None => self.named += 1,
         }
         self.rows.count(status);
     }
@@ -206,8 +260,17 @@ fn ran(text: &[u8]) -> Option<u64> {
     duration(time).map(|_| count)
 }
 
+/// What the last line says.
+#[derive(Default)]
+struct Verdict {
+    /// Failures and errors, each with a section.
+    failures: u64,
+    unexpected_successes: u64,
+    skipped: u64,
+}
+
 /// `OK`, `FAILED (failures=1, errors=1)`, `NO TESTS RAN`
-fn verdict(text: &[u8]) -> Option<TestCounts> {
+fn verdict(text: &[u8]) -> Option<Verdict> {
     let (word, numbers) = match text.strip_suffix(b")").and_then(|text| split(text, b" (")) {
         Some((word, numbers)) => (word, Some(numbers)),
         None => (text, None),
@@ -215,17 +278,32 @@ fn verdict(text: &[u8]) -> Option<TestCounts> {
     if !matches!(word, b"OK" | b"FAILED" | b"NO TESTS RAN") {
         return None;
     }
-    let mut tally = TestCounts::default();
+    let mut said = Verdict::default();
     for part in numbers.into_iter().flat_map(|numbers| parts(numbers, b',')) {
         let (what, count) = split(part, b"=")?;
         let count = whole_number(count)?;
         match what {
-            b"failures" | b"errors" | b"unexpected successes" => tally.failed += count,
-            b"skipped" | b"expected failures" => tally.skipped += count,
+            b"failures" | b"errors" => said.failures += count,
+            b"unexpected successes" => said.unexpected_successes += count,
+            b"skipped" | b"expected failures" => said.skipped += count,
             _ => return None,
         }
     }
-    Some(tally)
+    Some(said)
+}
+
+/// A row's name and what follows ` ... `: its status, or something else that was printed there.
+fn split_row(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    const DOTS: &[u8] = b" ... ";
+    // The reason of a skip, and a docstring, may have such dots of their own.
+    let mut end = text.len();
+    while let Some(at) = rfind(&text[..end], DOTS) {
+        if status(&text[at + DOTS.len()..]).is_some() {
+            return Some((&text[..at], &text[at + DOTS.len()..]));
+        }
+        end = at;
+    }
+    split(text, DOTS).or_else(|| text.strip_suffix(b" ...").map(|head| (head, &b""[..])))
 }
 
 fn status(word: &[u8]) -> Option<TestStatus> {

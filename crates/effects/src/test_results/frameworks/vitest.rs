@@ -3,13 +3,15 @@
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem,
 };
+use crate::test_results::output_cuts::OutputCuts;
 use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{
-    duration, find, number, parts, split, split_last, trailing_parenthesis,
+    duration, find, number, parts, split, split_last, trailing_parenthesis, whole_number,
 };
 use retake_types::{Confidence, Framework, Stream, TestStatus};
 
-pub(super) const BEGINNINGS: &[&[u8]] = &[b"RU", b"Te", b"FA", b"Er", b"No", b"\xe2", b"\xc3"];
+pub(super) const BEGINNINGS: &[&[u8]] =
+    &[b"RU", b"Te", b"FA", b"Er", b"No", b"St", b"Du", b"\xe2", b"\xc3"];
 
 #[derive(Default)]
 pub(super) struct Vitest {
@@ -22,7 +24,12 @@ pub(super) struct Vitest {
     summary_stream: Option<Stream>,
     counts: TestCounts,
     summaries: u64,
-    rows: TestCounts,
+    files_failed: u64,
+    /// A file failed, and none of its tests: why is told elsewhere, if it was not cut off.
+    broken_files: bool,
+    /// The lines after the counts of tests were not seen: one may tell of errors outside of them.
+    unended: bool,
+    none_found: bool,
     details: Details,
     problems: Vec<String>,
 }
@@ -53,17 +60,22 @@ impl Recogniser for Vitest {
         }
     }
 
-    fn finish(mut self: Box<Self>, _exit: Option<i32>) -> Option<FrameworkResults> {
+    fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         self.end_failure();
+        if self.broken_files && self.problems.is_empty() {
+            add_problem(&mut self.problems, b"a test file failed");
+        }
         let (counts, confidence) = match self.summaries {
-            0 if self.started => (self.rows, Confidence::Medium),
+            0 if self.started => (self.details.counts(), Confidence::Medium),
             0 => return None,
             _ if self.started => (self.counts, Confidence::High),
             _ => (self.counts, Confidence::Medium),
         };
         Some(FrameworkResults {
             details: self.details,
-            partial: self.summaries == 0 && self.problems.is_empty(),
+            cut: self.summaries == 0 && !self.none_found || self.unended,
+            begins: self.started,
+            ends: self.summaries > 0 && !self.unended,
             problems: self.problems,
             ..FrameworkResults::new(Framework::Vitest, confidence, counts)
         })
@@ -82,9 +94,10 @@ impl Vitest {
         if let Some(rest) = text.strip_prefix(b"RUN  v") {
             self.started |= line.indent == 1 && number(rest).is_some();
         } else if let Some(rest) = text.strip_prefix(b"Test Files  ") {
-            if line.indent == 1 && tally(rest).is_some() {
+            if let Some(files) = tally(rest).filter(|_| line.indent == 1) {
                 self.summary = Summary::Files;
                 self.summary_stream = Some(line.stream);
+                self.files_failed = files.failed;
             }
         } else if let Some(rest) = text.strip_prefix(b"Tests  ") {
             if expected == Summary::Files
@@ -93,14 +106,18 @@ impl Vitest {
                 self.counts += tally;
                 self.summaries += 1;
                 self.summary = Summary::Tests;
+                self.unended = true;
+                self.broken_files |= self.files_failed > 0 && tally.failed == 0;
             }
         } else if let Some(rest) = text.strip_prefix(b"Errors  ") {
             if expected == Summary::Tests {
                 add_problem(&mut self.problems, [rest, b" outside of any test"].concat());
             }
+        } else if text.starts_with(b"Start at  ") || text.starts_with(b"Duration  ") {
+            self.unended = false;
         } else if let Some(name) = text.strip_prefix(b"FAIL  ") {
             // Jest in colour looks the same.
-            if line.indent == 1 && self.started {
+            if line.indent == 1 && self.started && !line.unfinished {
                 self.failing = Some((line.stream, name[..name.len().min(1024)].to_vec()));
             }
         } else if let Some(why) = text.strip_prefix("→ ".as_bytes()) {
@@ -108,6 +125,7 @@ impl Vitest {
                 self.details.explain(&name, why);
             }
         } else if text.starts_with(b"No test files found, exiting with code ") && self.started {
+            self.none_found = true;
             add_problem(&mut self.problems, b"no test files found");
         } else {
             self.row(line);
@@ -144,7 +162,9 @@ impl Vitest {
     }
 
     fn row(&mut self, line: &Line<'_>) {
-        let Some((mark, rest)) = split(line.text, b" ") else { return };
+        let Some((mark, rest)) = split(line.text, b" ").filter(|_| !line.unfinished) else {
+            return;
+        };
         let status = match std::str::from_utf8(mark) {
             Ok("✓") => TestStatus::Passed,
             Ok("×") => TestStatus::Failed,
@@ -176,10 +196,7 @@ impl Vitest {
         if !self.started {
             return;
         }
-        if let Some(before) = self.details.put(&name, status, time) {
-            self.rows.uncount(before);
-        }
-        self.rows.count(status);
+        self.details.put(&name, status, time);
         self.last_failed = status.is_failure().then_some(name);
     }
 }
@@ -193,18 +210,38 @@ fn file(text: &[u8]) -> Option<(&[u8], Option<u64>)> {
     counted.then_some((path, time))
 }
 
-/// A name and the duration after it, without ` (retry x2)`.
+/// A name, and the duration among what follows it: ` 12ms (retry x2, repeat x3) 23 MB heap used`,
+/// in any order.
 fn timed(text: &[u8]) -> (&[u8], Option<u64>) {
-    let (name, time) = match split_last(text, b" ") {
-        Some((name, time)) if duration(time).is_some() => (name.trim_ascii_end(), duration(time)),
-        _ => (text, None),
-    };
-    match trailing_parenthesis(name) {
-        Some((bare, note)) if note.starts_with(b"retry x") || note.starts_with(b"repeat x") => {
-            (bare, time)
+    let (mut name, mut time) = (text, None);
+    loop {
+        if let Some((bare, last)) = split_last(name, b" ")
+            && time.is_none()
+            && let Some(took) = duration(last)
+        {
+            (name, time) = (bare.trim_ascii_end(), Some(took));
+        } else if let Some((bare, note)) = trailing_parenthesis(name)
+            && parts(note, b',').all(is_repetition)
+        {
+            name = bare;
+        } else if let Some(bare) = without_heap(name) {
+            name = bare;
+        } else {
+            return (name, time);
         }
-        _ => (name, time),
     }
+}
+
+/// `retry x2`, `repeat x3`
+fn is_repetition(note: &[u8]) -> bool {
+    [&b"retry x"[..], b"repeat x"]
+        .iter()
+        .any(|word| note.strip_prefix(*word).is_some_and(|count| whole_number(count).is_some()))
+}
+
+fn without_heap(text: &[u8]) -> Option<&[u8]> {
+    let (bare, size) = split_last(text.strip_suffix(b" MB heap used")?, b" ")?;
+    whole_number(size).map(|_| bare.trim_ascii_end())
 }
 
 /// `1 failed | 5 passed | 1 skipped (7)`, `no tests`

@@ -65,6 +65,15 @@ pub enum Evidence {
     DifferentSessions,
 }
 
+impl Evidence {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SameSessions => "same_sessions",
+            Self::DifferentSessions => "different_sessions",
+        }
+    }
+}
+
 /// A boundary between two commits that follow each other among those measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangePoint {

@@ -30,6 +30,8 @@ pub struct Iteration {
 #[serde(from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct IterationFacts {
     pub run_id: Option<RunId>,
+    /// The kind of agent that ran. Earlier versions did not record it.
+    pub agent: Option<String>,
     pub cost_usd: Option<f64>,
     pub tokens: Option<u64>,
     pub session_id: Option<String>,
@@ -38,7 +40,7 @@ pub struct IterationFacts {
     /// How many permissions were denied.
     pub denials: Option<u64>,
     /// The tools they were for, as far as the agent named them.
-    pub denied_tools: Option<String>,
+    pub denied_tools: Option<DeniedTools>,
     /// Whether the agent says that it did something.
     pub worked: Option<bool>,
     pub error: Option<String>,
@@ -46,6 +48,53 @@ pub struct IterationFacts {
     pub other: BTreeMap<String, String>,
 }
 
+/// The tools whose permission was denied, and how often each: `Bash (2), Write`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeniedTools(BTreeMap<String, u64>);
+
+impl DeniedTools {
+    pub fn add(&mut self, tool: &str, times: u64) {
+        *self.0.entry(tool.to_owned()).or_default() += times;
+    }
+
+    pub fn add_all(&mut self, more: &Self) {
+        more.0.iter().for_each(|(tool, times)| self.add(tool, *times));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl std::fmt::Display for DeniedTools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, (tool, times)) in self.0.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            match times {
+                1 => f.write_str(tool)?,
+                times => write!(f, "{tool} ({times})")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for DeniedTools {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut tools = Self::default();
+        for part in text.split(", ").filter(|part| !part.is_empty()) {
+            let counted = part.strip_suffix(')').and_then(|part| part.rsplit_once(" ("));
+            let counted = counted.and_then(|(tool, times)| Some((tool, times.parse().ok()?)));
+            let (tool, times) = counted.unwrap_or((part, 1));
+            tools.add(tool, times);
+        }
+        Ok(tools)
+    }
+}
+
+const AGENT: &str = "agent";
 const COST_USD: &str = "costUsd";
 const TOKENS: &str = "tokens";
 const SESSION_ID: &str = "sessionId";
@@ -68,6 +117,7 @@ impl From<BTreeMap<String, String>> for IterationFacts {
         let cost_usd = take(&mut other, COST_USD).filter(|cost: &f64| cost.is_finite());
         Self {
             run_id: take(&mut other, RUN_ID),
+            agent: take(&mut other, AGENT),
             cost_usd,
             tokens: take(&mut other, TOKENS),
             session_id: take(&mut other, SESSION_ID),
@@ -86,6 +136,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
     fn from(facts: IterationFacts) -> Self {
         let IterationFacts {
             run_id,
+            agent,
             cost_usd,
             tokens,
             session_id,
@@ -99,13 +150,14 @@ impl From<IterationFacts> for BTreeMap<String, String> {
         } = facts;
         let known = [
             (RUN_ID, run_id.map(|id| id.to_string())),
+            (AGENT, agent),
             (COST_USD, cost_usd.map(|cost| cost.to_string())),
             (TOKENS, tokens.map(|tokens| tokens.to_string())),
             (SESSION_ID, session_id),
             (TURNS, turns.map(|turns| turns.to_string())),
             (MODEL, model),
             (DENIALS, denials.map(|denials| denials.to_string())),
-            (DENIED_TOOLS, denied_tools),
+            (DENIED_TOOLS, denied_tools.map(|tools| tools.to_string())),
             (WORKED, worked.map(|worked| worked.to_string())),
             (ERROR, error),
         ];
@@ -275,8 +327,9 @@ impl Iteration {
             run_id: self.facts.run_id,
             error: self.facts.error.as_deref(),
             denials: self.facts.denials.unwrap_or(0),
-            denied_tools: self.facts.denied_tools.as_deref(),
+            denied_tools: self.facts.denied_tools.as_ref().map(ToString::to_string),
             prompt: &self.prompt,
+            agent: self.facts.agent.as_deref(),
         }
     }
 
@@ -316,8 +369,9 @@ pub struct IterationRow<'a> {
     run_id: Option<RunId>,
     error: Option<&'a str>,
     denials: u64,
-    denied_tools: Option<&'a str>,
+    denied_tools: Option<String>,
     prompt: &'a str,
+    agent: Option<&'a str>,
 }
 
 #[cfg(test)]
@@ -341,14 +395,14 @@ mod tests {
         let expected = "number status startedAt endedAt exitCode filesModified filesCreated \
                         filesDeleted testsRun testResults contextUsagePercent progressDetected \
                         summary durationMs costUsd tokens sessionId runId error denials \
-                        deniedTools prompt";
+                        deniedTools prompt agent";
         let mut from = 0;
         for key in expected.split_whitespace() {
             let at = json[from..].find(&format!("\"{key}\":")).expect(key);
             from += at;
         }
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(value.as_object().unwrap().len(), 22);
+        assert_eq!(value.as_object().unwrap().len(), 23);
     }
 
     #[test]
@@ -387,12 +441,19 @@ mod tests {
         iteration.facts.tokens = Some(17);
         iteration.facts.worked = Some(false);
         iteration.facts.run_id = Some(RunId::new());
+        iteration.facts.agent = Some("codex".into());
+        let mut denied = DeniedTools::default();
+        for tool in ["Write", "Bash", "mcp__a__b", "Bash"] {
+            denied.add(tool, 1);
+        }
+        iteration.facts.denied_tools = Some(denied);
         iteration.facts.other.insert("later".into(), "x".into());
         let value = serde_json::to_value(&iteration).unwrap();
         assert_eq!(value["metadata"]["costUsd"], "0.25");
         assert_eq!(value["metadata"]["tokens"], "17");
         assert_eq!(value["metadata"]["worked"], "false");
         assert_eq!(value["metadata"]["later"], "x");
+        assert_eq!(value["metadata"]["deniedTools"], "Bash (2), Write, mcp__a__b");
         let read: Iteration = serde_json::from_value(value).unwrap();
         assert_eq!(read, iteration);
         assert_eq!(read.spent(), Spent { cost_usd: 0.25, tokens: 17 });

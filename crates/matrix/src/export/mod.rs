@@ -1,10 +1,20 @@
 //! Results for other programs: CSV with the columns of hyperfine, Markdown, and the JSON that
 //! hyperfine's own scripts read.
 
+mod answers;
+mod table_text;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use retake_types::Metrics;
 use serde::Serialize;
+
+use answers::{CHANGE_COLUMNS, change_columns, change_text};
+pub use answers::{
+    comparisons_csv, comparisons_markdown, history_csv, history_markdown, points_csv,
+    points_markdown, versions_csv, versions_markdown,
+};
+use table_text::{code, csv_line, markdown_table, number};
 
 use crate::stats::{Comparison, Summary, is_time, median_interval, summarise, value_text};
 
@@ -107,6 +117,19 @@ pub struct HyperfineResult {
 }
 
 impl MetricResults {
+    /// Whether there are results and none of them has the metric.
+    pub fn lacks_metric(&self) -> bool {
+        self.cells.iter().any(|cell| !cell.runs.is_empty())
+            && self.cells.iter().all(|cell| cell.values.is_empty())
+    }
+
+    /// Every metric that some run has, by name.
+    pub fn known_metrics(&self) -> Vec<&str> {
+        let runs = self.cells.iter().flat_map(|cell| &cell.runs);
+        let names: BTreeSet<&String> = runs.flat_map(|run| run.metrics.keys()).collect();
+        names.into_iter().map(String::as_str).collect()
+    }
+
     /// What a value is multiplied by: times are in seconds.
     fn scale(&self) -> Option<f64> {
         is_time(&self.metric, self.unit.as_deref())
@@ -114,8 +137,15 @@ impl MetricResults {
     }
 
     /// As hyperfine would write it, of this metric if it is a time, and else of the wall time. Cells
-    /// without a result are left out: hyperfine has no word for them.
+    /// without a result are left out: hyperfine has no word for them. So are axes that are the same
+    /// everywhere, unless there is no other: its script for parameters wants exactly one.
     pub fn hyperfine(&self) -> HyperfineResults {
+        let varies = |name: &String| {
+            let mut values = self.cells.iter().map(|cell| cell.parameters.get(name));
+            let first = values.next();
+            values.any(|value| Some(value) != first)
+        };
+        let any = self.cells.iter().any(|cell| cell.parameters.keys().any(varies));
         let metric = if self.scale().is_some() { self.metric.as_str() } else { "wall" };
         let one = |cell: &CellResults| {
             let times = cell.seconds(metric);
@@ -133,7 +163,12 @@ impl MetricResults {
                 times,
                 memory_usage_byte: cell.runs.iter().filter_map(memory).collect(),
                 exit_codes: cell.runs.iter().map(|run| run.exit_code).collect(),
-                parameters: cell.parameters.clone(),
+                parameters: cell
+                    .parameters
+                    .iter()
+                    .filter(|(name, _)| !any || varies(name))
+                    .map(|(name, value)| (name.clone(), value.clone()))
+                    .collect(),
             })
         };
         HyperfineResults { results: self.cells.iter().filter_map(one).collect() }
@@ -162,7 +197,9 @@ impl MetricResults {
                 None => line.extend(["-", "", "", "0"].map(str::to_owned)),
             }
             line.extend(failures.then(|| cell.failed.to_string()));
-            line.extend(changes.then(|| cell.change.as_ref().map_or_else(String::new, change)));
+            line.extend(
+                changes.then(|| cell.change.as_ref().map_or_else(String::new, change_text)),
+            );
             line
         };
         markdown_table(&head, self.cells.iter().map(line))
@@ -179,9 +216,8 @@ pub fn csv(metrics: &[MetricResults]) -> String {
             .to_vec();
     head.extend(parameters.iter().map(|name| format!("parameter_{name}")));
     head.extend(["metric", "unit", "runs", "failed"].map(str::to_owned));
-    head.extend(["change", "change_low", "change_high", "verdict"].map(str::to_owned));
+    head.extend(CHANGE_COLUMNS.map(str::to_owned));
     let mut text = csv_line(&head);
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
     for metric in metrics {
         let factor = metric.scale();
         for cell in &metric.cells {
@@ -199,111 +235,9 @@ pub fn csv(metrics: &[MetricResults]) -> String {
             let unit = if factor.is_some() { Some("s") } else { metric.unit.as_deref() };
             line.extend([metric.metric.clone(), unit.unwrap_or_default().to_owned()]);
             line.extend([cell.values.len(), cell.failed].map(|count| count.to_string()));
-            line.extend(change_columns(cell.change.as_ref()));
+            line.extend(change_columns(cell.change.as_ref(), factor.unwrap_or(1.0)));
             text += &csv_line(&line);
         }
     }
-    text
-}
-
-/// Ratio less one, its interval, and the verdict.
-fn change_columns(change: Option<&Comparison>) -> [String; 4] {
-    let Some(change) = change else { return Default::default() };
-    let part =
-        |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| (ratio - 1.0).to_string());
-    let ends = change.interval;
-    [
-        part(change.ratio),
-        part(ends.map(|ends| ends[0])),
-        part(ends.map(|ends| ends[1])),
-        change.verdict.as_str().to_owned(),
-    ]
-}
-
-/// Comparisons as CSV, one line each.
-pub fn comparisons_csv(comparisons: &[Comparison]) -> String {
-    let head = [
-        "a",
-        "b",
-        "at",
-        "metric",
-        "unit",
-        "median_a",
-        "median_b",
-        "runs_a",
-        "runs_b",
-        "change",
-        "change_low",
-        "change_high",
-        "verdict",
-    ];
-    let mut text = csv_line(&head.map(str::to_owned));
-    for one in comparisons {
-        let median = |side: Option<f64>| side.map_or_else(String::new, |value| value.to_string());
-        let mut line = vec![one.a.clone(), one.b.clone(), one.at.clone().unwrap_or_default()];
-        line.extend([one.metric.clone(), one.unit.clone().unwrap_or_default()]);
-        line.push(median(one.medians.map(|medians| medians.a)));
-        line.push(median(one.medians.map(|medians| medians.b)));
-        line.extend([one.samples.a.to_string(), one.samples.b.to_string()]);
-        line.extend(change_columns(Some(one)));
-        text += &csv_line(&line);
-    }
-    text
-}
-
-/// Comparisons as a Markdown table.
-pub fn comparisons_markdown(comparisons: &[Comparison]) -> String {
-    let head = ["", "against", "with", "metric", "medians", "change", "95 % interval"];
-    let line = |one: &Comparison| {
-        let unit = one.unit.as_deref();
-        let medians = one.medians.map_or_else(String::new, |medians| {
-            format!("{} against {}", value_text(medians.b, unit), value_text(medians.a, unit))
-        });
-        vec![
-            code(&one.b),
-            code(&one.a),
-            one.at.as_deref().map_or_else(String::new, escaped),
-            escaped(&one.metric),
-            medians,
-            change(one),
-            one.interval_text().unwrap_or_default(),
-        ]
-    };
-    markdown_table(&head, comparisons.iter().map(line))
-}
-
-/// `+4.2 % slower`.
-fn change(change: &Comparison) -> String {
-    let size = change.change_text().map_or_else(String::new, |size| format!("{size} "));
-    format!("{size}{}", change.verdict_word())
-}
-
-fn csv_line(fields: &[String]) -> String {
-    let field = |field: &String| match field.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.clone(),
-    };
-    fields.iter().map(field).collect::<Vec<_>>().join(",") + "\n"
-}
-
-/// A text in a cell of a Markdown table.
-fn escaped(text: &str) -> String {
-    text.replace('|', "\\|").replace(['\n', '\r'], " ")
-}
-
-fn code(text: &str) -> String {
-    match text.contains('`') {
-        true => escaped(text),
-        false => format!("`{}`", escaped(text)),
-    }
-}
-
-fn markdown_table(head: &[&str], lines: impl Iterator<Item = Vec<String>>) -> String {
-    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut text = row(head.iter().map(|name| escaped(name)).collect());
-    // Names to the left, numbers to the right.
-    text +=
-        &row((0..head.len()).map(|at| if at == 0 { ":--" } else { "--:" }.to_owned()).collect());
-    lines.for_each(|line| text += &row(line));
     text
 }

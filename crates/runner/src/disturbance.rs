@@ -1,14 +1,16 @@
 //! What on this machine disturbs a measurement: looked at before it begins and after it has ended.
 //!
-//! Only what the kernel counts anyway is read, so looking costs nothing while cells run.
+//! Only what the kernel counts anyway is read, so looking costs nothing while something is measured.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use retake_types::loop_record::matrix::Disturbance;
+use retake_types::Disturbance;
 
-/// Other programs that use less than this many CPUs are no disturbance.
+/// Other programs that use less than this many CPUs are no disturbance,
 const LITTLE: f64 = 0.25;
+/// nor are those that use less than this part of them.
+const SMALL_PART: f64 = 1.0 / 16.0;
 /// Nor is a hypervisor that takes less than this part.
 const LITTLE_STOLEN: f64 = 0.02;
 /// A shorter time says nothing about the load: the kernel counts in hundredths of a second.
@@ -16,11 +18,51 @@ const SHORTEST: Duration = Duration::from_millis(500);
 /// The kernel's unit of CPU time, on every architecture that Linux has today.
 const TICKS_PER_SECOND: f64 = 100.0;
 
+/// A time in which something is measured.
+#[derive(Debug)]
+pub struct MachineWatch {
+    begun: MachineState,
+    /// What we had used by then.
+    ours: Duration,
+}
+
+impl MachineWatch {
+    /// Begins now. The keepers are those whose runs are not a disturbance.
+    pub fn start(keepers: &[i32]) -> Self {
+        Self { begun: MachineState::now(), ours: used_by_us(keepers) }
+    }
+
+    /// What could be seen before anything ran on this many workers.
+    pub fn at_start(&self, workers: usize) -> Vec<Disturbance> {
+        self.begun.disturbances(workers)
+    }
+
+    /// Whether enough time has passed to say anything about the load.
+    pub fn is_long_enough(&self) -> bool {
+        self.begun.at.elapsed() >= SHORTEST
+    }
+
+    /// What has been seen until now.
+    pub fn so_far(&self, keepers: &[i32], workers: usize) -> Vec<Disturbance> {
+        let ours = used_by_us(keepers).saturating_sub(self.ours);
+        MachineState::now().since(&self.begun, ours, workers)
+    }
+}
+
+/// The CPU time of this process, of the keepers, and of everything they started that has ended.
+fn used_by_us(keepers: &[i32]) -> Duration {
+    let keepers = keepers.iter().map(|pid| cpu_time(&pid.to_string()));
+    cpu_time("self") + keepers.sum::<Duration>()
+}
+
 /// The counters of a machine at some time.
 #[derive(Clone, Debug)]
-pub(super) struct MachineState {
+struct MachineState {
     at: Instant,
+    /// Those that we may use.
     cpus: usize,
+    /// All there are, where that is known.
+    all_cpus: Option<usize>,
     /// Ticks of CPU time that all programs have used, and that a hypervisor gave to others.
     busy: Option<(f64, f64)>,
     /// Programs that want to run now.
@@ -31,7 +73,7 @@ pub(super) struct MachineState {
 }
 
 impl MachineState {
-    pub(super) fn now() -> Self {
+    fn now() -> Self {
         Self::read(Path::new("/"))
     }
 
@@ -49,6 +91,7 @@ impl MachineState {
         Self {
             at: Instant::now(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            all_cpus: Some(cpu_lines(&stat)).filter(|count| *count > 0),
             busy: ticks(&stat),
             running: field(&stat, "procs_running").and_then(|count| usize::try_from(count).ok()),
             governor: text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -58,9 +101,14 @@ impl MachineState {
         }
     }
 
+    /// How many CPUs the counters are about.
+    fn counted_cpus(&self) -> usize {
+        self.all_cpus.unwrap_or(self.cpus)
+    }
+
     /// What can be seen before anything runs.
-    pub(super) fn disturbances(&self, workers: usize) -> Vec<Disturbance> {
-        let cpus = self.cpus;
+    fn disturbances(&self, workers: usize) -> Vec<Disturbance> {
+        let cpus = self.counted_cpus();
         let mut found = Vec::new();
         // We are running ourselves.
         let others = self.running.unwrap_or(0).saturating_sub(1);
@@ -83,13 +131,8 @@ impl MachineState {
         found
     }
 
-    /// Whether enough time has passed since to say anything about the load.
-    pub(super) fn is_long_enough(&self) -> bool {
-        self.at.elapsed() >= SHORTEST
-    }
-
     /// What has been seen since an earlier state, while our own runs used this much CPU time.
-    pub(super) fn since(&self, before: &Self, ours: Duration, workers: usize) -> Vec<Disturbance> {
+    fn since(&self, before: &Self, ours: Duration, workers: usize) -> Vec<Disturbance> {
         let elapsed = self.at.duration_since(before.at);
         let mut found = Vec::new();
         if let (Some((busy, stolen)), Some((busy_before, stolen_before))) = (self.busy, before.busy)
@@ -98,11 +141,12 @@ impl MachineState {
             let seconds = |ticks: f64| ticks / TICKS_PER_SECOND;
             let used = seconds(busy - busy_before) - ours.as_secs_f64();
             let used = used / elapsed.as_secs_f64();
-            if used > LITTLE {
-                found.push(Disturbance::OtherLoad { used, cpus: self.cpus });
+            let cpus = self.counted_cpus();
+            if used > LITTLE.max(SMALL_PART * cpus as f64) {
+                found.push(Disturbance::OtherLoad { used, cpus });
             }
             let stolen = seconds(stolen - stolen_before) / elapsed.as_secs_f64();
-            let part = stolen / self.cpus as f64;
+            let part = stolen / cpus as f64;
             if part > LITTLE_STOLEN {
                 found.push(Disturbance::Stolen { part });
             }
@@ -122,25 +166,23 @@ impl MachineState {
     }
 }
 
-/// The CPU time that this process has used itself.
-pub(super) fn own_cpu_time() -> Duration {
-    let [user, system, ..] = cpu_times("self");
-    user + system
-}
-
-/// The CPU time of a keeper and of everything that it started and that has ended.
-pub(super) fn keeper_cpu_time(pid: i32) -> Duration {
-    cpu_times(&pid.to_string()).iter().sum()
-}
-
-/// Of a process: user and system time of its own, and of the descendants that it has waited for.
-fn cpu_times(process: &str) -> [Duration; 4] {
+/// The CPU time of a process, and of the descendants that it has waited for.
+fn cpu_time(process: &str) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name may contain anything; what follows it does not.
     let fields: Vec<&str> =
         text.rsplit_once(')').map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-    [12, 13, 14, 15].map(|at| Duration::from_secs_f64(ticks(at) / TICKS_PER_SECOND))
+    let all: f64 = [12, 13, 14, 15].map(ticks).iter().sum();
+    Duration::from_secs_f64(all / TICKS_PER_SECOND)
+}
+
+/// How many CPUs the kernel counts for.
+fn cpu_lines(stat: &str) -> usize {
+    let numbered = |line: &&str| {
+        line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    stat.lines().filter(numbered).count()
 }
 
 /// Busy and stolen ticks of all CPUs together.
@@ -204,6 +246,38 @@ mod tests {
         assert_eq!(found, expected);
         let ours = after.since(&before, Duration::from_secs(20), 1);
         assert!(!ours.iter().any(|one| matches!(one, Disturbance::OtherLoad { .. })), "{ours:?}");
+    }
+
+    #[test]
+    fn load_is_of_all_cpus_and_little_of_many_is_none() {
+        let lines = |busy: u32, cpus: u32| {
+            let each: String = (0..cpus).map(|cpu| format!("cpu{cpu} 0 0 0 0\n")).collect();
+            format!("cpu  {busy} 0 0 0 0 0 0 0 0 0\n{each}")
+        };
+        let used = |busy: u32, cpus: u32| {
+            let before = machine(&lines(0, cpus), "performance", 0);
+            let after = machine(&lines(busy, cpus), "performance", 0);
+            // Only one of them is ours to use.
+            let after = MachineState { at: before.at + Duration::from_secs(10), cpus: 1, ..after };
+            after.since(&before, Duration::ZERO, 0)
+        };
+        // Two seconds of CPU time in ten: a fifth of a CPU; three; forty.
+        assert_eq!(used(200, 32), []);
+        assert_eq!(used(300, 4), [Disturbance::OtherLoad { used: 0.3, cpus: 4 }]);
+        assert_eq!(used(300, 32), []);
+        assert_eq!(used(4000, 32), [Disturbance::OtherLoad { used: 4.0, cpus: 32 }]);
+    }
+
+    #[test]
+    fn what_our_own_children_use_is_ours() {
+        let before = used_by_us(&[]);
+        let start = Instant::now();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        while used_by_us(&[]) < before + Duration::from_millis(50) {
+            std::hint::black_box(start.elapsed());
+        }
+        assert!(used_by_us(&[pid]) >= used_by_us(&[]), "a keeper counts, too");
+        assert_eq!(cpu_time("no such process"), Duration::ZERO);
     }
 
     #[test]

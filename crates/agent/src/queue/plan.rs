@@ -1,0 +1,181 @@
+//! The queue as a pure state machine: which task comes next, with how much left to spend.
+
+use std::time::Duration;
+
+use retake_types::loop_record::agent::Spent;
+
+use super::{QueueRules, QueuedTask, TaskEnd, TaskState};
+use crate::plan::{AgentStopReason, Budgets};
+
+/// Why a run of the queue ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueStopReason {
+    /// No task waits any more.
+    Empty,
+    BudgetCost,
+    BudgetTokens,
+    BudgetTime,
+    /// A task failed, and that was to end the queue.
+    Failed,
+    Stopped,
+    Interrupted,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum QueueStep {
+    Run { task: Box<QueuedTask>, allowance: TaskAllowance },
+    Stop(QueueStopReason),
+}
+
+/// What is left of the budget for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TaskAllowance {
+    pub cost_usd: Option<f64>,
+    pub tokens: Option<u64>,
+    pub time: Option<Duration>,
+}
+
+impl TaskAllowance {
+    /// A task's own budgets, or what is left for all where that is less.
+    pub fn limit(self, own: Budgets) -> Budgets {
+        fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(if b < a { b } else { a }),
+                (a, b) => a.or(b),
+            }
+        }
+        Budgets {
+            cost_usd: least(own.cost_usd, self.cost_usd),
+            tokens: least(own.tokens, self.tokens),
+            invocation_time: least(own.invocation_time, self.time),
+            ..own
+        }
+    }
+}
+
+/// How a task ended, and what its loop has spent, before a restart included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskReport {
+    pub end: TaskEnd,
+    pub spent: Spent,
+}
+
+/// Where a run of the queue stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueuePlan {
+    rules: QueueRules,
+    /// By loops that have ended.
+    spent: Spent,
+    failures: u32,
+    stopped: Option<QueueStopReason>,
+}
+
+impl QueuePlan {
+    /// `spent` is what the loops of this run spent before its process died.
+    pub fn new(rules: QueueRules, spent: Spent) -> Self {
+        Self { rules, spent, failures: 0, stopped: None }
+    }
+
+    pub fn stopped(&self) -> Option<QueueStopReason> {
+        self.stopped
+    }
+
+    /// Tasks that failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    pub fn spent(&self) -> Spent {
+        self.spent
+    }
+
+    /// What to do now, with the tasks as they are now. A task that broke off comes first.
+    pub fn next(&mut self, tasks: &[QueuedTask], time_used: Duration) -> QueueStep {
+        if let Some(reason) = self.stopped.or_else(|| self.budget_spent(time_used)) {
+            return self.stop(reason);
+        }
+        let broken_off = |task: &&QueuedTask| matches!(task.state, TaskState::Running { .. });
+        let waits = |task: &&QueuedTask| task.state == TaskState::Waiting;
+        let next = tasks.iter().find(broken_off).or_else(|| tasks.iter().find(waits));
+        match next {
+            Some(task) => QueueStep::Run {
+                task: Box::new(task.clone()),
+                allowance: self.allowance(time_used),
+            },
+            None => self.stop(QueueStopReason::Empty),
+        }
+    }
+
+    /// Someone asks for the end.
+    pub fn stop(&mut self, reason: QueueStopReason) -> QueueStep {
+        self.stopped = Some(reason);
+        QueueStep::Stop(reason)
+    }
+
+    /// Takes in how a task ended; gives how it stands in the queue from here on. One that the budget
+    /// for all cut off, or a signal, waits for the next run.
+    pub fn done(&mut self, report: &TaskReport, time_used: Duration) -> TaskOutcome {
+        self.spent.add(report.spent);
+        let reason = match &report.end {
+            TaskEnd::Stopped { reason, .. } => Some(*reason),
+            _ => None,
+        };
+        if reason == Some(AgentStopReason::Interrupted) {
+            self.stopped = Some(QueueStopReason::Interrupted);
+            return TaskOutcome::WaitsAgain;
+        }
+        let cut_off = match (reason, self.budget_spent(time_used)) {
+            (
+                Some(
+                    AgentStopReason::BudgetCost
+                    | AgentStopReason::BudgetTokens
+                    | AgentStopReason::BudgetTime,
+                ),
+                Some(spent),
+            ) => Some(spent),
+            _ => None,
+        };
+        if let Some(spent) = cut_off {
+            self.stopped = Some(spent);
+            return TaskOutcome::WaitsAgain;
+        }
+        if report.end.failed() {
+            self.failures += 1;
+            if self.rules.stop_on_failure {
+                self.stopped = Some(QueueStopReason::Failed);
+            }
+        }
+        TaskOutcome::Ended
+    }
+
+    fn budget_spent(&self, time_used: Duration) -> Option<QueueStopReason> {
+        let QueueRules { max_cost_usd, max_tokens, max_time, .. } = self.rules;
+        if max_cost_usd.is_some_and(|most| self.spent.cost_usd >= most) {
+            Some(QueueStopReason::BudgetCost)
+        } else if max_tokens.is_some_and(|most| self.spent.tokens >= most) {
+            Some(QueueStopReason::BudgetTokens)
+        } else if max_time.is_some_and(|most| time_used >= most) {
+            Some(QueueStopReason::BudgetTime)
+        } else {
+            None
+        }
+    }
+
+    fn allowance(&self, time_used: Duration) -> TaskAllowance {
+        let QueueRules { max_cost_usd, max_tokens, max_time, .. } = self.rules;
+        TaskAllowance {
+            cost_usd: max_cost_usd.map(|most| (most - self.spent.cost_usd).max(0.0)),
+            tokens: max_tokens.map(|most| most.saturating_sub(self.spent.tokens)),
+            time: max_time.map(|most| most.saturating_sub(time_used)),
+        }
+    }
+}
+
+/// How a task stands after it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskOutcome {
+    Ended,
+    /// The next run of the queue goes on with it.
+    WaitsAgain,
+}

@@ -1,0 +1,42 @@
+//! A thread that does something again and again, until it is dropped.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Ticker {
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Ticker {
+    /// Calls `each` after every such time, and a last time with `true` when it is to end.
+    pub(crate) fn start(
+        name: &str,
+        every: Duration,
+        mut each: impl FnMut(bool) + Send + 'static,
+    ) -> io::Result<Self> {
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = done.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::park_timeout(every);
+                each(stop.load(Ordering::Relaxed));
+            }
+        })?;
+        Ok(Self { done, thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic in there was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}

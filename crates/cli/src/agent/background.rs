@@ -1,0 +1,46 @@
+//! Continues a command in the background: what goes wrong at its start is still told where it was
+//! typed.
+
+use std::os::unix::process::ExitStatusExt;
+
+use retake_agent::display::Level;
+use retake_engine::{BackgroundOutcome, BackgroundProcess, InBackground};
+
+use super::refused;
+use crate::{Exit, Failure, term};
+
+/// Which process goes on.
+pub(super) enum Continuation {
+    /// This one, in the background.
+    Here(BackgroundProcess),
+    /// The one that was called: the other has started, or has said why not.
+    Caller(Exit),
+}
+
+/// To be called before anything is locked or a thread runs. `started` is what the caller says once the
+/// other process has started.
+pub(super) fn continue_in_background(
+    level: Level,
+    started: &dyn Fn(i32) -> String,
+) -> Result<Continuation, Failure> {
+    let failed = |error| refused(format!("no process could be made: {error}"));
+    // SAFETY: nothing here has started a thread yet; workers are started later.
+    let split = unsafe { retake_engine::continue_in_background() }.map_err(failed)?;
+    let start = match split {
+        InBackground::Process(process) => return Ok(Continuation::Here(process)),
+        InBackground::Caller(start) => start,
+    };
+    let exit = match start.wait().map_err(failed)? {
+        BackgroundOutcome::Started { pid } => {
+            if level != Level::Quiet {
+                term::data(started(pid).as_bytes())?;
+            }
+            Exit::OK
+        }
+        BackgroundOutcome::Ended(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(u8::try_from(code).unwrap_or(1)),
+            (None, signal) => Exit::Signal(signal.unwrap_or(libc::SIGTERM)),
+        },
+    };
+    Ok(Continuation::Caller(exit))
+}

@@ -1,0 +1,88 @@
+//! The words of `retake agent queue`.
+
+use retake_agent::display;
+use retake_agent::driver::{FinishedQueue, QueueEvent};
+use retake_agent::queue::{QueueError, QueueStopReason, TaskEnd};
+
+use super::messages;
+use crate::term;
+
+pub(super) fn error(error: &QueueError) -> String {
+    match error {
+        QueueError::Held { holder } => held(holder),
+        QueueError::Queued(name) => format!(
+            "{name} is in the queue already; `retake agent queue remove {name}` takes it out"
+        ),
+        QueueError::NotQueued(name) => {
+            format!("{name} is not in the queue; `retake agent queue list` shows it")
+        }
+        QueueError::Runs(name) => {
+            format!("{name} runs now; `retake agent stop {name}` ends it, and the queue goes on")
+        }
+        QueueError::Io { .. } | QueueError::Invalid { .. } => error.to_string(),
+    }
+}
+
+pub(super) fn held(holder: &str) -> String {
+    format!("the queue is run already by {holder}; `retake agent queue list` shows it")
+}
+
+/// What is said when a queue was started in the background.
+pub(super) fn detached(tasks: usize) -> impl Fn(i32) -> String {
+    move |pid| {
+        format!(
+            "✓ The queue runs in the background (pid {pid}): {}\n\
+             → See how it is going: retake agent queue list\n\
+             → Stop it: retake agent queue stop\n",
+            term::count(tasks as u64, "task")
+        )
+    }
+}
+
+/// What happened, and whether it is bad.
+pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
+    match event {
+        QueueEvent::Continued { spent, time } => {
+            let used = format!("${:.2} in {}", spent.cost_usd, display::time(*time));
+            (format!("Continuing the queue whose process died; it had used {used}"), false)
+        }
+        QueueEvent::TaskStarted { name, left: 0 } => (format!("Task {name}"), false),
+        QueueEvent::TaskStarted { name, left } => {
+            (format!("Task {name} ({} after it)", term::count(*left as u64, "task")), false)
+        }
+        QueueEvent::TaskEnded { name, report } => match &report.end {
+            TaskEnd::Stopped { reason, .. } => {
+                let mark = if report.end.failed() { "✗" } else { "✓" };
+                let why = messages::stop_reason(*reason);
+                (format!("{mark} {name}: {why}, ${:.2}", report.spent.cost_usd), false)
+            }
+            TaskEnd::AlreadyComplete => (format!("✓ {name} is already complete"), false),
+            TaskEnd::NotStarted { why } => (format!("{name} was not started: {why}"), true),
+        },
+        QueueEvent::TimeNotKept(error) => {
+            (format!("a restart will not know how much of --max-time is used: {error}"), true)
+        }
+    }
+}
+
+/// How a run of the queue ended.
+pub(super) fn finished(finished: &FinishedQueue) -> String {
+    let why = match finished.reason {
+        QueueStopReason::Empty => "no task waits any more",
+        QueueStopReason::BudgetCost => "the budget of money for all tasks is spent",
+        QueueStopReason::BudgetTokens => "the budget of tokens for all tasks is spent",
+        QueueStopReason::BudgetTime => "the time for all tasks is over",
+        QueueStopReason::Failed => "a task failed",
+        QueueStopReason::Stopped => "asked to stop",
+        QueueStopReason::Interrupted => "interrupted",
+    };
+    let mut text = format!("The queue has ended: {why}; ${:.2} spent", finished.spent.cost_usd);
+    if finished.failures > 0 {
+        text += &format!(", {} failed", term::count(finished.failures.into(), "task"));
+    }
+    if finished.left > 0 {
+        let left = term::count(finished.left as u64, "task");
+        text += &format!("\n→ Run the {left} left: retake agent queue run");
+    }
+    text
+}

@@ -1,0 +1,118 @@
+//! Which sync would have helped: only one is named that, inserted into the recording, makes what is
+//! lost last.
+
+use std::path::PathBuf;
+
+use super::Explainer;
+use super::cause::{Circumstance, Explained};
+use crate::model::path_text::quoted_path;
+use crate::model::replay::{Replay, steps};
+use crate::operation::{Action, Entry, Node, Operation, Recording};
+
+/// Files and directories to sync.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Advice(Vec<SyncTarget>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct SyncTarget {
+    node: Node,
+    /// Set for a directory.
+    directory: bool,
+    path: PathBuf,
+}
+
+impl Advice {
+    /// Such as "`data` and the directory `.`".
+    pub(super) fn text(&self) -> String {
+        let targets = self.0.iter().map(|target| {
+            let path = quoted_path(&target.path);
+            if target.directory { format!("the directory {path}") } else { path }
+        });
+        targets.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// Whether it is about this file alone.
+    pub(super) fn is_of(&self, node: Option<Node>) -> bool {
+        matches!(&self.0[..], [one] if !one.directory && Some(one.node) == node)
+    }
+}
+
+impl Explainer<'_> {
+    /// The sync that was missing before what should not have survived, or before the promise.
+    pub(super) fn advice(&self, explained: &Explained, operations: &[u32]) -> Option<Advice> {
+        let before = match explained.circumstance {
+            Circumstance::Survivor(number) => Before::Operation(number),
+            Circumstance::Promised(acks) => Before::Acknowledgement(acks),
+            Circumstance::Half(_) | Circumstance::Torn => return None,
+        };
+        let mut targets: Vec<SyncTarget> = Vec::new();
+        for number in operations {
+            let description = self.descriptions.description(*number)?;
+            let target = match (description.holder, description.is_name()) {
+                (Some(node), true) => {
+                    let path = description.directory.clone().unwrap_or_default();
+                    SyncTarget { node, directory: true, path }
+                }
+                _ => {
+                    let (node, path) = (description.node?, description.path.clone());
+                    SyncTarget { node, directory: false, path }
+                }
+            };
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        let one = targets.iter().map(|target| vec![target.clone()]);
+        let all = (targets.len() > 1).then(|| targets.clone());
+        let found = one.chain(all).find(|targets| self.helps(explained, targets, before));
+        found.map(Advice)
+    }
+
+    /// Whether something of what is lost lasts if these are synced.
+    fn helps(&self, explained: &Explained, targets: &[SyncTarget], before: Before) -> bool {
+        let recording = self.with_syncs(targets, before);
+        let mut replay = Replay::new(&recording, self.model);
+        for step in steps(&recording, &self.volatile) {
+            replay.step(&step);
+        }
+        // What is lost comes before the syncs, and so it has the numbers that it had.
+        explained.loss.parts.iter().any(|id| !replay.pending.is_pending(*id))
+    }
+
+    /// The recording up to a place, with syncs there.
+    fn with_syncs(&self, targets: &[SyncTarget], before: Before) -> Recording {
+        let Recording { root, initial, entries } = self.recording;
+        let (mut operations, mut acks) = (0, 0);
+        let mut place = entries.len();
+        for (at, entry) in entries.iter().enumerate() {
+            match entry {
+                Entry::Operation(_) => operations += 1,
+                Entry::Acknowledgement(_) => acks += 1,
+                Entry::Label(_) => {}
+            }
+            let reached = match before {
+                Before::Operation(number) => operations == number,
+                Before::Acknowledgement(number) => acks == number,
+            };
+            if reached {
+                place = at;
+                break;
+            }
+        }
+        let syncs = targets.iter().map(|target| {
+            let action = Action::Sync { node: target.node, data_only: false };
+            Entry::Operation(Operation { task: 0, call: "fsync".to_owned(), action })
+        });
+        let entries = entries[..place].iter().cloned().chain(syncs).collect();
+        Recording { root: root.clone(), initial: initial.clone(), entries }
+    }
+}
+
+/// A place in a recording.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    /// The operation of this number.
+    Operation(u32),
+    /// The acknowledgement of this number, from 1.
+    Acknowledgement(usize),
+}
