@@ -262,7 +262,7 @@ impl Policy {
         };
         let is_set = |name: &str| started.variables.iter().any(|set| set.name == name);
         let could_be_denied = |words: &&Vec<Word>| {
-            let is_inherited = words[0].is_of_variables() && !words[0].variables().any(&is_set);
+            let is_inherited = words[0].is_of_variables() && !words[0].variables().any(is_set);
             let could_deny = |rule: &Rule| match is_inherited {
                 true => rule.could_deny_inherited(words),
                 false => rule.could_deny(words),
