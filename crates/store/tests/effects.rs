@@ -106,7 +106,9 @@ fn an_edit_of_what_runs_are_found_by_shows_and_is_repaired() {
         "INSERT INTO changes VALUES ('/forged', 1, 1)",
         "UPDATE tests SET status = 0",
         "INSERT INTO tests VALUES ('forged', 1, 1, 0, NULL)",
-        "INSERT INTO effects VALUES (77, 1, 1)",
+        "INSERT INTO effects VALUES (77, 1, 1, 1, 0)",
+        "UPDATE effects SET tests = 9",
+        "UPDATE effects SET vouches = 1",
     ] {
         let mut test = TestStore::new();
         let effects = json!({"filesCreated": ["x"], "testResults": results(&[("t", "failed", 1)])});

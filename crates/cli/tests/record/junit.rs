@@ -242,7 +242,10 @@ fn a_failed_run_has_a_failed_case() {
     let report = export(&sandbox, &["last"]);
     assert_eq!(
         cases(&report),
-        [case("unittest", "test_a.A.test_x", ""), case("retake.exec", command, "failure")]
+        [
+            case("unittest", "test_a.A.test_x", ""),
+            case("retake.exec", "python3 -m unittest -v 2&gt;&amp;1; exit 9", "failure")
+        ]
     );
     assert!(report.contains("<system-out>test_x (test_a.A.test_x) ... ok"), "{report}");
     // As many failures as are not named.
