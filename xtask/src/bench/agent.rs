@@ -137,17 +137,23 @@ fn iterations(page: &mut Page, retake: &Path, place: &Place) -> Result<(), Strin
 fn stream(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
     page.section(
         "An event stream of 1 GiB",
-        "One iteration whose agent writes 1 GiB of events (tool results of 2 KB): captured, hashed, recorded, logged, \
-         looked through for tests. Once with one letter in them, which is the least to do, and once with this \
-         project's sources, which have escapes, many lines, and words that test runners use. `cat` to a file reads \
-         the same pipe. MB per CPU second counts the agent's own `cat` too, and does not depend on what else the \
-         machine does. Targets: 200 MB/s, under 32 MiB.",
+        "One iteration whose agent writes 1 GiB of events (tool results of 2 KB): captured, hashed, redacted, recorded, \
+         logged, looked through for tests. Once with one letter in them, which is the least to do; once with this \
+         project's sources, which have escapes, many lines, and words that test runners use; and once with the \
+         sources as an agent gets them, each after the call that reads or greps them, and one in eight from a \
+         command. `cat` to a file reads the same pipe. MB per CPU second counts the agent's own `cat` too, and does \
+         not depend on what else the machine does. What is on disk afterwards is the output, once, and a log of at \
+         most 256 MiB. Targets: 200 MB per CPU second, under 32 MiB.",
     );
     let mut rows = Vec::new();
     let letters = vec!["x".repeat(2000)];
-    for (name, contents) in [("one letter", letters), ("sources", sources()?)] {
+    for (name, contents, calls) in [
+        ("one letter", letters, Calls::Unknown),
+        ("sources", sources()?, Calls::Unknown),
+        ("sources, with calls", sources()?, Calls::Named),
+    ] {
         let file = place.home.join("events");
-        let size = events(&file, &contents).map_err(|error| error.to_string())?;
+        let size = events(&file, &contents, calls).map_err(|error| error.to_string())?;
         let script = format!("cat >/dev/null; cat {}; echo '{RESULT}'", file.display());
         let agent = place.agent("spews", &script)?;
         let ours = place.command(retake, &agent, "spew", "--no-delay -m 1")?;
@@ -155,9 +161,13 @@ fn stream(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
         let plain =
             vec!["sh".to_owned(), "-c".into(), format!("cat {} | cat > {copy}", file.display())];
         let (mut loops, mut cats, mut memory, mut work) = (vec![], vec![], vec![], vec![]);
+        let mut written = vec![];
         for round in 0..3 {
             eprint!("\rstream of {name}: round {} of 3", round + 1);
+            let before = bytes_below(&place.project()).map_err(|error| error.to_string())?;
             let (wall, cpu, rss) = timed(&ours)?;
+            let after = bytes_below(&place.project()).map_err(|error| error.to_string())?;
+            written.push((after - before) / 1e6 / size);
             loops.push(size / (wall / 1e6));
             work.push(size / (cpu / 1e6));
             memory.push(rss / 1024.0);
@@ -170,12 +180,37 @@ fn stream(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
             format!("{:.0}", median(&loops)),
             format!("{:.0}", median(&work)),
             format!("{:.1}", median(&memory)),
+            format!("{:.2}", median(&written)),
         ]);
         let cat = format!("{:.0}", median(&cats));
-        rows.push(vec![format!("cat | cat > file, {name}"), cat, "-".into(), "-".into()]);
+        rows.push(vec![
+            format!("cat | cat > file, {name}"),
+            cat,
+            "-".into(),
+            "-".into(),
+            "1.00".into(),
+        ]);
     }
-    page.table(&["", "MB/s", "MB per CPU second", "peak MiB"], &rows);
+    page.table(&["", "MB/s", "MB per CPU second", "peak MiB", "on disk, times the stream"], &rows);
     Ok(())
+}
+
+/// The size of all files below a directory.
+fn bytes_below(directory: &Path) -> std::io::Result<f64> {
+    let mut sum = 0.0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        sum += if metadata.is_dir() { bytes_below(&entry.path())? } else { metadata.len() as f64 };
+    }
+    Ok(sum)
+}
+
+/// Whether results come after the calls they belong to.
+#[derive(Clone, Copy, PartialEq)]
+enum Calls {
+    Unknown,
+    Named,
 }
 
 /// What an agent may read: this project, in pieces.
@@ -198,12 +233,23 @@ fn sources() -> Result<Vec<String>, String> {
 }
 
 /// Writes a gigabyte of tool results; gives its size in megabytes.
-fn events(file: &Path, contents: &[String]) -> std::io::Result<f64> {
+fn events(file: &Path, contents: &[String], calls: Calls) -> std::io::Result<f64> {
     let mut block = String::new();
     while block.len() < 1 << 20 {
-        for content in contents {
+        for (number, content) in contents.iter().enumerate() {
+            let id = format!("toolu_{number}");
+            if calls == Calls::Named {
+                let (name, input) = match number % 8 {
+                    0 => ("Bash", serde_json::json!({"command": "cargo build"})),
+                    1..4 => ("Grep", serde_json::json!({"pattern": "fn .*test", "path": "src"})),
+                    _ => ("Read", serde_json::json!({"file_path": "/project/src/lib.rs"})),
+                };
+                let call = serde_json::json!({"type": "assistant", "message": {"id": id, "content": [
+                    {"type": "tool_use", "id": id, "name": name, "input": input}]}});
+                block += &format!("{call}\n");
+            }
             let result = serde_json::json!({"type": "user", "message": {"content": [
-                {"type": "tool_result", "tool_use_id": "t", "content": content}]}});
+                {"type": "tool_result", "tool_use_id": id, "content": content}]}});
             block += &format!("{result}\n");
         }
     }

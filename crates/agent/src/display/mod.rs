@@ -95,7 +95,12 @@ impl Display {
                 text.push('\n');
                 text
             }
-            StreamEvent::Denied { tool, message, .. } => {
+            StreamEvent::Denied { tool, id, message } => {
+                let called = id.as_deref().and_then(|id| self.open.get(id));
+                let tool = match called {
+                    Some((name, _)) if tool.is_empty() => name,
+                    _ => &**tool,
+                };
                 let message = visible(message.trim_end());
                 format!("⚠️ Permission denied: {}: {message}\n\n", line(tool))
             }

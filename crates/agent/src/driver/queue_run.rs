@@ -45,6 +45,8 @@ pub enum QueueEvent<'a> {
 #[derive(Debug)]
 pub struct FinishedQueue {
     pub reason: QueueStopReason,
+    /// Tasks that are complete, and that failed.
+    pub completed: u32,
     pub failures: u32,
     pub spent: Spent,
     /// Tasks that wait for the next run.
@@ -73,6 +75,8 @@ struct SteeredQueue<'a> {
 /// A task and what is left for it.
 struct TaskStep {
     task: Box<QueuedTask>,
+    /// When it began, before a restart if that was then.
+    since: Timestamp,
     allowance: TaskAllowance,
 }
 
@@ -85,14 +89,14 @@ pub fn run_queue(
     display: &dyn Fn(QueueEvent<'_>),
     mut execute: impl FnMut(&QueueTask<'_>) -> TaskReport,
 ) -> Result<FinishedQueue, QueueError> {
-    let _lock = queue.lock()?;
+    let mut lock = Some(queue.lock()?);
     queue.forget_stop()?;
     let (run, continued) = begin(queue, given)?;
     let (mut spent, mut before) = (Spent::default(), Duration::ZERO);
-    if let Some(continued) = continued {
+    if let Some(broken_off) = &continued {
         if let Some(store) = store {
             // Without a record nothing is known of what was spent.
-            spent = recorded_loop::spent_by_queue(store, &run.id, &continued).unwrap_or_default();
+            spent = recorded_loop::spent_by_queue(store, &run.id, broken_off).unwrap_or_default();
         }
         before = Clock::used(queue.dir(), &run.id).unwrap_or_default();
         display(QueueEvent::Continued { spent, time: before });
@@ -101,7 +105,7 @@ pub fn run_queue(
     if let (Err(error), Some(_)) = (&clock, run.rules.max_time) {
         display(QueueEvent::TimeNotKept(error));
     }
-    let plan = SteeredQueue {
+    let mut plan = SteeredQueue {
         plan: QueuePlan::new(run.rules, spent),
         queue,
         begun: Instant::now(),
@@ -109,27 +113,48 @@ pub fn run_queue(
         failure: None,
         display,
     };
-    let driven = loop_driver::drive_here(
-        plan,
-        &mut execute,
-        |execute, _, step: &TaskStep| {
-            let task = QueueTask { task: &step.task, allowance: step.allowance, run: &run.id };
-            Ok::<_, StepError<QueueError>>(execute(&task))
-        },
-        |_, _, _| {},
-    );
-    drop(clock);
-    let SteeredQueue { plan, failure, .. } = driven.plan;
-    if let Some(failure) = failure {
-        return Err(failure);
+    for name in continued.iter().flatten() {
+        plan.end_broken_off(name, &run.id, store)?;
     }
-    let left = queue.edit(|content| {
-        content.run = None;
-        Ok(content.tasks.iter().filter(|task| waits(task)).count())
-    })?;
-    queue.forget_stop()?;
-    let reason = plan.stopped().unwrap_or(QueueStopReason::Interrupted);
-    Ok(FinishedQueue { reason, failures: plan.failures(), spent: plan.spent(), left })
+    let (reason, left) = loop {
+        let driven = loop_driver::drive_here(
+            plan,
+            &mut execute,
+            |execute, _, step: &TaskStep| {
+                let task = QueueTask { task: &step.task, allowance: step.allowance, run: &run.id };
+                Ok::<_, StepError<QueueError>>(execute(&task))
+            },
+            |_, _, _| {},
+        );
+        plan = driven.plan;
+        if let Some(failure) = plan.failure {
+            return Err(failure);
+        }
+        let reason = plan.plan.stopped().unwrap_or(QueueStopReason::Interrupted);
+        let left = queue.edit(|content| {
+            let left = content.tasks.iter().filter(|task| waits(task)).count();
+            if reason == QueueStopReason::Empty && left > 0 {
+                return Ok(None);
+            }
+            content.run = None;
+            // While nobody can add: a task that is added later is not taken for one that will run.
+            drop(lock.take());
+            Ok(Some(left))
+        })?;
+        match left {
+            Some(left) => break (reason, left),
+            None => plan.plan.resume(),
+        }
+    };
+    drop(clock);
+    let plan = plan.plan;
+    Ok(FinishedQueue {
+        reason,
+        completed: plan.completed(),
+        failures: plan.failures(),
+        spent: plan.spent(),
+        left,
+    })
 }
 
 fn waits(task: &QueuedTask) -> bool {
@@ -168,6 +193,7 @@ impl SteeredQueue<'_> {
         self.before.saturating_add(self.begun.elapsed())
     }
 
+    /// The next task, noted as running.
     fn next_task(&mut self) -> Result<Option<TaskStep>, QueueError> {
         if signals::asked().load(Ordering::Relaxed) {
             self.plan.stop(QueueStopReason::Interrupted);
@@ -179,28 +205,52 @@ impl SteeredQueue<'_> {
             QueueStep::Run { task, allowance } => (task, allowance),
             QueueStep::Stop(_) => return Ok(None),
         };
-        // A task that broke off keeps the time when it began.
-        if task.state == TaskState::Waiting {
-            let state = TaskState::Running { since: Timestamp::now() };
-            if !self.queue.begin_task(&task.name, &state)? {
-                // It was taken out in this very moment.
-                return self.next_task();
-            }
+        let since = match task.state {
+            TaskState::Running { since } => since,
+            _ => Timestamp::now(),
+        };
+        let waited = task.state == TaskState::Waiting;
+        if waited && !self.queue.begin_task(&task.name, &TaskState::Running { since })? {
+            // It was taken out in this very moment.
+            return self.next_task();
         }
         let left = content.tasks.iter().filter(|task| waits(task)).count() - 1;
         (self.display)(QueueEvent::TaskStarted { name: &task.name, left });
-        Ok(Some(TaskStep { task, allowance }))
+        Ok(Some(TaskStep { task, since, allowance }))
     }
 
-    fn end_task(&mut self, task: &QueuedTask, report: TaskReport) -> Result<(), QueueError> {
+    /// A task whose loop has ended, and whose queue died before it noted that, is not run again.
+    fn end_broken_off(
+        &mut self,
+        name: &str,
+        run: &str,
+        store: Option<&Store>,
+    ) -> Result<(), QueueError> {
+        // Without a record, or with one that cannot be read, it is run.
+        let ended = store.map(|store| recorded_loop::ended_in_queue(store, run, name));
+        let Some(Ok(Some((id, reason)))) = ended else { return Ok(()) };
+        let content = self.queue.read()?;
+        let Some(task) = content.tasks.into_iter().find(|task| task.name == name) else {
+            return Ok(());
+        };
+        let TaskState::Running { since } = task.state else { return Ok(()) };
+        let end = TaskEnd::Stopped { reason, loop_id: Some(id) };
+        let step = TaskStep { task: Box::new(task), since, allowance: TaskAllowance::default() };
+        // What it spent is known from the record.
+        self.end_task(&step, TaskReport::without_loop(end))
+    }
+
+    fn end_task(&mut self, step: &TaskStep, report: TaskReport) -> Result<(), QueueError> {
+        let name = step.task.name.as_str();
         let state = match self.plan.done(&report, self.time_used()) {
             TaskOutcome::WaitsAgain => TaskState::Waiting,
             TaskOutcome::Ended => {
-                TaskState::Ended { at: Timestamp::now(), end: report.end.clone() }
+                let (since, at) = (Some(step.since), Timestamp::now());
+                TaskState::Ended { since, at, end: report.end.clone() }
             }
         };
-        self.queue.set_state(&task.name, &state)?;
-        (self.display)(QueueEvent::TaskEnded { name: &task.name, report: &report });
+        self.queue.set_state(name, &state)?;
+        (self.display)(QueueEvent::TaskEnded { name, report: &report });
         Ok(())
     }
 }
@@ -224,7 +274,7 @@ impl LoopPlan for SteeredQueue<'_> {
     }
 
     fn report(&mut self, step: &TaskStep, report: TaskReport) {
-        if let Err(error) = self.end_task(&step.task, report) {
+        if let Err(error) = self.end_task(step, report) {
             self.failure = Some(error);
         }
     }

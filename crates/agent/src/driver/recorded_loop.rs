@@ -151,6 +151,23 @@ pub(super) fn spent_by_queue(
     Ok(spent)
 }
 
+/// How the last loop of a workspace in one run of the queue ended; `None` if it did not end, or never
+/// began.
+pub(super) fn ended_in_queue(
+    store: &Store,
+    queue: &str,
+    workspace: &str,
+) -> retake_store::Result<Option<(LoopId, AgentStopReason)>> {
+    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)? {
+        let Some(plan) = AgentLoopPlan::parse(&record.plan) else { continue };
+        if plan.queue.as_deref() == Some(queue) && plan.workspace == workspace {
+            let reason = record.stop_reason.and_then(|word| word.as_str().parse().ok());
+            return Ok(reason.map(|reason| (record.id, reason)));
+        }
+    }
+    Ok(None)
+}
+
 /// One loop with its iterations.
 pub fn read_loop(store: &Store, id: LoopId) -> retake_store::Result<RecordedLoop> {
     read_one(store, store.get_loop(id)?)

@@ -85,6 +85,8 @@ pub enum TaskState {
     /// It runs, or the process that ran it died.
     Running { since: Timestamp },
     Ended {
+        #[serde(default)]
+        since: Option<Timestamp>,
         at: Timestamp,
         #[serde(flatten)]
         end: TaskEnd,
@@ -107,6 +109,15 @@ pub enum TaskEnd {
 }
 
 impl TaskEnd {
+    /// The task is complete.
+    pub fn completed(&self) -> bool {
+        match self {
+            Self::Stopped { reason, .. } => *reason == AgentStopReason::Completed,
+            Self::AlreadyComplete => true,
+            Self::NotStarted { .. } => false,
+        }
+    }
+
     pub fn failed(&self) -> bool {
         match self {
             Self::Stopped { reason, .. } => reason.exit_code(false) != Some(0),
@@ -240,8 +251,9 @@ impl Queue {
         self.dir.join("runner.lock")
     }
 
-    /// Adds tasks at the end, or before all that wait. One that has ended is queued anew.
-    pub fn add(&self, tasks: Vec<QueuedTask>, first: bool) -> Result<(), QueueError> {
+    /// Adds tasks at the end, or before all that wait. One that has ended is queued anew. Gives whether
+    /// the queue runs, and so will run them.
+    pub fn add(&self, tasks: Vec<QueuedTask>, first: bool) -> Result<bool, QueueError> {
         self.edit(|content| {
             for task in &tasks {
                 match content.tasks.iter().find(|known| known.name == task.name) {
@@ -257,7 +269,7 @@ impl Queue {
             };
             let place = place.unwrap_or(content.tasks.len());
             content.tasks.splice(place..place, tasks);
-            Ok(())
+            Ok(self.holder().is_some())
         })
     }
 

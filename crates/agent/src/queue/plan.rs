@@ -36,6 +36,14 @@ pub struct TaskAllowance {
     pub time: Option<Duration>,
 }
 
+impl From<QueueRules> for TaskAllowance {
+    /// Of a queue that has spent nothing yet.
+    fn from(rules: QueueRules) -> Self {
+        let QueueRules { max_cost_usd, max_tokens, max_time, .. } = rules;
+        Self { cost_usd: max_cost_usd, tokens: max_tokens, time: max_time }
+    }
+}
+
 impl TaskAllowance {
     /// A task's own budgets, or what is left for all where that is less.
     pub fn limit(self, own: Budgets) -> Budgets {
@@ -67,6 +75,7 @@ pub struct QueuePlan {
     rules: QueueRules,
     /// By loops that have ended.
     spent: Spent,
+    completed: u32,
     failures: u32,
     stopped: Option<QueueStopReason>,
 }
@@ -74,11 +83,16 @@ pub struct QueuePlan {
 impl QueuePlan {
     /// `spent` is what the loops of this run spent before its process died.
     pub fn new(rules: QueueRules, spent: Spent) -> Self {
-        Self { rules, spent, failures: 0, stopped: None }
+        Self { rules, spent, completed: 0, failures: 0, stopped: None }
     }
 
     pub fn stopped(&self) -> Option<QueueStopReason> {
         self.stopped
+    }
+
+    /// Tasks that are complete.
+    pub fn completed(&self) -> u32 {
+        self.completed
     }
 
     /// Tasks that failed.
@@ -104,6 +118,13 @@ impl QueuePlan {
                 allowance: self.allowance(time_used),
             },
             None => self.stop(QueueStopReason::Empty),
+        }
+    }
+
+    /// A task was added when none waited any more.
+    pub fn resume(&mut self) {
+        if self.stopped == Some(QueueStopReason::Empty) {
+            self.stopped = None;
         }
     }
 
@@ -140,6 +161,7 @@ impl QueuePlan {
             self.stopped = Some(spent);
             return TaskOutcome::WaitsAgain;
         }
+        self.completed += u32::from(report.end.completed());
         if report.end.failed() {
             self.failures += 1;
             if self.rules.stop_on_failure {

@@ -9,8 +9,8 @@ use retake_agent::display;
 use retake_agent::driver::recorded_loop::{self, RecordedLoop};
 use retake_agent::driver::{self, AgentSession, QueueEvent, QueueTask, RunOptions};
 use retake_agent::queue::{
-    Queue, QueueRules, QueueRun, QueueStopReason, QueuedTask, TaskEnd, TaskOptions, TaskReport,
-    TaskState,
+    Queue, QueueRules, QueueRun, QueueStopReason, QueuedTask, TaskAllowance, TaskEnd, TaskOptions,
+    TaskReport, TaskState,
 };
 use retake_agent::settings::{RuleOverrides, Settings, Value};
 use retake_runner::signals;
@@ -138,6 +138,11 @@ fn add(args: &Add, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         if workspace.instructions().map_err(refused)?.is_none() {
             return Err(refused(messages::instructions_not_found(name)));
         }
+        let instructions = workspace.instructions().map_err(refused)?.unwrap_or_default();
+        let metadata = workspace.metadata().map_err(refused)?;
+        if !options.again && metadata.is_complete(&instructions) {
+            term::say(&format!("{name} is already complete; it will not run without --again"));
+        }
         tasks.push(QueuedTask {
             name: name.to_string(),
             added: Timestamp::now(),
@@ -146,9 +151,10 @@ fn add(args: &Add, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         });
     }
     let count = tasks.len();
-    queue.add(tasks, args.first).map_err(|error| refused(queue_messages::error(&error)))?;
+    let runs =
+        queue.add(tasks, args.first).map_err(|error| refused(queue_messages::error(&error)))?;
     term::data(format!("✓ {} added\n", term::count(count as u64, "task")).as_bytes())?;
-    if queue.holder().is_none() {
+    if !runs {
         term::data("→ Run the queue: retake agent queue run\n".as_bytes())?;
     }
     Ok(Exit::OK)
@@ -236,8 +242,8 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
     }
     // Known while somebody is there to read it; the other tasks run all the same.
     for task in &waiting {
-        if let Err(failure) = settings(&task.name, &task.options, project) {
-            term::say(&format!("{} cannot be run: {failure}", task.name));
+        if let Some(why) = obstacle(task, rules, project) {
+            term::say(&format!("{} cannot be run: {why}", task.name));
         }
     }
     let mut process = None;
@@ -261,6 +267,17 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         _ if finished.failures > 0 => Ok(Exit::FAILED),
         _ => Ok(Exit::OK),
     }
+}
+
+/// Why a task cannot be run under these rules, as far as that is known before its turn.
+fn obstacle(task: &QueuedTask, rules: QueueRules, project: &AgentProject) -> Option<String> {
+    let mut settings = match settings(&task.name, &task.options, project) {
+        Ok(settings) => settings,
+        Err(failure) => return Some(failure.to_string()),
+    };
+    settings.budgets = TaskAllowance::from(rules).limit(settings.budgets);
+    let unsupported: Vec<_> = settings.unsupported().iter().map(messages::unsupported).collect();
+    (!unsupported.is_empty()).then(|| unsupported.join("\n"))
 }
 
 /// Runs one task to its end. Whatever keeps it from starting ends the task, not the queue.
@@ -395,9 +412,9 @@ fn row<'a>(
             row.started_at = Some(*since);
             row.loop_id = store.and_then(|store| open_loop(&task.name, *since, store, project));
         }
-        TaskState::Ended { at, end } => {
+        TaskState::Ended { since, at, end } => {
             row.state = "ended";
-            row.ended_at = Some(*at);
+            (row.started_at, row.ended_at) = (*since, Some(*at));
             match end {
                 TaskEnd::Stopped { reason, loop_id } => {
                     (row.stop_reason, row.loop_id) = (Some(reason.as_str()), *loop_id);

@@ -52,7 +52,11 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
         }
         QueueEvent::TaskEnded { name, report } => match &report.end {
             TaskEnd::Stopped { reason, .. } => {
-                let mark = if report.end.failed() { "✗" } else { "✓" };
+                let mark = match &report.end {
+                    end if end.completed() => "✓",
+                    end if end.failed() => "✗",
+                    _ => "⚠️",
+                };
                 let why = messages::stop_reason(*reason);
                 (format!("{mark} {name}: {why}, ${:.2}", report.spent.cost_usd), false)
             }
@@ -76,10 +80,12 @@ pub(super) fn finished(finished: &FinishedQueue) -> String {
         QueueStopReason::Stopped => "asked to stop",
         QueueStopReason::Interrupted => "interrupted",
     };
-    let mut text = format!("The queue has ended: {why}; ${:.2} spent", finished.spent.cost_usd);
+    let completed = term::count(finished.completed.into(), "task");
+    let mut text = format!("The queue has ended: {why}; {completed} completed");
     if finished.failures > 0 {
-        text += &format!(", {} failed", term::count(finished.failures.into(), "task"));
+        text += &format!(", {} failed", finished.failures);
     }
+    text += &format!(", ${:.2} spent", finished.spent.cost_usd);
     if finished.left > 0 {
         let left = term::count(finished.left as u64, "task");
         text += &format!("\n→ Run the {left} left: retake agent queue run");

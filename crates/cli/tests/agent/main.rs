@@ -7,6 +7,7 @@ mod common;
 #[path = "../common/model.rs"]
 mod model;
 
+mod checkpoint_crash;
 mod checkpoints;
 mod completion;
 mod confined;

@@ -72,7 +72,11 @@ fn tasks_run_in_order_and_stay_listed_with_what_became_of_them() {
     assert_eq!(states(&sandbox), "d waiting, b waiting, a waiting, c waiting");
     let called = good(&sandbox, &["run"]);
     assert_eq!(order(&sandbox), "d b a c", "{}", called.snapshot());
-    for part in ["Task d (3 tasks after it)", "✓ b: the task is complete, $0.50", "$2.00 spent"] {
+    for part in [
+        "Task d (3 tasks after it)",
+        "✓ b: the task is complete, $0.50",
+        "4 tasks completed, $2.00 spent",
+    ] {
         assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
     }
     assert_eq!(states(&sandbox), "d completed, b completed, a completed, c completed");
@@ -82,6 +86,7 @@ fn tasks_run_in_order_and_stay_listed_with_what_became_of_them() {
     assert_eq!(last["options"]["settings"]["maxCost"], "3");
     let table = good(&sandbox, &["list"]).stdout;
     assert!(table.contains("completed") && table.contains("$0.50"), "{table}");
+    assert!(last["startedAt"].is_string() && last["endedAt"].is_string(), "{last}");
     // Nothing is left to run, and what has ended can be queued again or forgotten.
     assert_eq!(queue(&sandbox, &["run"]).code, 1);
     good(&sandbox, &["add", "a"]);
@@ -120,6 +125,12 @@ fn what_cannot_be_queued_is_refused_with_a_reason() {
     }
     good(&sandbox, &["add", "a"]);
     assert!(queue(&sandbox, &["add", "a"]).stderr.contains("a is in the queue already"));
+    good(&sandbox, &["remove", "a"]);
+    good(&sandbox, &["add", "a", "--agent", "codex"]);
+    let called = queue(&sandbox, &["run", "--max-cost", "1"]);
+    assert_eq!(called.code, 1);
+    let said = "a cannot be run: --max-cost cannot be used with codex";
+    assert!(called.stderr.contains(said), "{}", called.snapshot());
     // Permissions are given by who runs the queue, and never kept.
     assert_eq!(queue(&sandbox, &["add", "a", "--dangerously-skip-permissions"]).code, 1);
 }
@@ -135,7 +146,7 @@ fn a_failing_task_does_not_end_the_queue_unless_asked() {
     assert_eq!(states(&sandbox), "bad failed, gone not_started, a completed");
     // Told before the first task began, while somebody was there.
     assert!(called.stderr.contains("gone cannot be run: "), "{}", called.snapshot());
-    assert!(called.stdout.contains("2 tasks failed"), "{}", called.snapshot());
+    assert!(called.stdout.contains("1 task completed, 2 failed"), "{}", called.snapshot());
 
     good(&sandbox, &["remove", "gone"]);
     good(&sandbox, &["add", "bad", "a", "--again"]);
@@ -161,7 +172,7 @@ fn one_budget_for_all_and_one_for_each() {
     // 1 for a, 1.5 for b, and what is left is too little for c's three.
     let called = good(&sandbox, &["run", "--max-cost", "3.2"]);
     assert_eq!(order(&sandbox), "a a b b b c c", "{}", called.snapshot());
-    let said = "The queue has ended: the budget of money for all tasks is spent; $3.50 spent";
+    let said = "the budget of money for all tasks is spent; 0 tasks completed, $3.50 spent";
     assert!(called.stdout.contains(said), "{}", called.snapshot());
     // The one that was cut off waits for the next run; the others ended by their own rules.
     assert_eq!(states(&sandbox), "a budget_cost, b max_iterations, c waiting");

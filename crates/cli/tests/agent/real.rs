@@ -237,6 +237,55 @@ fn opencode_in_a_detached_loop() {
     }
 }
 
+/// One iteration of an agent that may not ask anybody and wants to run a command; gives which tools it
+/// was denied.
+fn denied(sandbox: &Sandbox, command: &mut Command) -> String {
+    command.args(["agent", "run", "task", "-v", "-m", "1", "--max-failures", "2"]);
+    let called = called(command);
+    assert!(called.stdout.contains("permission denied: "), "{}", called.snapshot());
+    let iteration = &sandbox.shown()["iterations"][0];
+    assert_eq!(iteration["denials"], 1, "{iteration}");
+    iteration["deniedTools"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn claude_names_the_tool_that_was_denied() {
+    let Some(program) = program("RETAKE_CLAUDE") else { return };
+    let sandbox = sandbox("claude", &program, "");
+    let model =
+        Model::saying(&sandbox, &json!([bash("curl -s http://127.0.0.1:1"), {"text": "No."}]));
+    let mut command = sandbox.command(RETAKE);
+    assert_eq!(denied(&sandbox, model.is_of_claude(&mut command)), "Bash");
+}
+
+#[test]
+fn gemini_names_the_tool_that_was_denied() {
+    let Some(program) = program("RETAKE_GEMINI") else { return };
+    let sandbox = sandbox("gemini", &program, "  args: [-m, gemini-2.5-pro]\n");
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "run_shell_command", "input": {"command": "touch x"}}]},
+        {"text": "No."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    let mut command = sandbox.command(RETAKE);
+    assert_eq!(denied(&sandbox, model.is_of_gemini(&sandbox, &mut command)), "run_shell_command");
+}
+
+#[test]
+fn opencode_names_the_tool_that_was_denied() {
+    let Some(program) = program("RETAKE_OPENCODE") else { return };
+    let sandbox =
+        sandbox("opencode", &program, "  env:\n    OPENCODE_PERMISSION: '{\"bash\":\"ask\"}'\n");
+    let turns = json!([
+        {"text": "I begin.", "tools": [{"name": "bash",
+            "input": {"command": "touch x", "description": "a step"}}]},
+        {"text": "No."},
+    ]);
+    let model = Model::saying(&sandbox, &turns);
+    model.is_of_opencode(&sandbox);
+    assert_eq!(denied(&sandbox, &mut sandbox.command(RETAKE)), "bash");
+}
+
 /// The options of a confined loop. The program may lie below /tmp, which a sandbox has its own of.
 fn confined_options(program: &Path) -> [String; 2] {
     let package = program.ancestors().find(|dir| dir.ends_with("node_modules")).unwrap_or(program);
