@@ -243,7 +243,12 @@ impl Confinement {
             }
             _ => Vec::new(),
         };
-        let own = [("TMPDIR", temp.to_owned()), ("RETAKE_STORE", self.nested_record())];
+        let own = [
+            ("TMPDIR", temp.to_owned()),
+            ("RETAKE_STORE", self.nested_record()),
+            // Chromium does not start where it can make no profile.
+            ("CHROME_CONFIG_HOME", temp.join(".config")),
+        ];
         let list = own.into_iter().chain(caches::variables(&layered, temp));
         let list = list.map(|(name, value)| (name.into(), value.into()));
         list.chain(self.network.variables()).collect()
