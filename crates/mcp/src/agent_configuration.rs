@@ -26,9 +26,11 @@ pub struct AgentConfiguration {
 }
 
 /// `ids` are the variables by which the server knows whose commands it runs.
+///
+/// A `confined` agent sees neither the record nor the user's runtime directory.
 pub fn agent_configuration(
     client: Client,
-    store: &Path,
+    (store, confined): (&Path, bool),
     ids: &[(&str, String)],
 ) -> io::Result<AgentConfiguration> {
     let program = install::program()?;
@@ -68,7 +70,7 @@ pub fn agent_configuration(
                 "timeout": PATIENCE_SECONDS * 1000,
                 "trust": true,
             });
-            let file = settings_directory(store)?.join(FILE);
+            let file = settings_directory(store, confined)?.join(FILE);
             std::fs::write(&file, json!({"mcpServers": {"retake": server}}).to_string())?;
             let file = file.to_string_lossy().into_owned();
             AgentConfiguration {
@@ -92,15 +94,17 @@ pub fn agent_configuration(
 
 /// Where Gemini accepts a settings file: no directory above it may be writable by others. Below the
 /// record where that holds, else in a private directory of the user's own for this record.
-fn settings_directory(store: &Path) -> io::Result<PathBuf> {
+fn settings_directory(store: &Path, confined: bool) -> io::Result<PathBuf> {
     let beside = store.join("mcp");
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let own = format!("retake/mcp/{}", &blake3::hash(store.as_os_str().as_bytes()).to_hex()[..16]);
     let homes = [absolute("HOME"), home_of_user()].into_iter().flatten();
-    let candidates = [Some(beside.clone()), absolute("XDG_RUNTIME_DIR").map(|dir| dir.join(&own))]
+    let hidden = [Some(beside.clone()), absolute("XDG_RUNTIME_DIR").map(|dir| dir.join(&own))];
+    let candidates = hidden
         .into_iter()
         .flatten()
+        .filter(|_| !confined)
         .chain(homes.map(|home| home.join(".local/state").join(&own)));
     let directory = candidates.into_iter().find(|dir| is_private(dir)).unwrap_or(beside);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -134,7 +138,7 @@ mod tests {
     fn of(client: Client) -> (AgentConfiguration, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let ids = [("RETAKE_PARENT_ID", "p".to_owned()), ("RETAKE_TASK_ID", "a \"b\"".to_owned())];
-        (agent_configuration(client, dir.path(), &ids).unwrap(), dir)
+        (agent_configuration(client, (dir.path(), false), &ids).unwrap(), dir)
     }
 
     #[test]

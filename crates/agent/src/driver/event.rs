@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use retake_types::RefusalReason;
 use retake_types::loop_record::agent::{HookTime, Iteration, WaitCause};
+use retake_types::{RefusalReason, Run};
 
 use crate::adapters::AgentKind;
 use crate::display::Live;
@@ -86,6 +86,8 @@ pub enum AgentEvent<'a> {
         paths: &'a [String],
     },
     MetadataNotWritten(&'a WorkspaceError),
+    /// A confined run is over, with what its sandbox has to tell.
+    Confined(&'a Run),
 }
 
 /// A loop that is over.

@@ -157,12 +157,15 @@ impl AgentLoop {
         let Ok(store) = self.session.worker.context().project.store() else {
             return Ok(ServerOffer::default()); // a server without a record would have nothing to say
         };
-        let ids = [
+        let mut ids = vec![
             (PARENT_VARIABLE, id.to_string()),
-            (STORE_VARIABLE, store.to_string_lossy().into_owned()),
             ("RETAKE_TASK_ID", task.workspace.name().to_string()),
             ("RETAKE_STEP_ID", number.to_string()),
         ];
+        // Inside of a sandbox there is another record, which the server finds itself.
+        if !task.sandbox.is_on() {
+            ids.push((STORE_VARIABLE, store.to_string_lossy().into_owned()));
+        }
         offer(task.settings.kind, &ids).map_err(AgentRunError::Server)
     }
 
@@ -257,6 +260,7 @@ impl AgentLoop {
             cancel.reset();
         }
         let finished = run.map_err(Unrecorded)?;
+        self.session.tell_of_sandbox(&finished);
         let verdict = match observed.ended_by_us {
             Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
             // It reports success, and none of its commands ran.

@@ -103,7 +103,11 @@ impl AgentProject {
     }
 
     /// Offers retake's MCP server to agents, where the configuration says so.
-    pub(super) fn server_offer(&self) -> Option<Box<OfferServer>> {
+    #[cfg_attr(
+        not(feature = "mcp"),
+        expect(unused_variables, reason = "there is no server to offer")
+    )]
+    pub(super) fn server_offer(&self, confined: bool) -> Option<Box<OfferServer>> {
         #[cfg(feature = "mcp")]
         if self.config.agent.mcp {
             let store = self.project.store().ok()?.to_owned();
@@ -116,7 +120,7 @@ impl AgentProject {
                     // How it starts servers is not known.
                     AgentKind::Custom => return Ok(ServerOffer::default()),
                 };
-                let given = retake_mcp::agent_configuration(client, &store, ids)?;
+                let given = retake_mcp::agent_configuration(client, (&store, confined), ids)?;
                 Ok(ServerOffer { arguments: given.arguments, variables: given.variables })
             }));
         }

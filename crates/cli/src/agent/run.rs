@@ -135,8 +135,8 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         }
         return Ok(Exit::OK);
     }
-    task.offer = project.server_offer();
     task.sandbox = project.sandbox(&args.sandbox, &task.settings, &task.workspace)?;
+    task.offer = project.server_offer(task.sandbox.is_on());
     let screen = Arc::new(AgentScreen::new(level));
     let finished = AgentSession::start(task, "run", &project.run_context(), screen)
         .and_then(|session| driver::run(session, rules))

@@ -3,14 +3,17 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use retake_agent::display::{self, Level};
 use retake_agent::driver::{AgentDisplay, AgentEvent, LiveLine, StoppedLoop};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::{Completion, Source};
 
+use retake_types::Run;
+
 use super::messages;
-use crate::{term, words};
+use crate::{denied, term, words};
 
 pub(super) struct AgentScreen {
     level: Level,
@@ -18,12 +21,14 @@ pub(super) struct AgentScreen {
     live: bool,
     /// Whether there is one now.
     drawn: Mutex<bool>,
+    /// Whether what the sandbox does not keep was said.
+    promises_told: AtomicBool,
 }
 
 impl AgentScreen {
     pub(super) fn new(level: Level) -> Self {
         let live = level == Level::Progress && std::io::stderr().is_terminal();
-        Self { level, live, drawn: Mutex::new(false) }
+        Self { level, live, drawn: Mutex::new(false), promises_told: AtomicBool::new(false) }
     }
 
     fn message(&self, text: &str) {
@@ -51,6 +56,18 @@ impl AgentScreen {
         }
         if let Some(remaining) = completion.remaining.filter(|_| !completion.complete) {
             self.message(&messages::items_remaining(remaining));
+        }
+    }
+
+    /// What a sandbox has to tell of a run. What it does not keep is the same for all of a loop.
+    fn confined(&self, run: &Run) {
+        let report = run.outcome.as_ref().and_then(|outcome| outcome.sandbox.as_ref());
+        let Some(report) = report else { return };
+        if !self.promises_told.swap(true, Ordering::Relaxed) {
+            words::not_kept(report).iter().for_each(|line| self.error(line));
+        }
+        for line in denied::lines(report, &run.intent.request.directory()) {
+            self.message(&format!("⚠️ {line}"));
         }
     }
 
@@ -153,6 +170,7 @@ impl AgentDisplay for AgentScreen {
                 ));
             }
             AgentEvent::MetadataNotWritten(error) => self.error(&error.to_string()),
+            AgentEvent::Confined(run) => self.confined(run),
         }
     }
 
