@@ -18,4 +18,5 @@ mod faults;
 mod nested;
 mod network;
 mod running;
+mod settings;
 mod terminal;
