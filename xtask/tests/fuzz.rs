@@ -1,7 +1,6 @@
 //! A short part of `cargo xtask fuzz`: the corpus, and some seconds of new lines.
 
 #![cfg(feature = "bench")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 use std::process::Command;
 

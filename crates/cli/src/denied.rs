@@ -6,21 +6,29 @@ use retake_engine::quote;
 use retake_runner::denied_text::{self, DeniedLine, Remedy, short_path};
 use retake_types::{LeftFile, ReportedRuns, SandboxReport, text};
 
-use crate::term;
+use crate::network_words;
 
 /// How many are said at the end of a run; all that are recorded are in `runs show`.
 const SAID: usize = 10;
 
-/// At the end of a run, with the option that would allow each.
-pub(crate) fn say(report: &SandboxReport, cwd: &Path) {
-    let (lines, unlisted) = denied_text::lines(report, cwd);
-    for line in lines.iter().take(SAID) {
-        term::say(&with_remedy(line));
-    }
-    let more = lines.len().saturating_sub(SAID) as u64 + unlisted;
+/// Everything that a sandbox has to tell at the end of a run, but for the promises it does not keep.
+pub(crate) fn lines(report: &SandboxReport, cwd: &Path) -> Vec<String> {
+    let mut lines = left_lines(report);
+    lines.extend(report.reported.as_ref().and_then(not_reported));
+    lines.extend(denied_lines(report, cwd));
+    lines.extend(network_words::refused(report));
+    lines
+}
+
+/// What was denied, with the option that would allow each.
+fn denied_lines(report: &SandboxReport, cwd: &Path) -> Vec<String> {
+    let (denied, unlisted) = denied_text::lines(report, cwd);
+    let mut lines: Vec<String> = denied.iter().take(SAID).map(with_remedy).collect();
+    let more = denied.len().saturating_sub(SAID) as u64 + unlisted;
     if more > 0 {
-        term::say(&format!("denied: {} more", text::count(more, "time")));
+        lines.push(format!("denied: {} more", text::count(more, "time")));
     }
+    lines
 }
 
 fn with_remedy(line: &DeniedLine) -> String {
@@ -39,29 +47,23 @@ fn with_remedy(line: &DeniedLine) -> String {
 }
 
 /// What the run left that this machine may execute later, and how to bring back what was moved.
-pub(crate) fn say_left(report: &SandboxReport) {
-    let Some(left) = &report.left_for_host else { return };
-    for file in left.files.iter().take(SAID) {
-        term::say(&left_line(file));
-    }
+fn left_lines(report: &SandboxReport) -> Vec<String> {
+    let Some(left) = &report.left_for_host else { return Vec::new() };
+    let mut lines: Vec<String> = left.files.iter().take(SAID).map(left_line).collect();
     let more = left.files.len().saturating_sub(SAID) as u64 + left.unlisted;
     if more > 0 {
-        term::say(&format!("this machine may execute later: {more} more"));
+        lines.push(format!("this machine may execute later: {more} more"));
     }
     if !left.complete {
-        term::say(
-            "the project is very large: not all of it was searched for what this machine may execute later",
+        lines.push(
+            "the project is very large: not all of it was searched for what this machine may execute later"
+                .to_owned(),
         );
     }
+    lines
 }
 
 /// Which runs inside are not in the record.
-pub(crate) fn say_reported(report: &SandboxReport) {
-    if let Some(line) = report.reported.as_ref().and_then(not_reported) {
-        term::say(&line);
-    }
-}
-
 fn not_reported(reported: &ReportedRuns) -> Option<String> {
     let ReportedRuns { runs, refused, incomplete } = reported;
     let taken = text::count(*runs, "run");

@@ -12,11 +12,11 @@ use retake_runner::run_text::{self, LeftGroup};
 use retake_runner::sandbox_settings::{SettingsFault, SettingsProblem};
 use retake_store::Defect;
 use retake_types::{
-    ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError,
-    SandboxPart, StartFailure, text,
+    DroppedPromise, ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run,
+    RunError, SandboxPart, SandboxReport, StartFailure, text,
 };
 
-use crate::{denied, network_words, term};
+use crate::{denied, term};
 
 /// What is wrong with the record, and what to do about it.
 pub(crate) fn store_error(error: &retake_store::Error) -> String {
@@ -278,6 +278,11 @@ fn hint(error: &RunError) -> Option<&'static str> {
         (ErrorCode::Sandbox, Some(ErrorDetail::SandboxDrops)) => {
             "nothing was started; --sandbox=best-effort runs it and records what is missing"
         }
+        (ErrorCode::Sandbox, Some(ErrorDetail::NoSandbox)) => {
+            "nothing was started; allow user namespaces (sysctl user.max_user_namespaces, \
+             kernel.apparmor_restrict_unprivileged_userns=0, or the container's seccomp profile), or \
+             use a kernel with Landlock"
+        }
         (ErrorCode::Sandbox, _) => "nothing was started; correct what is named above",
         (ErrorCode::NoResources, _) => "see the limits of this session with ulimit -a",
         _ => return None,
@@ -317,6 +322,24 @@ pub(crate) fn settings_problem(file: &Path, problem: &SettingsProblem) -> String
         true => format!("--sandbox-settings {}: {text}", file.display()),
         false => format!("--sandbox-settings {}: {key}: {text}", file.display()),
     }
+}
+
+/// The promises that the sandbox of a run did not keep.
+pub(crate) fn not_kept(report: &SandboxReport) -> Vec<String> {
+    let line = |promise: &DroppedPromise| {
+        format!("not kept by the sandbox of this machine: {}", dropped(*promise))
+    };
+    report.dropped.iter().map(line).collect()
+}
+
+/// What a sandbox does not keep here, and what keeps it all the same.
+pub(crate) fn dropped(promise: DroppedPromise) -> String {
+    let remedy = match promise {
+        DroppedPromise::Record => "; keep it outside of the project with --store",
+        DroppedPromise::ProtectedFiles => "; look at .git and .agent before you use them",
+        _ => "",
+    };
+    format!("{promise}{remedy}")
 }
 
 /// What gives a machine the part of a sandbox that it lacks.
@@ -378,16 +401,10 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     for group in run_text::left_processes(outcome) {
         term::say(&left_group(&group));
     }
-    for promise in outcome.sandbox.iter().flat_map(|report| &report.dropped) {
-        term::say(&format!("not kept by the sandbox of this machine: {promise}"));
-    }
     if let Some(report) = &outcome.sandbox {
-        denied::say_left(report);
-        denied::say_reported(report);
-        denied::say(report, &finished.run.intent.request.directory());
-        for line in network_words::refused(report) {
-            term::say(&line);
-        }
+        not_kept(report).iter().for_each(|line| term::say(line));
+        let cwd = finished.run.intent.request.directory();
+        denied::lines(report, &cwd).iter().for_each(|line| term::say(line));
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

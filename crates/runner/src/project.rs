@@ -36,13 +36,14 @@ impl Project {
         if let Some(root) = &root {
             check_owner(&root.join(".agent"))?;
         }
-        let location = match given {
-            Some(given) => Some(RecordLocation::given(from.join(given))),
-            // Inside of a sandbox the record of the project cannot be seen.
-            None => match retake_sandbox::record_inside() {
-                Some(record) => Some(RecordLocation::given(record)),
-                None => RecordLocation::find(from),
-            },
+        // Inside of a sandbox the record outside cannot be seen, whoever names it.
+        let given = given.map(|given| from.join(given));
+        let inside = retake_sandbox::record_inside();
+        let location = match (given, inside) {
+            (Some(given), Some(inside)) if is_hidden(&given) => Some(RecordLocation::given(inside)),
+            (Some(given), _) => Some(RecordLocation::given(given)),
+            (None, Some(inside)) => Some(RecordLocation::given(inside)),
+            (None, None) => RecordLocation::find(from),
         };
         Ok(Self { root, location })
     }
@@ -123,6 +124,12 @@ impl Project {
             opened => opened,
         }
     }
+}
+
+/// Whether nobody may look at what is in a directory.
+fn is_hidden(directory: &Path) -> bool {
+    let looked = std::fs::symlink_metadata(directory.join("retake.db"));
+    looked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// Its configuration can run commands, so it must be the user's or root's.

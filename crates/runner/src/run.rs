@@ -438,7 +438,7 @@ pub fn start_error(failure: &StartFailure) -> RunError {
 fn sandbox_detail(failure: &SandboxFailure) -> Option<ErrorDetail> {
     match failure {
         SandboxFailure::Missing { part, .. } => Some(ErrorDetail::SandboxPart(*part)),
-        SandboxFailure::Neither { full, .. } => sandbox_detail(full),
+        SandboxFailure::Neither { .. } => Some(ErrorDetail::NoSandbox),
         SandboxFailure::Drops { .. } => Some(ErrorDetail::SandboxDrops),
         SandboxFailure::Path { .. } => None,
     }

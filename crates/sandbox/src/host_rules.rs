@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use retake_types::{DroppedPromise, PathAccess, PathGrant};
@@ -16,34 +16,84 @@ use crate::lists::DEVICES;
 use crate::network;
 use crate::policy::Policy;
 
-/// A directory for temporary files that only this user can enter; gone when dropped.
+/// A directory for temporary files that only this user can enter; gone when dropped, or with the next
+/// sandbox if this program is killed. A lock beside it, which nobody inside can reach, says that it is
+/// in use.
 #[derive(Debug)]
-pub struct PrivateTemp(PathBuf);
+pub struct PrivateTemp {
+    path: PathBuf,
+    lock: PathBuf,
+    _locked: File,
+}
+
+/// How the names begin.
+const TEMP_NAME: &str = "retake-sandbox-";
+const LOCK_ENDING: &str = ".lock";
 
 impl PrivateTemp {
     pub(crate) fn new() -> io::Result<Self> {
-        let base = std::env::temp_dir().canonicalize()?;
+        Self::new_in(&std::env::temp_dir().canonicalize()?)
+    }
+
+    fn new_in(base: &Path) -> io::Result<Self> {
+        remove_abandoned(base);
         let own = std::process::id();
         for number in 0..1000 {
-            let path = base.join(format!("retake-sandbox-{own}-{number}"));
-            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            let name = format!("{TEMP_NAME}{own}-{number}");
+            let (path, lock) = (base.join(&name), base.join(format!("{name}{LOCK_ENDING}")));
+            let options = File::options().write(true).create_new(true).mode(0o600).open(&lock);
+            let locked = match options {
+                Ok(locked) => locked,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
+            };
+            locked.lock()?;
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { path, lock, _locked: locked }),
+                Err(error) => {
+                    _ = std::fs::remove_file(&lock);
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(error);
+                    }
+                }
             }
         }
         Err(io::Error::from_raw_os_error(libc::EEXIST))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for PrivateTemp {
     fn drop(&mut self) {
         // What cannot be removed is only temporary files; there is nobody to tell.
-        _ = std::fs::remove_dir_all(&self.0);
+        _ = std::fs::remove_dir_all(&self.path);
+        _ = std::fs::remove_file(&self.lock);
+    }
+}
+
+/// Removes what killed sandboxes of this user have left.
+fn remove_abandoned(base: &Path) {
+    // SAFETY: no arguments, no failure.
+    let user = unsafe { libc::geteuid() };
+    let Ok(entries) = std::fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().and_then(|name| name.strip_suffix(LOCK_ENDING)) else {
+            continue;
+        };
+        let own = entry.metadata().is_ok_and(|meta| meta.is_file() && meta.uid() == user);
+        if !name.starts_with(TEMP_NAME) || !own {
+            continue;
+        }
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let lock = File::options().write(true).custom_flags(flags).open(entry.path());
+        if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+            _ = std::fs::remove_dir_all(base.join(name));
+            _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -168,4 +218,28 @@ pub(crate) fn dropped(policy: &Policy, abi: u32) -> Vec<DroppedPromise> {
     dropped.sort();
     dropped.dedup();
     dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_sandbox_left_goes_with_the_next_and_what_is_in_use_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let used = PrivateTemp::new_in(base.path()).unwrap();
+        let left = base.path().join(format!("{TEMP_NAME}1-0"));
+        std::fs::create_dir_all(left.join("a/b")).unwrap();
+        std::fs::write(base.path().join(format!("{TEMP_NAME}1-0{LOCK_ENDING}")), "").unwrap();
+        std::fs::write(base.path().join("other.lock"), "").unwrap();
+        let next = PrivateTemp::new_in(base.path()).unwrap();
+        assert!(used.path().is_dir() && next.path().is_dir() && !left.exists());
+        assert_ne!(used.path(), next.path());
+        drop((used, next));
+        let names: Vec<_> = std::fs::read_dir(base.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["other.lock"]);
+    }
 }

@@ -341,6 +341,8 @@ impl Confinement {
             ("TMPDIR", temp.to_owned()),
             ("RETAKE_STORE", self.nested_record()),
             (INSIDE, PathBuf::from(self.level().as_str())),
+            // Chromium does not start where it can make no profile.
+            ("CHROME_CONFIG_HOME", temp.join(".config")),
         ];
         let list = own.into_iter().chain(caches::variables(&layered, temp));
         let list = list.map(|(name, value)| (name.into(), value.into()));

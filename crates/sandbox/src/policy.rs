@@ -99,7 +99,8 @@ impl Policy {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let mut rules = Rules { defaults: Vec::new(), asked, listed: request.listed_writes };
+        let listed = request.listed_writes;
+        let mut rules = Rules { defaults: Vec::new(), asked, listed, lasting: Vec::new() };
         if let Some(home) = &home {
             for path in secrets(home) {
                 rules.default(PathGrant::DenyRead, &path);
@@ -122,6 +123,7 @@ impl Policy {
         if let Some(listed) = request.listed_writes {
             for path in always_protected::below(places.cwd, listed) {
                 rules.default(PathGrant::DenyWrite, &path);
+                rules.lasting.extend(path.canonicalize());
             }
         }
         let mut areas = areas();
@@ -207,6 +209,8 @@ struct Rules {
     defaults: Vec<PathRule>,
     asked: Vec<PathRule>,
     listed: Option<ListedWrites>,
+    /// Protected whatever was asked for.
+    lasting: Vec<PathBuf>,
 }
 
 impl Rules {
@@ -236,20 +240,18 @@ impl Rules {
     }
 
     fn merged(self) -> Vec<PathRule> {
-        let Self { mut defaults, mut asked, listed } = self;
+        let Self { mut defaults, mut asked, listed, lasting } = self;
         if let Some(listed) = listed {
-            let allowed = |rule: &PathRule| {
-                listed.git_config
-                    && rule.grant == PathGrant::DenyWrite
-                    && rule.path.as_path().ends_with(".git/config")
-            };
-            defaults.retain(|rule| !allowed(rule));
+            let is_git_config = |path: &Path| listed.git_config && path.ends_with(".git/config");
+            defaults.retain(|rule| {
+                rule.grant != PathGrant::DenyWrite || !is_git_config(rule.path.as_path())
+            });
             // What is denied stays so, whatever lies in it.
-            let denied: Vec<PathBuf> = defaults
+            let denied: Vec<PathBuf> = asked
                 .iter()
-                .chain(&asked)
                 .filter(|rule| rule.grant == PathGrant::DenyWrite)
                 .map(|rule| rule.path.as_path().to_owned())
+                .chain(lasting.into_iter().filter(|path| !is_git_config(path)))
                 .collect();
             asked.retain(|rule| {
                 rule.grant != PathGrant::AllowWrite

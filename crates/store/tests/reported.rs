@@ -1,5 +1,7 @@
 //! Runs that come from inside of a sandbox: nothing of them is believed that can be known otherwise.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
+
 mod common;
 
 use common::{PlainStore as _, TestStore, intent, outcome, plain};

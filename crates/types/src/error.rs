@@ -84,6 +84,8 @@ pub enum ErrorDetail {
     SandboxPart(SandboxPart),
     /// The confinement here would not keep every promise.
     SandboxDrops,
+    /// No level of confinement can be had here.
+    NoSandbox,
     /// Nothing is known of it: its machine, or the scheduler, failed.
     RunLost,
 }

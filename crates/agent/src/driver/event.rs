@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use retake_types::RefusalReason;
 use retake_types::loop_record::agent::{
     DeniedTools, HookTime, Iteration, IterationStatus, WaitCause,
 };
+use retake_types::{RefusalReason, Run};
 
 use crate::adapters::AgentKind;
 use crate::control::ControlError;
@@ -107,6 +107,8 @@ pub enum AgentEvent<'a> {
         paths: &'a [String],
     },
     MetadataNotWritten(&'a WorkspaceError),
+    /// A confined run is over, with what its sandbox has to tell.
+    Confined(&'a Run),
 }
 
 /// A loop that is over.

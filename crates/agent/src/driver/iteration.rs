@@ -173,13 +173,16 @@ impl AgentLoop {
         let listed = task.workspace.dir().join(LISTED_FILE);
         // One that an earlier attempt left says nothing of this one.
         _ = std::fs::remove_file(&listed);
-        let ids = [
+        let mut ids = vec![
             (PARENT_VARIABLE, id.to_string()),
-            (STORE_VARIABLE, store.to_string_lossy().into_owned()),
             ("RETAKE_TASK_ID", task.workspace.name().to_string()),
             ("RETAKE_STEP_ID", number.to_string()),
             (LISTED_VARIABLE, listed.to_string_lossy().into_owned()),
         ];
+        // Inside of a sandbox there is another record, which the server finds itself.
+        if !task.sandbox.is_on() {
+            ids.push((STORE_VARIABLE, store.to_string_lossy().into_owned()));
+        }
         let mut offer = offer(kind, &ids).map_err(AgentRunError::Server)?;
         offer.listed = (!offer.is_nothing()).then_some(listed);
         Ok(offer)
@@ -279,6 +282,7 @@ impl AgentLoop {
             cancel.reset();
         }
         let finished = run.map_err(Unrecorded)?;
+        self.session.tell_of_sandbox(&finished);
         let verdict = match observed.ended_by_us {
             Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
             // It reports success, and none of its commands ran.

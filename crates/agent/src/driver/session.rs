@@ -202,7 +202,17 @@ impl AgentSession {
     ) -> Result<FinishedRun, AgentRunError> {
         let prepared = self.prepare(request, input)?;
         let finished = self.worker.run(prepared, OutputUse::excerpt(carried), observer);
-        finished.map_err(|error| Unrecorded(error).into())
+        let finished = finished.map_err(Unrecorded)?;
+        self.tell_of_sandbox(&finished);
+        Ok(finished)
+    }
+
+    /// Shows what the sandbox of a run denied, if it had one.
+    pub(super) fn tell_of_sandbox(&self, finished: &FinishedRun) {
+        let outcome = finished.run.outcome.as_ref();
+        if outcome.is_some_and(|outcome| outcome.sandbox.is_some()) {
+            self.display.event(AgentEvent::Confined(&finished.run));
+        }
     }
 
     /// Ends the keeper. The caller pushes and prunes what was recorded.

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use retake_agent::display::{self, Level};
 use retake_agent::driver::{
@@ -17,8 +18,10 @@ use retake_agent::status::{Completion, Source};
 use retake_engine::BackgroundProcess;
 use retake_runner::signals;
 
+use retake_types::Run;
+
 use super::{messages, queue_messages};
-use crate::{term, words};
+use crate::{denied, term, words};
 
 pub(super) struct AgentScreen {
     level: Level,
@@ -27,6 +30,8 @@ pub(super) struct AgentScreen {
     live: bool,
     /// Whether there is one now.
     drawn: Mutex<bool>,
+    /// Whether what the sandbox does not keep was said.
+    promises_told: AtomicBool,
 }
 
 /// Whether a terminal sees what is shown.
@@ -44,7 +49,13 @@ impl AgentScreen {
         let live =
             level == Level::Progress && background.is_none() && std::io::stderr().is_terminal();
         let background = background.map_or(Background::No, Background::Starting);
-        Self { level, background: Mutex::new(background), live, drawn: Mutex::new(false) }
+        Self {
+            level,
+            background: Mutex::new(background),
+            live,
+            drawn: Mutex::new(false),
+            promises_told: AtomicBool::new(false),
+        }
     }
 
     /// The loop begins: one in the background leaves its terminal.
@@ -114,6 +125,18 @@ impl AgentScreen {
         }
         if let Some(remaining) = completion.remaining.filter(|_| !completion.complete) {
             self.message(&messages::items_remaining(remaining));
+        }
+    }
+
+    /// What a sandbox has to tell of a run. What it does not keep is the same for all of a loop.
+    fn confined(&self, run: &Run) {
+        let report = run.outcome.as_ref().and_then(|outcome| outcome.sandbox.as_ref());
+        let Some(report) = report else { return };
+        if !self.promises_told.swap(true, Ordering::Relaxed) {
+            words::not_kept(report).iter().for_each(|line| self.error(line));
+        }
+        for line in denied::lines(report, &run.intent.request.directory()) {
+            self.message(&format!("⚠️ {line}"));
         }
     }
 
@@ -231,6 +254,7 @@ impl AgentDisplay for AgentScreen {
                 ));
             }
             AgentEvent::MetadataNotWritten(error) => self.error(&error.to_string()),
+            AgentEvent::Confined(run) => self.confined(run),
         }
     }
 

@@ -206,7 +206,7 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             let mode = intent.request.sandbox.mode.as_str();
             facts.add("sandbox", &format!("{mode}: {}, {landlock}", report.level.as_str()));
             for promise in &report.dropped {
-                facts.add("not kept", &promise.to_string());
+                facts.add("not kept", &words::dropped(*promise));
             }
             for line in network_words::lines(report) {
                 facts.add("network", &line);

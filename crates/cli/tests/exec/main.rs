@@ -18,5 +18,6 @@ mod faults;
 mod nested;
 mod network;
 mod running;
+mod settings;
 mod terminal;
 mod test_results;

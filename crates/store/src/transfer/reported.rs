@@ -178,7 +178,7 @@ impl<'a> ReportedImport<'a> {
     pub fn finish(mut self, store: &mut Store, whole: bool) -> Result<TakenReport> {
         self.over |= !whole || !self.line.is_empty();
         if self.over {
-            self.arriving = None;
+            self.arriving = self.arriving.take().filter(|run| run.came == run.claimed);
         }
         self.end_run(store)?;
         self.commit(store)?;
