@@ -135,7 +135,7 @@ pub(crate) fn main() -> Exit {
         Command::Completions(args) => completions::completions(&args, definition()),
         Command::Man(args) => man::man(&args, definition()),
         Command::Tour(args) => tour::tour(&args),
-        Command::Help(args) => help::help(&args),
+        Command::Help(args) => help::help(&args, definition()),
     };
     answered.unwrap_or_else(|failure| failure.tell())
 }

@@ -6,7 +6,6 @@ use clap::Command;
 use clap::error::ErrorKind;
 
 use super::{Exit, Failure};
-use crate::commands;
 use crate::term;
 use crate::term::Palette;
 
@@ -19,13 +18,13 @@ pub(crate) struct Args {
 }
 
 /// Something to know about every command.
-struct Topic {
-    name: &'static str,
+pub(crate) struct Topic {
+    pub(crate) name: &'static str,
     about: &'static str,
-    text: &'static str,
+    pub(crate) text: &'static str,
 }
 
-const TOPICS: [Topic; 5] = [
+pub(crate) const TOPICS: [Topic; 5] = [
     Topic {
         name: "exit-codes",
         about: "What each exit code means",
@@ -59,8 +58,8 @@ pub(crate) fn topics() -> String {
     text
 }
 
-pub(super) fn help(args: &Args) -> Result<Exit, Failure> {
-    let mut definition = commands::definition();
+/// `definition` is the whole command line.
+pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure> {
     if let [word] = &args.words[..]
         && let Some(topic) = TOPICS.iter().find(|topic| topic.name == word)
     {
@@ -85,49 +84,12 @@ pub(super) fn help(args: &Args) -> Result<Exit, Failure> {
 }
 
 /// The command that these words name, or the first word that names none.
-fn find<'a, 'b>(command: &'a mut Command, words: &'b [String]) -> Result<&'a mut Command, &'b str> {
+pub(crate) fn find<'a, 'b>(
+    command: &'a mut Command,
+    words: &'b [String],
+) -> Result<&'a mut Command, &'b str> {
     match words {
         [] => Ok(command),
         [word, rest @ ..] => find(command.find_subcommand_mut(word).ok_or(word.as_str())?, rest),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn topics_fit_a_terminal_and_name_no_unknown_command() {
-        let mut definition = commands::definition();
-        for topic in &TOPICS {
-            assert!(topic.text.ends_with('\n'), "{}", topic.name);
-            for line in topic.text.lines() {
-                assert!(line.chars().count() <= 80, "{}: {line}", topic.name);
-            }
-            for command in topic.text.split("`retake ").skip(1) {
-                let line = command.split('`').next().unwrap_or_default();
-                let words: Vec<String> = line
-                    .split(' ')
-                    .take_while(|w| w.starts_with(char::is_lowercase))
-                    .map(Into::into)
-                    .collect();
-                assert!(
-                    find(&mut definition, &words[..words.len().min(1)]).is_ok(),
-                    "{}: retake {line}",
-                    topic.name
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn commands_are_found_by_their_words() {
-        let mut definition = commands::definition();
-        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(
-            find(&mut definition, &words("agent run")).map(|c| c.get_name().to_owned()),
-            Ok("run".into())
-        );
-        assert_eq!(find(&mut definition, &words("agent fly")).map(|_| ()), Err("fly"));
     }
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 use clap::{Arg, Command};
 use retake_types::config::{KeyKind, keys};
 
+use crate::help;
+
 /// Set by `cargo xtask docs`.
 const WRITE: &str = "RETAKE_WRITE_DOCS";
 
@@ -14,6 +16,31 @@ const WRITE: &str = "RETAKE_WRITE_DOCS";
 fn the_reference_pages_say_what_the_program_says() {
     check("commands.md", &commands());
     check("configuration.md", &configuration());
+}
+
+#[test]
+fn topics_fit_a_terminal_and_name_no_unknown_command() {
+    let mut definition = crate::commands::definition();
+    for topic in &help::TOPICS {
+        assert!(topic.text.ends_with('\n'), "{}", topic.name);
+        for line in topic.text.lines() {
+            assert!(line.chars().count() <= 80, "{}: {line}", topic.name);
+        }
+        for command in topic.text.split("`retake ").skip(1) {
+            let words: Vec<String> = command.split([' ', '`']).take(1).map(Into::into).collect();
+            assert!(help::find(&mut definition, &words).is_ok(), "{}: {words:?}", topic.name);
+        }
+    }
+}
+
+#[test]
+fn commands_are_found_by_their_words() {
+    let mut definition = crate::commands::definition();
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let run = words("agent run");
+    let found = help::find(&mut definition, &run).map(|found| found.get_name().to_owned());
+    assert_eq!(found, Ok("run".to_owned()));
+    assert_eq!(help::find(&mut definition, &words("agent fly")).map(|_| ()), Err("fly"));
 }
 
 fn check(name: &str, text: &str) {
