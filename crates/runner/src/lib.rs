@@ -38,6 +38,7 @@ pub mod run_text;
 pub mod safe_git;
 pub mod scratch_dir;
 pub mod screen;
+mod secret_names;
 pub mod signals;
 pub mod terminal;
 pub mod unified_diff;

@@ -18,7 +18,7 @@ pub(super) struct List {
     /// From this version or milestone on, such as m120; the index has no dates
     #[arg(long, value_name = "VERSION")]
     since: Option<Since>,
-    /// Only the newest so many
+    /// Only the newest N
     #[arg(long, value_name = "N")]
     latest: Option<usize>,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::{Exit, Failure};
 
 /// Run what has no successful run yet, every iteration of all cells in a new random order
 ///
-/// What cannot be had (a ref, a browser, a setup) is listed and makes the exit code 1; the rest
+/// What is not available (a ref, a browser, a setup) is listed and makes the exit code 1; the rest
 /// runs. Failing iterations are results: they are counted, and tried again by the next run.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -25,7 +25,7 @@ pub(super) struct Args {
     sandbox: SandboxArgs,
     #[command(flatten)]
     filters: Filters,
-    /// Add so many iterations to every cell
+    /// Add N iterations to every cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
         conflicts_with_all = ["replace", "until_sure"])]
     append: Option<u64>,
