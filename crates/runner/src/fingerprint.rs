@@ -1,6 +1,8 @@
 //! What program and which variables a run had, small enough to keep with every run: `again` names
 //! what is not as it was. Values are never kept, and of secrets not even a hash.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,8 +11,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use jiff::Timestamp;
 use retake_engine::PARENT_VARIABLE;
-use retake_store::redact::is_secret_name;
 use retake_types::ProgramFile;
+
+use crate::secret_names::looks_secret;
 
 type Variables = [(OsString, OsString)];
 
@@ -54,7 +57,7 @@ pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
 /// The variables, hashed; `secrets` are left out, as is what looks like one.
 pub fn variables(environment: &Variables, secrets: &[String]) -> String {
     let mut pairs: Vec<[u8; 2 * HALF]> =
-        environment.iter().filter(|(name, _)| counts(name, secrets)).map(pair).collect();
+        environment.iter().filter(|(name, _)| counts(name, secrets)).map(known_pair).collect();
     pairs.sort_unstable();
     BASE64_STANDARD_NO_PAD.encode(pairs.as_flattened())
 }
@@ -99,7 +102,33 @@ pub fn is_fleeting(name: &str) -> bool {
 
 fn counts(name: &OsStr, secrets: &[String]) -> bool {
     let Some(name) = name.to_str() else { return true };
-    !is_fleeting(name) && !is_secret_name(name) && !secrets.iter().any(|secret| secret == name)
+    !is_fleeting(name) && !looks_secret(name) && !secrets.iter().any(|secret| secret == name)
+}
+
+thread_local! {
+    /// The last value of each variable, hashed: in a loop most are the same for every run.
+    static HASHED: RefCell<HashMap<OsString, (OsString, [u8; 2 * HALF])>> = RefCell::default();
+}
+
+/// More names than this are no environment but something that makes them up.
+const MOST_NAMES: usize = 10_000;
+
+/// The same as [`pair`], of a variable that may have been hashed before.
+fn known_pair(variable: &(OsString, OsString)) -> [u8; 2 * HALF] {
+    let (name, value) = variable;
+    HASHED.with_borrow_mut(|hashed| {
+        if let Some((known, pair)) = hashed.get(name)
+            && known == value
+        {
+            return *pair;
+        }
+        if hashed.len() >= MOST_NAMES {
+            hashed.clear();
+        }
+        let pair = pair(variable);
+        hashed.insert(name.clone(), (value.clone(), pair));
+        pair
+    })
 }
 
 fn pair((name, value): &(OsString, OsString)) -> [u8; 2 * HALF] {
@@ -126,6 +155,12 @@ mod tests {
         assert_eq!(changes, Changes { other: vec!["B".into()], new: vec!["D".into()], gone: 1 });
         assert_eq!(compare(&kept, &then, &[]), Some(Changes::default()));
         assert_eq!(compare("AAAA", &then, &[]), None);
+
+        // A value that changes is hashed again.
+        for value in ["1", "2", "1"] {
+            let changed = environment(&[("A", value), ("B", "2"), ("C", "3")]);
+            assert_eq!(variables(&changed, &[]) == kept, value == "1");
+        }
 
         let secret = environment(&[("A", "1"), ("API_TOKEN", "x"), ("MINE", "y")]);
         assert_eq!(

@@ -40,6 +40,7 @@ pub mod safe_git;
 pub mod sandbox_settings;
 pub mod scratch_dir;
 pub mod screen;
+mod secret_names;
 pub mod signals;
 pub mod terminal;
 pub mod unified_diff;

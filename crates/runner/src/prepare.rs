@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use retake_engine::{
     interpret, locate, which,
 };
 use retake_sandbox::{ParentProxyError, Places, Policy, PolicyError};
-use retake_store::redact::{CountingRedactor, Redactor, argument_secrets, is_secret_name};
+use retake_store::redact::{CountingRedactor, Redactor, argument_secrets};
 use retake_types::config::RedactionConfig;
 use retake_types::request::{CommandForm, StdinSource};
 use retake_types::{
@@ -24,6 +24,7 @@ use retake_types::{
 };
 
 use crate::context::RunContext;
+use crate::secret_names::looks_secret;
 use crate::{fingerprint, machine};
 
 /// The variable that tells nested runs where the record is.
@@ -303,7 +304,7 @@ pub fn environment(
         set: &set,
         unset: &unset,
         allow: &context.execution.environment_allow,
-        secret: is_secret_name,
+        secret: looks_secret,
     };
     let mut environment = match &asked.base {
         None => rules.apply(std::env::vars_os().filter(|(name, _)| {
@@ -351,6 +352,12 @@ pub fn environment(
     environment
 }
 
+/// The variables of this process, which never change.
+fn own_environment() -> &'static Environment {
+    static OWN: OnceLock<Environment> = OnceLock::new();
+    OWN.get_or_init(|| std::env::vars_os().collect())
+}
+
 /// Knows the values that must not be written down: those of variables that look secret or are named
 /// so, as the command gets them and as retake itself has them, and those that the arguments name.
 pub fn redactor(
@@ -364,13 +371,12 @@ pub fn redactor(
     }
     let mut secrets: Vec<(String, OsString)> = Vec::new();
     // What the command does not inherit it may still find, in a file or in a process of ours.
-    let own = std::env::vars_os();
-    for (name, value) in environment.iter().cloned().chain(own) {
+    for (name, value) in environment.iter().chain(own_environment()) {
         if let Some(name) = name.to_str()
             && is_secret(name, request, config)
-            && !secrets.iter().any(|(known, its)| known == name && *its == value)
+            && !secrets.iter().any(|(known, its)| known == name && its == value)
         {
-            secrets.push((name.to_owned(), value));
+            secrets.push((name.to_owned(), value.clone()));
         }
     }
     let arguments: Vec<&[u8]> = request.command.argv().iter().map(OsText::as_bytes).collect();
@@ -407,7 +413,7 @@ pub fn is_secret(name: &str, request: &RunRequest, config: &RedactionConfig) -> 
     listed(&request.redaction.secrets)
         || listed(&request.environment.from_host)
         || listed(&config.secrets)
-        || is_secret_name(name) && !listed(&config.allow)
+        || looks_secret(name) && !listed(&config.allow)
 }
 
 /// What is written down before the run, without secrets, and which there were.

@@ -44,7 +44,7 @@ impl EventScreen {
         &self.screen
     }
 
-    /// What is done when a signal ends it, and the command that goes on, if there is one.
+    /// What is done when a signal ends it, and the command that continues it, if there is one.
     pub(super) fn interrupted(&self, command: Option<&str>) {
         let finished = self.finished.load(Ordering::Relaxed);
         let done = match self.planned.load(Ordering::Relaxed) {
@@ -147,7 +147,7 @@ impl MatrixObserver for EventScreen {
             | MatrixEvent::SetupCancelled
             | MatrixEvent::Idle => screen.clear(),
             MatrixEvent::Continued => {
-                screen.notice("an earlier run was interrupted; this one goes on where it was");
+                screen.notice("an earlier run was interrupted; this one continues it");
             }
             MatrixEvent::Disturbed(disturbances) => {
                 for disturbance in disturbances.iter().filter(|_| !self.quiet) {
@@ -173,7 +173,8 @@ impl MatrixObserver for EventScreen {
                 });
             }
             MatrixEvent::CountersUnavailable { metric, error } => {
-                screen.notice(&no_counters(metric, error));
+                let why = no_counters(metric, error);
+                screen.notice(&format!("{why}; it is not measured"));
             }
             MatrixEvent::CleanupFailed { name, failed } => {
                 screen.notice(&format!("{name}: {}", failed_hook(&failed)));
@@ -224,15 +225,13 @@ fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellRes
     )
 }
 
-/// Why the processor's counters cannot be read, and what is left.
-fn no_counters(metric: &str, error: &io::Error) -> String {
+/// Why the processor's counters cannot be read.
+pub(super) fn no_counters(metric: &str, error: &io::Error) -> String {
     let why = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             "reading them is not permitted; set kernel.perf_event_paranoid to 2 or less".to_owned()
         }
-        io::ErrorKind::NotFound => {
-            "this machine has none, as most virtual machines; cpu is measured".to_owned()
-        }
+        io::ErrorKind::NotFound => "this machine has none, as most virtual machines".to_owned(),
         _ => term::plain(error),
     };
     format!("{metric} needs counters of the processor: {why}")

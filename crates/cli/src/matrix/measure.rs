@@ -8,11 +8,11 @@ use retake_matrix::driver::{
     CellRow, Iterations, MatrixProject, MatrixRun, MatrixRunOptions, MatrixRunResult, allowed_cpus,
     pin_process,
 };
-use retake_matrix::plan::{Matrix, ScheduleMode};
+use retake_matrix::plan::{MOST_BLOCKS, Matrix, ScheduleMode};
 use retake_matrix::stats::{Comparison, Gate, Verdict};
 use retake_runner::config::Config;
-use retake_runner::signals;
 use retake_runner::worker::Worker;
+use retake_runner::{metrics, signals};
 use retake_types::{LoopId, SeenDisturbance, parse_duration};
 use serde::Serialize;
 
@@ -110,6 +110,9 @@ impl Measuring {
     }
 }
 
+/// What is compared in the place of what the processor counts.
+const CPU: &str = "cpu";
+
 /// Cells under way on other machines while their results decide how many there will be.
 pub(super) const UNDECIDED: usize = 32;
 
@@ -171,10 +174,10 @@ impl Measurement<'_> {
         matrix: Matrix,
         mut executor: Option<Executor>,
     ) -> Result<Exit, Failure> {
-        let Self { project, options, screen, .. } = self;
+        let Self { project, screen, .. } = self;
+        let options = &mut self.options.clone();
         let files = self.measuring.exports.files(self.json)?.quiet(self.measuring.quiet);
-        let run = MatrixRun { project, options, observer: screen };
-        run.check(&matrix)?;
+        MatrixRun { project, options, observer: screen }.check(&matrix)?;
         let count = if executor.is_some() { 1 } else { options.workers };
         let cpus = if self.measuring.pin { cpus(count)? } else { Vec::new() };
         // Keepers first: before the lock, the record and every thread.
@@ -182,7 +185,10 @@ impl Measurement<'_> {
         for (worker, cpu) in workers.iter().zip(cpus) {
             pin(worker, cpu)?;
         }
-        let exit = run
+        if executor.is_none() {
+            self.fall_back(options, &mut workers);
+        }
+        let exit = MatrixRun { project, options, observer: screen }
             .run(&mut workers, matrix, executor.as_mut())
             .map_err(remote::failure)
             .and_then(|result| self.show(&result, &files));
@@ -197,6 +203,17 @@ impl Measurement<'_> {
                 Ok(Exit::Signal(signal))
             }
             None => exit,
+        }
+    }
+
+    /// Compares CPU time where a count of the processor is asked for and cannot be read.
+    fn fall_back(&self, options: &mut MatrixRunOptions, workers: &mut [Worker]) {
+        if metrics::COUNTED.contains(&options.metric.as_str())
+            && let Some(Err(error)) = workers.first_mut().map(Worker::counters)
+        {
+            let why = events::no_counters(&options.metric, &error);
+            self.screen.screen().notice(&format!("{why}; cpu is compared instead"));
+            CPU.clone_into(&mut options.metric);
         }
     }
 
@@ -250,6 +267,14 @@ impl Measurement<'_> {
     }
 
     fn say_spent(&self, result: &MatrixRunResult) {
+        if result.given_up > 0 {
+            self.screen.screen().notice(&format!(
+                "{} would take more than {MOST_BLOCKS} iterations and {} given up; a larger margin \
+                 takes fewer",
+                term::count(result.given_up as u64, "comparison"),
+                if result.given_up == 1 { "is" } else { "are" }
+            ));
+        }
         if let (Some((decided, all)), Some(budget)) = (result.spent, self.measuring.budget())
             && decided < all
         {
@@ -287,7 +312,7 @@ impl Measurement<'_> {
             return Ok(Exit::FAILED);
         }
         if result.lacks_metric() {
-            let (metric, known) = (&self.options.metric, result.results.known_metrics());
+            let (metric, known) = (&result.results.metric, result.results.known_metrics());
             term::say(&format!("no run has reported {metric}; there is {}", known.join(", ")));
             return Ok(Exit::FAILED);
         }
@@ -315,7 +340,7 @@ impl Measurement<'_> {
             term::say(words::MIXED_SESSIONS);
         }
         let width = term::width();
-        let table = table::render(&self.options.metric, unit, &result.rows, width);
+        let table = table::render(&result.results.metric, unit, &result.rows, width);
         shown.lines(&table)?;
         let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
         // Without a question nobody waits for an answer.

@@ -253,10 +253,14 @@ impl View {
         Ok((lines, recorded))
     }
 
+    /// The numbers of a metric, if there are some.
+    pub(super) fn samples_if_any(&self, metric: &str) -> Samples<'_> {
+        Samples::of(&self.matrix, &self.keys, &self.recorded, &self.project.config, metric)
+    }
+
     /// The numbers of a metric; one that no run has is a mistake.
     pub(super) fn samples(&self, metric: &str) -> Result<Samples<'_>, Failure> {
-        let samples =
-            Samples::of(&self.matrix, &self.keys, &self.recorded, &self.project.config, metric);
+        let samples = self.samples_if_any(metric);
         let known = self.recorded.metrics();
         if !samples.any() && !known.iter().any(|name| name == metric) {
             return Err(Failure::Usage(format!(

@@ -58,6 +58,10 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         ([], configured) => configured.to_vec(),
         (given, _) => given.to_vec(),
     };
+    // What is asked for here must be there; what the configuration names may have to wait.
+    for metric in &args.metric {
+        view.samples(metric)?;
+    }
     let mut page = page(&view, &metrics, args.margin)?;
     if let Some(chain) = chain {
         let commits = view.commits(&chain, &args.filters)?;
@@ -98,9 +102,11 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         notes: view.resources.unavailable.iter().map(ToString::to_string).collect(),
         ..Page::default()
     };
+    let mut missing = Vec::new();
     for metric in metrics {
-        let samples = view.samples(metric)?;
+        let samples = view.samples_if_any(metric);
         if !samples.any() {
+            missing.push(format!("no run has reported {metric}"));
             continue;
         }
         if samples.is_mixed() && page.tables.is_empty() {
@@ -115,8 +121,9 @@ fn page(view: &View, metrics: &[String], margin: f64) -> Result<Page, Failure> {
         }
         page.tables.push(table);
     }
-    if page.tables.is_empty() {
-        page.notes.push("there is no successful run yet".to_owned());
+    match page.tables.is_empty() {
+        true => page.notes.push("there is no successful run yet".to_owned()),
+        false => page.notes.extend(missing),
     }
     for (sha, refs) in view.resources.same_commits() {
         page.notes.push(format!("{} are one commit, {}", refs.join(" and "), short_sha(&sha)));

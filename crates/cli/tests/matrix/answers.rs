@@ -516,3 +516,35 @@ fn few_samples_have_no_interval_and_undecided_changes_say_how_many_more_runs_the
     let line = ran.stdout.lines().nth(2).unwrap();
     assert!(line.contains("not sure, about ") && line.contains(" more runs"), "{}", ran.stdout);
 }
+
+#[test]
+fn what_a_run_says_in_the_end_is_what_compare_says_afterwards() {
+    let env = Env::with_commits(&["100", "130"]);
+    let config = |iterations: u32| {
+        env.config(&format!("{LOAD}iterations: {iterations}\ncode: {{refs: [v1, v2]}}\n"));
+    };
+    let agree = |more: &[&str]| {
+        let run = [&["run", "--metric", "load", "--json"], more].concat();
+        let ran = env.expect(0, &run).json();
+        let compared = env.expect(0, &["compare", "--metric", "load", "--json"]).json();
+        assert_eq!(ran["comparisons"], compared["comparisons"], "{more:?}");
+        ran["comparisons"][0]["samples"]["a"].as_u64().unwrap()
+    };
+    config(10);
+    assert_eq!(agree(&["--workers", "2"]), 10);
+    assert_eq!(agree(&["--append", "3"]), 13);
+    // What is too much of the old goes with it.
+    config(6);
+    assert_eq!(agree(&["--replace"]), 6);
+    assert_eq!(agree(&[]), 6);
+}
+
+#[test]
+fn a_margin_that_the_noise_never_decides_is_given_up_and_said() {
+    let env = Env::bare();
+    env.config("command: 'echo metric: load=$(od -An -N2 -tu2 /dev/urandom)'\niterations: 1\naxes: {n: [1, 2]}\n");
+    let ran =
+        env.expect(0, &["run", "--until-sure", "0.001%", "--metric", "load", "--budget", "none"]);
+    let said = "1 comparison would take more than 20000 iterations and is given up";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+}

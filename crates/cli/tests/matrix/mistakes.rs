@@ -120,3 +120,22 @@ fn quiet_says_nothing_and_writes_what_was_asked_for() {
     let again = env.expect(0, &["run"]);
     assert!(again.stderr.starts_with("Done. Nothing was pending."), "{}", again.stderr);
 }
+
+#[test]
+fn what_the_processor_cannot_count_is_not_in_the_way_of_the_rest() {
+    let env = Env::bare();
+    env.config(
+        "command: 'true'\niterations: 2\nmetrics: [wall, instructions]\naxes: {n: [1, 2]}\n",
+    );
+    let ran = env.expect(0, &["run", "--metric", "instructions"]);
+    // Machines that have counters count.
+    let uncounted = ran.stderr.contains("instructions needs counters of the processor: ");
+    assert_eq!(uncounted, ran.stderr.contains("; cpu is compared instead"), "{}", ran.snapshot());
+    let compared = if uncounted { "cpu" } else { "instructions" };
+    assert!(ran.stdout.starts_with(compared), "{}", ran.snapshot());
+    let report = env.expect(0, &["report", "-o", "-"]).stdout;
+    assert_eq!(report.contains("no run has reported instructions"), uncounted, "{report}");
+    assert!(report.contains("<h2>wall"), "{report}");
+    let asked = if uncounted { 2 } else { 0 };
+    env.expect(asked, &["report", "--metric", "instructions", "-o", "-"]);
+}

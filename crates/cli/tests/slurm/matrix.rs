@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::slurm_env::Site;
@@ -60,6 +62,53 @@ fn two_hundred_cells() {
     let again = site.retake(&Site::RUN);
     assert_eq!(again.code, 0, "{}", again.snapshot());
     site.complete(200);
+}
+
+/// Uses a CPU until it is dropped.
+struct Neighbour {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Neighbour {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_machine_that_others_use_is_named_with_its_cells() {
+    let Some(site) = Site::start(1, "") else { return };
+    site.matrix(2, "sleep 1", 1);
+    let neighbour = Neighbour::start();
+    let ran = site.retake(&Site::RUN);
+    drop(neighbour);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let said = "on n1, in 2 of 2 runs: other programs used ";
+    assert!(ran.stderr.contains(said) && ran.stderr.contains("--exclusive"), "{}", ran.snapshot());
+    for run in site.runs() {
+        let on = &run["ranOn"];
+        let kinds = on["disturbances"].as_array().unwrap().iter().map(|one| one["kind"].as_str());
+        assert!(kinds.flatten().any(|kind| kind == "otherLoad"), "{run}");
+        assert_eq!(on["environment"]["host"], "n1");
+        assert!(on["environment"]["kernel"].is_string(), "{run}");
+    }
+    let report = site.retake(&["matrix", "report", "-o", "-"]);
+    assert!(report.stdout.contains("in 2 of 2 runs: other programs used"), "{}", report.stdout);
 }
 
 /// How often each cell has begun.

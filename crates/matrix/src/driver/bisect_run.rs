@@ -489,6 +489,7 @@ impl Stage<'_> {
             blocked: false,
             longest: None,
             ran: Mutex::new(ran),
+            new: Mutex::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use retake_engine::Counters;
@@ -14,12 +14,13 @@ use retake_runner::scratch_dir::ScratchDir;
 use retake_runner::worker::Worker;
 use retake_types::loop_record::matrix::{CellHook, CellKey, CellLabels, CellRole};
 use retake_types::request::{CommandRequest, LoopPosition, MetricsRequest};
-use retake_types::{Kind, LoopId, Metrics, Outcome, RunRequest};
+use retake_types::{Kind, LoopId, Metrics, Outcome, Run, RunRequest};
 
 use super::checkout::CheckedOutCode;
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
+use super::recorded_results::{NewResults, ResultRow};
 use super::resources::{Resources, short_sha};
 use super::shell_start::ShellStart;
 use crate::config::{CHROME, CODE, COMMAND, MetricConfig, ResetMode};
@@ -46,6 +47,8 @@ pub(super) struct CellRunner<'a> {
     pub(super) longest: Option<Duration>,
     /// Cells of which something was run.
     pub(super) ran: Mutex<BTreeSet<usize>>,
+    /// What was recorded of them.
+    pub(super) new: Mutex<NewResults>,
 }
 
 /// A worker with a directory for what its commands leave.
@@ -95,7 +98,7 @@ impl CellRunner<'_> {
             .scratch
             .renew()
             .map_err(|error| failed(MatrixError::Scratch { path: tmp.clone(), error }))?;
-        self.ran.lock().unwrap_or_else(PoisonError::into_inner).insert(step.cell);
+        lock(&self.ran).insert(step.cell);
         self.reset(cell_worker.number, step).map_err(|error| failed(error.into()))?;
         if let Some(hook) = self.run_hook(cell_worker, step, CellHook::Prepare)? {
             return Ok(not_run(hook));
@@ -112,6 +115,7 @@ impl CellRunner<'_> {
             .without_shell(cost)
             .counting(counters);
         let finished = run_recorded(cell_worker.worker, prepared, &mut observer)?;
+        self.add_result(&finished.run);
         let failed_hook = self.run_hook(cell_worker, step, CellHook::Conclude)?;
         let outcome = finished.run.outcome.as_ref();
         Ok(CellResult {
@@ -174,7 +178,7 @@ impl CellRunner<'_> {
         if self.project.config.cleanup.is_none() {
             return Ok(());
         }
-        let ran = std::mem::take(&mut *self.ran.lock().unwrap_or_else(PoisonError::into_inner));
+        let ran = std::mem::take(&mut *lock(&self.ran));
         for cell in ran {
             let kind = CellStepKind::Iteration;
             let step = CellStep { cell, kind, iteration: 0, block: 0, number: 0 };
@@ -319,6 +323,11 @@ impl CellRunner<'_> {
         if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
     }
 
+    /// Keeps what a run says about its cell, if it is an iteration.
+    pub(super) fn add_result(&self, run: &Run) {
+        lock(&self.new).rows.extend(ResultRow::of(run));
+    }
+
     /// Reports the step that the plan has just taken, and erases the runs that it replaces.
     pub(super) fn finish_step(&self, worker: &mut Worker, plan: &mut MatrixPlan) {
         let Some(finished) = plan.take_finished() else { return };
@@ -330,9 +339,11 @@ impl CellRunner<'_> {
         });
         for run in finished.replaced {
             // The new run is there; readers ignore an old one that cannot be erased.
-            let erased = worker.store().and_then(|store| store.delete(run));
-            if let Err(error) = erased {
-                self.observer.event(MatrixEvent::NotErased { run, error: &error });
+            match worker.store().and_then(|store| store.delete(run)) {
+                Ok(_) => _ = lock(&self.new).erased.insert(run),
+                Err(error) => {
+                    self.observer.event(MatrixEvent::NotErased { run, error: &error });
+                }
             }
         }
     }
@@ -353,6 +364,10 @@ impl<'w> StepRunner<MatrixPlan, CellWorker<'w>> for CellRunner<'_> {
     fn reported(&self, worker: &mut CellWorker<'w>, plan: &mut MatrixPlan, _step: &CellStep) {
         self.finish_step(worker.worker, plan);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs on the record. A run that is not recorded is none, and neither is one that the signal ended

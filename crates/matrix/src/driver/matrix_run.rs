@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::interpret;
@@ -99,6 +99,8 @@ pub struct MatrixRunResult {
     pub disturbances: Vec<SeenDisturbance>,
     /// The budget is spent: comparisons that are decided, of how many.
     pub spent: Option<(usize, usize)>,
+    /// Comparisons that were given up because they would take too many iterations.
+    pub given_up: usize,
     /// Not every cell that is compared has been tried.
     pub untried: bool,
     /// The comparisons that trip a gate, by their places.
@@ -157,6 +159,7 @@ struct Begun {
     order: Order,
     /// Cells that are only there to be compared with.
     added: HashSet<Cell>,
+    plan: MatrixLoopPlan,
 }
 
 impl MatrixRun<'_> {
@@ -237,7 +240,7 @@ impl MatrixRun<'_> {
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let loop_id = recording.id();
-        let begun = Begun { loop_id, seed, order, added };
+        let begun = Begun { loop_id, seed, order, added, plan };
         let measured = self.measured_commits(&mut workers[0], &matrix, &resources, known);
         if let Some(measured) = measured {
             let entry = MatrixEntry::Commits { measured };
@@ -348,7 +351,7 @@ impl MatrixRun<'_> {
     {
         self.check_counters(&mut workers[0]);
         let keys = resources.identity.keys(&matrix);
-        let recorded = RecordedResults::read(workers[0].store()?, &keys)?;
+        let mut recorded = RecordedResults::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &recorded, begun);
         if let Some(watch) = watch.filter(|_| !plan.is_done()) {
             let disturbances = watch.at_start(self.options.workers);
@@ -369,6 +372,7 @@ impl MatrixRun<'_> {
                 Iterations::Fixed(_) => None,
             },
             ran: Mutex::default(),
+            new: Mutex::default(),
         };
         let driven = match executor {
             Some(executor) => {
@@ -389,7 +393,9 @@ impl MatrixRun<'_> {
             return Err(MatrixError::Interrupted.into());
         }
         let compared = ComparedPairs::of(&matrix, &self.options.gates, &begun.added);
-        let numbers = self.numbers(&mut workers[0], &matrix, &keys, &resources, &compared)?;
+        let new = runner.new.into_inner().unwrap_or_else(PoisonError::into_inner);
+        recorded.add((begun.loop_id, &begun.plan), new);
+        let numbers = self.numbers((&matrix, &keys), &recorded, &resources, &compared);
         Ok(self.result(begun, matrix, resources, &plan, numbers))
     }
 
@@ -431,25 +437,23 @@ impl MatrixRun<'_> {
     /// Everything that the record knows of these cells now, as `compare` would say it.
     fn numbers(
         &self,
-        worker: &mut Worker,
-        matrix: &Matrix,
-        keys: &[CellKey],
+        (matrix, keys): (&Matrix, &[CellKey]),
+        recorded: &RecordedResults,
         resources: &Resources,
         compared: &ComparedPairs,
-    ) -> Result<Numbers, MatrixError> {
+    ) -> Numbers {
         let margin = match self.options.iterations {
             Iterations::UntilSure { margin, .. } => margin,
             Iterations::Fixed(_) => MARGIN,
         };
-        let recorded = RecordedResults::read(worker.store()?, keys)?;
         let samples =
-            Samples::of(matrix, keys, &recorded, &self.project.config, &self.options.metric);
+            Samples::of(matrix, keys, recorded, &self.project.config, &self.options.metric);
         let comparisons = samples.compare(&compared.pairs, margin, resources);
         let rows = samples.rows(&compared.pairs, &comparisons);
         let tripped = compared.tripped(&self.options.gates, &comparisons);
         let results = samples.results(&rows);
         let mixed_sessions = samples.is_mixed();
-        Ok(Numbers { comparisons, tripped, rows, results, mixed_sessions })
+        Numbers { comparisons, tripped, rows, results, mixed_sessions }
     }
 
     fn result(
@@ -476,6 +480,7 @@ impl MatrixRun<'_> {
             unavailable: resources.unavailable,
             untried: sampling.is_some() && rows.iter().any(untried),
             spent: spent.map(|sampling| sampling.sampler().progress()),
+            given_up: sampling.map_or(0, |sampling| sampling.sampler().given_up()),
             comparisons,
             tripped,
             rows,

@@ -147,6 +147,13 @@ pub struct RecordedResults {
     sessions: Vec<(LoopId, Option<MatrixLoopPlan>)>,
 }
 
+/// What a loop has added to the record, and erased of it.
+#[derive(Debug, Default)]
+pub(super) struct NewResults {
+    pub(super) rows: Vec<(CellKey, ResultRow)>,
+    pub(super) erased: HashSet<RunId>,
+}
+
 /// A round of a loop: the index of the loop among all that ran something, and the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
@@ -180,6 +187,25 @@ impl RecordedResults {
         let plan = |id| serde_json::from_str(&store.get_loop(id).ok()?.plan).ok();
         let sessions = sessions.into_iter().map(|(_, id)| (id, plan(id))).collect();
         Ok(Self { rows, sessions })
+    }
+
+    /// Takes in what a loop has recorded since: the same as reading everything again.
+    pub(super) fn add(&mut self, session: (LoopId, &MatrixLoopPlan), new: NewResults) {
+        let NewResults { rows, erased } = new;
+        for known in self.rows.values_mut() {
+            known.retain(|row| !erased.contains(&row.id));
+        }
+        if !rows.is_empty() {
+            self.sessions.push((session.0, Some(session.1.clone())));
+        }
+        let mut rows = rows;
+        rows.sort_by_key(|(_, row)| row.started);
+        for (key, row) in rows {
+            self.rows.entry(key).or_default().push(row);
+        }
+        // What has nothing left is no session any more.
+        let used: HashSet<LoopId> = self.rows.values().flatten().map(|row| row.session).collect();
+        self.sessions.retain(|(id, _)| used.contains(id));
     }
 
     /// The loop of a session, and when its first run began.

@@ -52,6 +52,7 @@ impl<E> RemoteSteps<MatrixPlan, DriveFailure<E>> for RemoteCells<'_> {
 
     fn report(&mut self, _worker: &mut Worker, step: &CellStep, run: &Run) -> Option<CellResult> {
         let result = cell_result(run);
+        self.runner.add_result(run);
         if result.is_none()
             && let Some(outcome) = &run.outcome
         {

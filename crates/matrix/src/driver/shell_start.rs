@@ -18,7 +18,7 @@ const FIRST: usize = 10;
 /// The last of them that count.
 const LATEST: usize = 50;
 /// The part of the time of the iterations that may be spent on it.
-const PART: f64 = 0.03;
+const PART: f64 = 0.01;
 
 /// The starts of a shell that one worker has measured.
 #[derive(Default)]

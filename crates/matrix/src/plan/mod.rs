@@ -14,5 +14,5 @@ pub use matrix_plan::{
     CellResult, FailedHook, FinishedStep, MatrixPlan, MatrixProgress, PlanKind, SamplingPlan,
 };
 pub use pairs::{ComparedPairs, Selector, SelectorError, baselines};
-pub use sampler::{Sampler, Shot};
+pub use sampler::{MOST_BLOCKS, Sampler, Shot};
 pub use schedule::{CellSchedule, CellStep, CellStepKind, PastRun, ScheduleMode, ScheduleOptions};

@@ -31,7 +31,7 @@ struct Pair {
 const BARREN: u64 = 2 * FEWEST as u64;
 
 /// A comparison that needs more blocks than this is given up, once there are enough to tell.
-const MOST_BLOCKS: u64 = 20_000;
+pub const MOST_BLOCKS: u64 = 20_000;
 const FIRST_ESTIMATE: u64 = 50;
 
 /// The state of an adaptive measurement.
@@ -150,6 +150,16 @@ impl Sampler {
     /// How many comparisons are decided, and of how many.
     pub fn progress(&self) -> (usize, usize) {
         (self.pairs.iter().filter(|pair| !pair.open).count(), self.pairs.len())
+    }
+
+    /// How many comparisons were given up: deciding them would take too many iterations.
+    pub fn given_up(&self) -> usize {
+        let undecided = |pair: &&Pair| {
+            !pair.open
+                && pair.sequence.blocks() > 0
+                && pair.sequence.verdict(&self.criteria) == SequenceVerdict::NotYet
+        };
+        self.pairs.iter().filter(undecided).count()
     }
 
     pub fn criteria(&self) -> &Criteria {

@@ -99,7 +99,7 @@ fn fixed(value: f64) -> String {
 }
 
 const CHART: (f64, f64) = (720.0, 220.0);
-const LEFT: f64 = 92.0;
+const LEFT: f64 = 116.0;
 const BOTTOM: f64 = 24.0;
 const TOP: f64 = 24.0;
 

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!((low, high), (6.0, 16.0));
     }
 
-    /// The exact probability that so many tosses of n or fewer are heads.
+    /// The exact probability that at most this many of n tosses are heads.
     fn at_most(heads: usize, n: usize) -> f64 {
         let mut term = 0.5f64.powi(i32::try_from(n).unwrap());
         let mut sum = term;
