@@ -29,7 +29,7 @@ enum Command {
     ///
     /// Names the first break of the chain, and every output that is lost or was altered.
     ///
-    /// The hashes have no key: whoever can write the record could rewrite all of them. Against
+    /// The hashes have no key: anyone who can write the record could rewrite all of them. Against
     /// that, and against a tail that was cut off, only a head that was kept elsewhere helps.
     Verify {
         /// A head that `audit head` printed earlier; it must still be part of the chain

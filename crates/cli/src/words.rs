@@ -7,7 +7,7 @@ use retake_runner::notice::{Notice, RemoteNotice};
 use retake_runner::record_location::LocationReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
-use retake_store::Defect;
+use retake_store::{Defect, OutputDamage};
 use retake_types::{
     ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run, RunError,
     SandboxPart, StartFailure, text,
@@ -47,6 +47,16 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
             path.display(),
             machine::user_by_id(*owner)
         ),
+        Error::NoRoomToRepair { path, needed } => {
+            let directory = path.parent().unwrap_or(path);
+            format!(
+                "{} is damaged, and its disk has no room for a new database: free {} on the disk of {} \
+                 and run `retake doctor --repair` again; nothing was changed",
+                path.display(),
+                term::size(*needed),
+                directory.display(),
+            )
+        }
         error => format!("{error}{advice}"),
     }
 }
@@ -92,6 +102,9 @@ pub(crate) fn defect(defect: &Defect) -> String {
             "; `retake doctor --repair` recovers what can be read"
         }
         Defect::Orphan(_) => "; `retake doctor --repair` sets it aside",
+        Defect::DamagedOutput { damage: OutputDamage::WrongRow, .. } => {
+            "; `retake doctor --repair` looks for it"
+        }
         _ => "",
     };
     format!("{defect}{advice}")

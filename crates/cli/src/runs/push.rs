@@ -15,7 +15,7 @@ use crate::{Exit, Failure, term};
 
 /// Send what is new to a PostgreSQL: runs, loops, events and the ledger
 ///
-/// Sends only what is not there yet, so it can be repeated and goes on where it broke off. Several
+/// Sends only what is not there yet, so it can be repeated and resumes where it was interrupted. Several
 /// machines may use one database. The password comes from $PGPASSWORD or ~/.pgpass, how far the
 /// server is trusted from $PGSSLMODE and $PGSSLROOTCERT.
 #[derive(clap::Args)]
@@ -23,10 +23,10 @@ pub(crate) struct Args {
     /// The database, as postgres://USER@HOST/DATABASE [default: record.push, from configuration]
     #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// Send output too, so much of each stream, such as 64K
+    /// Send output too, at most this much of each stream, such as 64K
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     outputs: Option<u64>,
-    /// This record is a copy of one that was pushed, and went on by itself: send it as its own
+    /// This record is a copy of one that was pushed, with runs of its own since: send it as another
     #[arg(long)]
     as_copy: bool,
     /// Print what was sent as JSON
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     background: bool,
 }
 
-/// How long a push that someone asked for waits for one that goes on by itself.
+/// How long a push that someone asked for waits for one that runs in the background.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many damaged outputs are named.
