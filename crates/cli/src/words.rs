@@ -10,7 +10,7 @@ use retake_runner::record_location::LocationReason;
 use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_runner::sandbox_settings::{SettingsFault, SettingsProblem};
-use retake_store::Defect;
+use retake_store::{Defect, OutputDamage};
 use retake_types::{
     DroppedPromise, ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run,
     RunError, SandboxPart, SandboxReport, StartFailure, text,
@@ -50,6 +50,16 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
             path.display(),
             machine::user_by_id(*owner)
         ),
+        Error::NoRoomToRepair { path, needed } => {
+            let directory = path.parent().unwrap_or(path);
+            format!(
+                "{} is damaged, and its disk has no room for a new database: free {} on the disk of {} \
+                 and run `retake doctor --repair` again; nothing was changed",
+                path.display(),
+                term::size(*needed),
+                directory.display(),
+            )
+        }
         error => format!("{error}{advice}"),
     }
 }
@@ -95,6 +105,9 @@ pub(crate) fn defect(defect: &Defect) -> String {
             "; `retake doctor --repair` recovers what can be read"
         }
         Defect::Orphan(_) => "; `retake doctor --repair` sets it aside",
+        Defect::DamagedOutput { damage: OutputDamage::WrongRow, .. } => {
+            "; `retake doctor --repair` looks for it"
+        }
         _ => "",
     };
     format!("{defect}{advice}")

@@ -221,9 +221,10 @@ impl Redact for Intent {
             version: _,
             program,
             variables: _,
-            inherited_secrets: _,
+            inherited_secrets,
         } = self;
         redacted.add(redact_request(request, redactor));
+        inherited_secrets.redact(redactor);
         host.redact(redactor);
         user.redact(redactor);
         if let Some(ProgramFile { path, bytes: _, modified: _ }) = program {
@@ -248,7 +249,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
         limits: _,
         nice: _,
         output: _,
-        redaction: RedactionRequest { enabled: _, secrets: _ },
+        redaction: RedactionRequest { enabled: _, secrets },
         effects: EffectsRequest { track, exact: _, tests: _, metrics },
         sandbox:
             SandboxRequest {
@@ -300,6 +301,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
             *name = lossy(clean);
         }
     }
+    secrets.redact(redactor);
     labels.redact(redactor);
     let CorrelationIds {
         run_id,
@@ -321,20 +323,28 @@ fn redact_environment(
     redactor: &mut dyn TextRedactor,
     parts: &mut RedactedParts,
 ) {
-    // Names of secrets are what the record has instead of their values.
-    let EnvironmentRequest { mode: _, set, unset: _, base, from_host: _ } = environment;
+    let EnvironmentRequest { mode: _, set, unset, base, from_host } = environment;
     for (name, value) in set {
-        let name = name.to_string_lossy();
-        if let Some(clean) = redactor.redact_variable(&name, value.as_bytes()) {
-            parts.variables.push(name.into_owned());
-            *value = OsText::from_bytes(clean);
+        if redact_variable(name, value, redactor) {
+            parts.variables.push(name.to_string_lossy().into_owned());
         }
     }
     for (name, value) in base.iter_mut().flatten() {
-        if let Some(clean) = redactor.redact_variable(&name.to_string_lossy(), value.as_bytes()) {
-            *value = OsText::from_bytes(clean);
-        }
+        redact_variable(name, value, redactor);
     }
+    unset.redact(redactor);
+    from_host.redact(redactor);
+}
+
+/// Whether the variable held a secret. Its name is what the record has instead of a secret value, but
+/// may hold another secret itself.
+fn redact_variable(name: &mut OsText, value: &mut OsText, redactor: &mut dyn TextRedactor) -> bool {
+    let clean = redactor.redact_variable(&name.to_string_lossy(), value.as_bytes());
+    let held = clean.is_some();
+    if let Some(clean) = clean {
+        *value = OsText::from_bytes(clean);
+    }
+    redact_path(name, redactor) || held
 }
 
 /// Whether the path held a secret.

@@ -32,9 +32,9 @@ pub(crate) fn run() -> Result<(), String> {
 
 /// One variant's cost of one run of `true`.
 #[derive(Clone, Copy)]
-struct Cost {
-    wall_us: f64,
-    cpu_us: f64,
+pub(super) struct Cost {
+    pub(super) wall_us: f64,
+    pub(super) cpu_us: f64,
     max_rss_kb: f64,
 }
 
@@ -178,7 +178,7 @@ fn cpu_us(usage: &libc::rusage) -> f64 {
     micros(usage.ru_utime) + micros(usage.ru_stime)
 }
 
-fn spun(arguments: &[String]) -> Result<Cost, String> {
+pub(super) fn spun(arguments: &[String]) -> Result<Cost, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new(own).args(arguments).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -194,7 +194,13 @@ fn spun(arguments: &[String]) -> Result<Cost, String> {
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[variant, count, mib] = batch else { return Err("spin VARIANT COUNT MIB".into()) };
     if variant.starts_with("capture") {
-        return spin_capture(variant == "capture-redacted", count, mib);
+        let fake = release("retake-fake")?.display().to_string();
+        let words = [&fake, "spew", &GIB.to_string(), count].map(String::from).to_vec();
+        let redactor = match variant {
+            "capture-redacted" => twenty_secrets()?,
+            _ => Redactor::off(),
+        };
+        return spin_capture(&redactor, words, GIB as u64, mib);
     }
     let count: usize = count.parse().map_err(|_| "COUNT is a number")?;
     let mib: usize = mib.parse().map_err(|_| "MIB is a number")?;
@@ -238,7 +244,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn total_cpu_us() -> f64 {
+pub(super) fn total_cpu_us() -> f64 {
     [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN]
         .map(|who| {
             // SAFETY: zero is a valid rusage, filled by the call.
@@ -433,19 +439,25 @@ fn capture(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
 }
 
-/// Captures a gigabyte as a recorded run does, in this process; prints like [`spin`].
-fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let fake = release("retake-fake")?;
-    let mut keeper = Keeper::start(KeeperSettings::default()).map_err(|e| text(&e))?;
-    let cancel = Cancel::new().map_err(|e| text(&e))?;
-    let words = [fake.display().to_string(), "spew".into(), GIB.to_string(), chunk.to_owned()];
-    let command = retake_engine::Command::new(Launch::new(words)).map_err(|p| format!("{p:?}"))?;
+fn twenty_secrets() -> Result<Redactor, String> {
     let mut builder = Redactor::builder();
     for n in 0..20 {
         builder.secret(format!("SECRET_{n}"), format!("s3cr3t-{n}-{}", n * 7919));
     }
-    let redactor = if redacted { builder.build().map_err(|e| text(&e))? } else { Redactor::off() };
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// Captures what a command prints as a recorded run does, in this process; prints like [`spin`].
+pub(super) fn spin_capture(
+    redactor: &Redactor,
+    words: Vec<String>,
+    bytes: u64,
+    store: &str,
+) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut keeper = Keeper::start(KeeperSettings::default()).map_err(|e| text(&e))?;
+    let cancel = Cancel::new().map_err(|e| text(&e))?;
+    let command = retake_engine::Command::new(Launch::new(words)).map_err(|p| format!("{p:?}"))?;
     let mut streams = [redactor.stream(), redactor.stream()];
     let mut store = Store::open(Path::new(store)).map_err(|e| text(&e))?;
     let mut recording = store.begin(&plain(intent())).map_err(|e| text(&e))?;
@@ -460,7 +472,7 @@ fn spin_capture(redacted: bool, chunk: &str, store: &str) -> Result<(), String> 
     }
     let stored = recording.stored_bytes(Stream::Stdout);
     let wall = start.elapsed().as_secs_f64() * 1e6;
-    if finished.bytes[0] != GIB as u64 || stored != GIB as u64 {
+    if finished.bytes[0] != bytes || stored != bytes {
         return Err(format!("captured {:?}", finished.bytes));
     }
     // SAFETY: zero is a valid rusage, filled by the call.
@@ -494,7 +506,7 @@ pub(super) fn intent() -> Intent {
     }
 }
 
-fn clear(directory: &Path) -> Result<(), String> {
+pub(super) fn clear(directory: &Path) -> Result<(), String> {
     std::fs::remove_dir_all(directory)
         .and_then(|()| std::fs::create_dir_all(directory))
         .map_err(|error| error.to_string())?;

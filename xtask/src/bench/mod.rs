@@ -11,6 +11,7 @@ mod first;
 mod matrix;
 mod mcp;
 mod record;
+mod record_output;
 mod sandbox;
 mod slurm;
 mod ui;
@@ -38,6 +39,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
+        ["record", batch @ ..] => record_output::spin(batch),
         ["sandbox", batch @ ..] => sandbox::spin(batch),
         _ => exec::spin(batch),
     }

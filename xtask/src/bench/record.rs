@@ -12,7 +12,7 @@ use retake_store::Store;
 use retake_types::{Outcome, RunOutcome};
 
 use super::exec::{installed, intent, plain, scratch, timed};
-use super::median;
+use super::{median, record_output};
 use crate::page::Page;
 
 const RUNS: u64 = 1_000_000;
@@ -28,6 +28,7 @@ pub(crate) fn run() -> Result<(), String> {
     write(&mut page)?;
     peers(&mut page)?;
     read(&mut page)?;
+    record_output::run(&mut page)?;
     page.write("record.md")
 }
 

@@ -47,10 +47,13 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let history = view.history(&commits, &args.metric, args.margin);
     if history.series.iter().all(|series| series.commits.iter().all(|row| row.summary.is_none())) {
         let known = commits.1.metrics();
+        // It may be another record than expected.
+        let record = view.store.as_ref().map(|store| format!(" in {}", store.path().display()));
         return Err(match known.contains(&args.metric) {
             true => Failure::Refused(format!(
-                "no commit of {} has a result; `retake matrix run` measures those of code.refs",
-                args.reference
+                "no commit of {} has a result{}; `retake matrix run` measures those of code.refs",
+                args.reference,
+                record.unwrap_or_default()
             )),
             false => Failure::Usage(format!(
                 "no run has reported {}; there is {}",

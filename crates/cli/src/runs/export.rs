@@ -47,10 +47,10 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
         return Err(Failure::Usage("a JUnit report is XML: give --json or --format junit".into()));
     }
     let store = record.read_if_any()?;
-    let ids = match &store {
+    let (ids, mut damaged) = match &store {
         Some(store) if args.ids.is_empty() => matching(store, args)?,
-        Some(store) => named(store, &args.ids)?,
-        None => Vec::new(),
+        Some(store) => (named(store, &args.ids)?, Vec::new()),
+        None => (Vec::new(), Vec::new()),
     };
     if ids.is_empty() {
         let text = match &store {
@@ -60,7 +60,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
         record.say_empty(text, store.as_ref());
     }
     let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
-    let (mut unfinished, mut damaged) = (0, Vec::new());
+    let mut unfinished = 0;
     if args.format == Format::Junit {
         junit::report(store.as_ref(), &ids, &mut out)?;
     } else if let Some(store) = &store {
@@ -161,17 +161,19 @@ fn named(store: &Store, texts: &[String]) -> Result<Vec<RunId>, Failure> {
     Ok(found.into_iter().map(|(_, id)| id).collect())
 }
 
-/// All of them, oldest first. The ids alone: whole runs might not fit into memory.
-fn matching(store: &Store, args: &Args) -> Result<Vec<RunId>, Failure> {
+/// All of them, oldest first, and what cannot be read. The ids alone: whole runs might not fit into
+/// memory.
+fn matching(store: &Store, args: &Args) -> Result<(Vec<RunId>, Vec<Error>), Failure> {
     let filter = args.filter.filter();
-    let (mut ids, mut cursor) = (Vec::new(), None);
+    let (mut ids, mut unreadable, mut cursor) = (Vec::new(), Vec::new(), None);
     loop {
-        let page = store.list(&filter, cursor, PAGE)?;
+        let (page, errors) = store.list_readable(&filter, cursor, PAGE)?;
         ids.extend(page.runs.iter().map(|run| run.intent.id()));
+        unreadable.extend(errors);
         cursor = page.next;
         if cursor.is_none() {
             ids.reverse();
-            return Ok(ids);
+            return Ok((ids, unreadable));
         }
     }
 }

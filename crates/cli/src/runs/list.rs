@@ -29,10 +29,11 @@ pub(crate) struct Args {
 
 pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let store = record.read_if_any()?;
-    let page = store.as_ref().map(|store| store.list(&args.filter.filter(), None, args.limit));
-    let (runs, older) = match page.transpose()? {
-        Some(page) => (page.runs, page.next.is_some()),
-        None => (Vec::new(), false),
+    let filter = args.filter.filter();
+    let page = store.as_ref().map(|store| store.list_readable(&filter, None, args.limit));
+    let (runs, older, unreadable) = match page.transpose()? {
+        Some((page, unreadable)) => (page.runs, page.next.is_some(), unreadable),
+        None => (Vec::new(), false, Vec::new()),
     };
     let runs: Vec<Run> = runs.into_iter().map(words::with_hint).collect();
     if args.json {
@@ -47,10 +48,13 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
             term::say(&format!("there are older runs; --limit shows more than {}", args.limit));
         }
     }
+    for error in &unreadable {
+        term::say(&format!("a run is left out: {}", words::store_error(error)));
+    }
     if let Some(store) = store {
         record::tend(store);
     }
-    Ok(Exit::OK)
+    Ok(if unreadable.is_empty() { Exit::OK } else { Exit::FAILED })
 }
 
 fn table(runs: &[Run], terminal: bool) -> Table<'static> {

@@ -1,6 +1,6 @@
 //! `retake runs logs`: what a run wrote, byte for byte.
 //!
-//! The one command that does not escape control characters: whoever asks for the bytes gets them.
+//! The one command that does not escape control characters: it prints the bytes as they are.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;

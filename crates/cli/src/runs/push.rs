@@ -37,7 +37,7 @@ pub(crate) struct Args {
     background: bool,
 }
 
-/// How long a push that someone asked for waits for one that goes on by itself.
+/// How long a push that someone asked for waits for one that runs in the background.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many damaged outputs are named.

@@ -418,3 +418,67 @@ fn fill(sandbox: &Sandbox, runs: usize) {
     let imported = sandbox.retake(&["runs", "import", file.to_str().expect("text")]);
     assert_eq!(imported.code, 0, "{}", imported.snapshot());
 }
+
+#[test]
+fn damaged_output_is_not_sent_and_is_named() {
+    let Some(base) = Base::start() else { return };
+    let lost = base.sandbox.recorded("seq 1 200000");
+    let altered = base.sandbox.recorded("seq 1 300000; echo kept >&2");
+    let spool = |run: &str| base.sandbox.store().join("spool").join(format!("{run}.stdout"));
+    std::fs::remove_file(spool(&lost)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(spool(&altered)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"X", 70_000).unwrap();
+    for round in 0..2 {
+        let pushed = base.push(&["--outputs", "1M"]);
+        assert_eq!(pushed.code, 1, "{}", pushed.snapshot());
+        for (run, how) in [(&lost, "is lost"), (&altered, "was altered")] {
+            let said = format!("not sent: the stdout of run {run} {how}");
+            assert!(pushed.stderr.contains(&said), "{}", pushed.stderr);
+        }
+        assert!(pushed.stderr.contains("2 outputs not sent"), "{}", pushed.stderr);
+        let json = pushed.json();
+        let damaged = json["damaged"].as_array().unwrap().iter();
+        let damaged: Vec<_> = damaged.map(|one| one["run"].as_str().unwrap()).collect();
+        assert_eq!(damaged, [&lost, &altered], "{json}");
+        // Everything else is there, and is not sent again.
+        let sent = if round == 0 { (2, 1) } else { (0, 0) };
+        assert_eq!((&json["runs"], &json["outputs"]), (&sent.0.into(), &sent.1.into()), "{json}");
+        let there = "SELECT stream, encode(content, 'escape') FROM retake.outputs";
+        assert_eq!(base.postgres.ask(there), "stderr|kept");
+    }
+    // Without outputs nothing is missing.
+    assert_eq!(base.push(&[]).code, 0);
+}
+
+#[test]
+fn no_secret_is_sent() {
+    const SECRET: &str = "Zq7-pushed-Kw93xTr";
+    let Some(base) = Base::start() else { return };
+    let own = [("DEPLOY_TOKEN_2", SECRET)];
+    let url = "https://joe:Zq7-in-url-secret@host/";
+    let script = "echo \"$DEPLOY_TOKEN_2 $1\"; echo \"$DEPLOY_TOKEN_2\" >&2; exit 3";
+    let label = format!("who={SECRET}");
+    let words = ["exec", "--label", &label, "--session-id", SECRET, "--", "sh", "-c", script, url];
+    assert_eq!(base.sandbox.retake_with(&own, &[&words[..], &[SECRET]].concat()).code, 3);
+    let matrix =
+        format!("command: echo '{SECRET}' $W\niterations: 1\naxes:\n  W: ['{SECRET}', plain]\n");
+    base.sandbox.file("matrix.yml", &matrix);
+    base.sandbox.retake_with(&own, &["matrix", "run", "-q"]);
+    let pushed = base.push(&["--outputs", "1M"]);
+    assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
+    assert!(pushed.json()["outputs"].as_u64().unwrap() >= 3, "{}", pushed.stdout);
+    assert!(pushed.json()["events"].as_u64().unwrap() > 0, "{}", pushed.stdout);
+    let tables = base
+        .postgres
+        .ask("SELECT table_name FROM information_schema.tables WHERE table_schema = 'retake'");
+    assert!(tables.lines().count() > 5, "{tables}");
+    for table in tables.lines() {
+        let rows = format!("SELECT count(*) FROM retake.{table} AS t WHERE t::text LIKE '%Zq7%'");
+        assert_eq!(base.postgres.ask(&rows), "0", "{table}");
+    }
+    let contents = "SELECT encode(content, 'escape') FROM retake.outputs";
+    let contents = base.postgres.ask(contents);
+    assert!(!contents.contains("Zq7"), "{contents}");
+    assert!(contents.contains("[redacted:DEPLOY_TOKEN_2]"), "{contents}");
+    assert!(contents.contains("joe:[redacted:url-password]@host"), "{contents}");
+}

@@ -150,3 +150,28 @@ fn a_small_output_in_the_database_is_covered_too() {
     assert_eq!((logs.code, &*logs.stdout), (1, ""), "{}", logs.stderr);
     assert!(sandbox.retake(&["runs", "search", "tall"]).stdout.is_empty());
 }
+
+#[test]
+fn an_entry_that_cannot_be_read_hides_no_other_run() {
+    for damage in
+        ["UPDATE ledger SET body = NULL WHERE seq = 3", "DELETE FROM ledger WHERE seq = 4"]
+    {
+        let sandbox = Sandbox::new();
+        let runs = ["one", "two", "three"].map(|word| sandbox.recorded(&format!("echo {word}")));
+        sandbox.tamper(damage);
+        let listed = sandbox.retake(&["runs", "list", "--json"]);
+        assert_eq!(listed.code, 1, "{}", listed.snapshot());
+        assert!(listed.stderr.contains("a run is left out: ledger entry"), "{}", listed.stderr);
+        let list = listed.json();
+        let ids: Vec<_> = list.as_array().unwrap().iter().map(|run| run["id"].clone()).collect();
+        assert_eq!(ids, [json!(runs[2]), json!(runs[0])], "{damage}");
+        let exported = sandbox.retake(&["runs", "export"]);
+        assert_eq!(exported.code, 1, "{}", exported.stderr);
+        assert!(exported.stdout.contains(&runs[0]) && exported.stdout.contains(&runs[2]));
+        assert!(exported.stderr.contains("ledger entry"), "{}", exported.stderr);
+        assert_eq!(sandbox.retake(&["runs", "show", &runs[1]]).code, 1);
+        // What is damaged is not erased with the rest.
+        assert_eq!(sandbox.retake(&["runs", "prune", "--older-than", "0s"]).code, 0);
+        assert_eq!(sandbox.retake(&["audit", "verify"]).code, 1);
+    }
+}

@@ -8,9 +8,9 @@ fn secret(place: &str) -> String {
     format!("Zq7-{place}-Kw93xTr")
 }
 
-const PLACES: [&str; 12] = [
+const PLACES: [&str; 14] = [
     "argument", "variable", "cwd", "stdin", "session", "label", "left", "program", "filename",
-    "output", "summary", "tracked",
+    "output", "summary", "tracked", "name", "unset",
 ];
 
 /// Each place's secret is the value of a variable of retake's own that the command does not get.
@@ -98,6 +98,14 @@ fn no_way_into_the_record_lets_a_secret_through() {
     let missing = secret("cwd") + "/none";
     let refused = retake(&sandbox, &["exec", "--json", "--cwd", &missing, "--", "true"]);
     assert_clean("a refusal", &refused.stdout);
+    // Names that are refused, which none of a valid request can be: these secrets have dashes.
+    let (name, unset) = (format!("X_{}=1", secret("name")), format!("Y_{}", secret("unset")));
+    let names = ["exec", "--json", "--env", &name, "--unset", &unset, "--", "true"];
+    let named = retake(&sandbox, &names);
+    assert_eq!(named.code, 125, "{}", named.snapshot());
+    assert!(named.stdout.contains("[redacted:UNSET_TOKEN_2]"), "{}", named.stdout);
+    assert_clean("names of variables", &named.stdout);
+    assert_clean("the reasons", &named.stderr);
     // What is read back has no values to know secrets by.
     let exported = sandbox.retake(&["runs", "export"]).stdout;
     assert!(exported.contains("redacted"), "{exported}");

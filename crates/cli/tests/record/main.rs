@@ -5,6 +5,7 @@ mod common;
 
 mod again;
 mod altered_output;
+mod honest_tools;
 mod junit;
 mod leaks;
 mod location;

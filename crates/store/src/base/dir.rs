@@ -59,6 +59,11 @@ impl StoreDir {
         self.root.join("live")
     }
 
+    /// Empty files for a disk on which none can be made.
+    pub(crate) fn spare_dir(&self) -> PathBuf {
+        self.root.join("spare")
+    }
+
     pub(crate) fn live(&self, id: RunId) -> PathBuf {
         self.root.join(format!("live/{id}"))
     }
@@ -305,6 +310,20 @@ fn statfs(path: &Path) -> Result<libc::statfs> {
 pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     let stats = statfs(path)?;
     Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
+}
+
+/// Whether even a small file cannot be written. Where a file system copies on write, the free bytes that
+/// it reports do not tell.
+pub(crate) fn is_full(path: &Path) -> bool {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(&[1; 4096]));
+    written.is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)))
+}
+
+/// Whether a new file needs room of its own, as on XFS, which makes inodes when they are needed.
+pub(crate) fn makes_inodes(path: &Path) -> bool {
+    const XFS: i64 = 0x5846_5342;
+    statfs(path).is_ok_and(|stats| stats.f_type == XFS)
 }
 
 /// How much the index of a WAL takes, as long as it is kept.

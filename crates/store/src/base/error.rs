@@ -63,6 +63,9 @@ pub enum Error {
     #[error("the disk of {path} is full")]
     DiskFull { path: PathBuf },
 
+    #[error("there is no room for a new database beside {path}: it needs {needed} bytes")]
+    NoRoomToRepair { path: PathBuf, needed: u64 },
+
     #[error("{path} would become larger than a file may be here (ulimit -f)")]
     FileSizeLimit { path: PathBuf },
 
@@ -160,9 +163,14 @@ pub(crate) fn file_size_limit() -> Option<u64> {
     Some(limit.rlim_cur).filter(|&limit| limit != libc::RLIM_INFINITY)
 }
 
+fn directory_of(database: &Path) -> &Path {
+    database.parent().unwrap_or(Path::new("."))
+}
+
 fn no_room_beside(database: &Path) -> bool {
-    let directory = database.parent().unwrap_or(Path::new("."));
+    let directory = directory_of(database);
     super::dir::free_bytes(directory).is_ok_and(|free| free < 64 * 1024)
+        || super::dir::is_full(directory)
 }
 
 impl Error {
@@ -199,6 +207,9 @@ impl Error {
             }
             Some(ErrorCode::NotADatabase) => {
                 Self::Corrupt { path: owned, detail: "the file is not a database".to_owned() }
+            }
+            Some(ErrorCode::CannotOpen) if super::dir::is_full(directory_of(path)) => {
+                Self::DiskFull { path: owned }
             }
             Some(ErrorCode::CannotOpen) => {
                 Self::NotWritable { path: owned, source: io::Error::other(detail) }

@@ -146,7 +146,7 @@ pub(crate) fn append(connection: &Connection, entry: &Entry) -> rusqlite::Result
     Ok(seq)
 }
 
-/// An entry that still fits the entries before and after it: whoever edits one entry shows up here,
+/// An entry that still fits the entries before and after it: an edit of one entry shows here,
 /// without a walk over the whole chain.
 pub(crate) fn checked(connection: &Connection, path: &Path, seq: i64) -> Result<Entry> {
     let failed = |error| Error::sqlite("read the ledger", path, error);

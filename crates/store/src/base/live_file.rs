@@ -3,7 +3,7 @@
 //! A runner holds an exclusive lock on `live/<run>` or `live/<loop>.loop` for as long as it works.
 //! A file that nobody has locked belongs to a runner that died. The file of a loop holds the name of
 //! the host, because a lock taken on another machine says nothing here; an intent names its host
-//! itself, and the files of runs are empty. Whoever sees the runner of a run die gives its file a
+//! itself, and the files of runs are empty. A process that sees the runner of a run die gives its file a
 //! length of 1: the time of that change is the moment of death.
 
 use std::fmt::Display;
@@ -17,6 +17,7 @@ use retake_types::{LoopId, RunId};
 
 use super::dir::{StoreDir, remove};
 use super::file_lock::{try_lock, try_lock_shared};
+use super::reserve;
 use crate::{Error, Result};
 
 /// How many milliseconds a new run or loop waits for its own live file.
@@ -74,7 +75,9 @@ impl LiveId for LoopId {
 #[derive(Debug)]
 pub(crate) struct LiveFile {
     path: PathBuf,
-    _file: File,
+    file: File,
+    /// The name that it had, and gets back, as a spare file.
+    spare: Option<PathBuf>,
 }
 
 /// What a live file says of its runner.
@@ -92,9 +95,15 @@ impl LiveFile {
     /// Makes and locks the live file of a run or loop that begins, or of a loop that is resumed.
     pub(crate) fn take(dir: &StoreDir, id: impl LiveId) -> Result<Self> {
         let path = dir.live_dir().join(id.file_name());
-        let mut patience = PATIENCE;
+        let (mut patience, mut spare) = (PATIENCE, None);
         loop {
-            let mut file = dir.create_private(&path)?;
+            let mut file = match dir.create_private(&path) {
+                Err(full @ Error::DiskFull { .. }) => {
+                    spare = Some(reserve::take_spare_file(dir, &path).ok_or(full)?);
+                    dir.create_private(&path)?
+                }
+                file => file?,
+            };
             if !try_lock(&file).map_err(|error| Error::io("lock", &path, error))? {
                 // A reader's probe lasts microseconds; what lasts longer is a runner with this id.
                 if patience == 0 {
@@ -115,7 +124,7 @@ impl LiveFile {
                     .and_then(|()| file.write_all(content.as_bytes()))
                     .map_err(|error| Error::io("write", &path, error))?;
             }
-            return Ok(Self { path, _file: file });
+            return Ok(Self { path, file, spare });
         }
     }
 
@@ -138,7 +147,7 @@ impl LiveFile {
         }
         let linked = file.metadata().map_err(failed)?.nlink() > 0;
         let here = linked && of_this_host(&mut file, id).map_err(failed)?;
-        Ok(here.then_some(Self { path, _file: file }))
+        Ok(here.then_some(Self { path, file, spare: None }))
     }
 
     /// The same file once more, without the lock, for a witness of the runner's death.
@@ -148,6 +157,11 @@ impl LiveFile {
 
     /// Removes the file while the lock is still held, so that nobody can mistake it for a death.
     pub(crate) fn release(self) -> Result<()> {
+        if let Some(spare) = &self.spare
+            && self.file.set_len(0).and_then(|()| std::fs::rename(&self.path, spare)).is_ok()
+        {
+            return Ok(());
+        }
         remove(&self.path)
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use retake_types::text;
+
 /// Why a stored output is not the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputDamage {
@@ -34,7 +36,8 @@ impl fmt::Display for OutputDamage {
                 write!(f, "is lost: {} cannot be read: {error}", path.display())
             }
             Self::WrongLength { recorded, found } => {
-                write!(f, "was altered: {recorded} bytes were recorded, {found} are there")
+                let recorded = text::count(*recorded, "byte");
+                write!(f, "was altered: it has {found} instead of {recorded}")
             }
             Self::Altered { from, to } => {
                 write!(f, "was altered: bytes {from} to {to} are not those recorded")

@@ -13,10 +13,11 @@ use std::ffi::c_void;
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::dir::{StoreDir, free_bytes};
+use super::dir::{StoreDir, free_bytes, makes_inodes};
 use super::error::file_size_limit;
 use crate::{Error, Result};
 
@@ -29,6 +30,8 @@ const DATABASE_ROOM: i64 = 128 * 1024;
 /// On a full disk a run begins only where this much of the database's file is free: a WAL that has
 /// more pages than the file has room for could never be folded again.
 const ROOM_TO_BEGIN: u64 = 48 * 1024;
+/// Runs that can begin beside each other where no file can be made any more.
+const SPARE_FILES: usize = 4;
 /// With less than this free the disk counts as full: what is given up now may not come back.
 const ALMOST_FULL: u64 = 1024 * 1024;
 
@@ -108,6 +111,38 @@ pub(crate) fn give_wal_room_back(dir: &StoreDir) {
     // Without a WAL there is nothing to free. What fails leaves the blocks where they are.
     let Ok(file) = file else { return };
     drop(file.metadata().and_then(|wal| file.set_len(wal.len())));
+}
+
+/// Makes the spare files where a full disk could not make a live file. What fails is tried again later.
+pub(crate) fn keep_spare_files(dir: &StoreDir) {
+    if !makes_inodes(dir.root()) || dir.make(&dir.spare_dir()).is_err() {
+        return;
+    }
+    for path in spare_files(dir) {
+        if !path.exists() && dir.create_private(&path).is_err() {
+            return;
+        }
+    }
+}
+
+fn spare_files(dir: &StoreDir) -> impl Iterator<Item = PathBuf> {
+    let spare = dir.spare_dir();
+    (0..SPARE_FILES).map(move |number| spare.join(number.to_string()))
+}
+
+/// Puts spare files where SQLite would make the WAL and its index, if another program removed them.
+pub(crate) fn replace_missing_files(dir: &StoreDir) {
+    for suffix in ["-wal", "-shm"] {
+        let path = dir.beside_database(suffix);
+        if !path.exists() {
+            take_spare_file(dir, &path);
+        }
+    }
+}
+
+/// Gives a spare file another name, and returns the one it had; `None` when there is none left.
+pub(crate) fn take_spare_file(dir: &StoreDir, name: &Path) -> Option<PathBuf> {
+    spare_files(dir).find(|spare| std::fs::rename(spare, name).is_ok())
 }
 
 /// Extends the database's file where too little of it is free. To be called after a checkpoint.

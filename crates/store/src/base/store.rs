@@ -76,8 +76,8 @@ impl Store {
         }
         dir.check_filesystem()?;
         dir.check_owner()?;
-        let mut store = Self::connect(dir, Access::Write)?;
-        if schema::check(&store.connection, &store.dir)? {
+        let (mut store, is_old) = Self::connect_and_check(dir, Access::Write)?;
+        if is_old {
             let turn = WriteTurn::take(&store.dir)?;
             store.set_up()?;
             drop(turn);
@@ -102,6 +102,9 @@ impl Store {
             .and_then(|store| store.patient(patience))
             .and_then(|store| schema::version(&store.connection, &store.dir).map(|_| store));
         let store = match plain {
+            Err(Error::DiskFull { .. }) => {
+                Self::connect_alone(dir, Access::Read)?.patient(patience)?
+            }
             Err(Error::NotWritable { .. })
                 if !dir.wal().metadata().is_ok_and(|wal| wal.len() > 0) =>
             {
@@ -177,6 +180,7 @@ impl Store {
         fs::rename(new.database(), dir.database())
             .map_err(|error| Error::io("name", dir.database(), error))?;
         crash_point("new database named");
+        reserve::keep_spare_files(dir);
         sync_dir(dir.root())
     }
 
@@ -203,6 +207,22 @@ impl Store {
             }
             Err(Error::Busy { .. }) => Err(Error::DiskFull { path: dir.database().to_owned() }),
             connected => connected,
+        }
+    }
+
+    /// Connects, and says whether the schema is that of an earlier release.
+    fn connect_and_check(dir: StoreDir, access: Access) -> Result<(Self, bool)> {
+        let check = |store: Self| {
+            let is_old = schema::check(&store.connection, &store.dir)?;
+            Ok((store, is_old))
+        };
+        match Self::connect(dir.clone(), access).and_then(check) {
+            // Not foreseen: the file system has less room than it says, or none for a file.
+            Err(Error::DiskFull { .. }) => {
+                reserve::replace_missing_files(&dir);
+                Self::connect_alone(dir, access).and_then(check)
+            }
+            checked => checked,
         }
     }
 
@@ -393,6 +413,9 @@ impl Store {
             self.checkpoint(checkpoint, Duration::ZERO)?;
             reserve::keep_wal_room(&self.dir);
             reserve::keep_database_room(&self.connection, &self.dir);
+            if !full {
+                reserve::keep_spare_files(&self.dir);
+            }
         }
         Ok(())
     }

@@ -309,6 +309,9 @@ impl Temporary {
         writer.flush().map_err(failed)?;
         writer.get_ref().sync_data().map_err(failed)?;
         temporary.output = output;
+        // Now, and not when it is kept: on a full disk the writer's turn takes the last of the room.
+        let path = dir.output(&temporary.output.hash);
+        dir.make(path.parent().unwrap_or(dir.root()))?;
         Ok(temporary)
     }
 
@@ -317,7 +320,6 @@ impl Temporary {
     fn keep(&self, dir: &StoreDir, hash: &blake3::Hash) -> Result<()> {
         let path = dir.output(hash);
         let parent = path.parent().unwrap_or(dir.root());
-        dir.make(parent)?;
         crash_point("compressed");
         fs::rename(&self.path, &path).map_err(|error| Error::io("rename", &path, error))?;
         crash_point("compressed file named");

@@ -88,7 +88,8 @@ impl Store {
             };
             let mut cursor = None;
             loop {
-                let page = self.list(&filter, cursor, BATCH)?;
+                // What cannot be read is kept: it is evidence.
+                let (page, _) = self.list_readable(&filter, cursor, BATCH)?;
                 let mut ids = Vec::new();
                 for run in page.runs.iter().filter(|run| run.state != State::Running) {
                     let id = run.intent.id();

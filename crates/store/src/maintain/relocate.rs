@@ -25,7 +25,7 @@ use crate::{Error, Result, Store};
 /// In a copy that is not complete, or just became the record: where it comes from.
 const MOVED_FROM: &str = "moved-from";
 const DATABASE: [&str; 2] = ["retake.db", "retake.db-wal"];
-/// Made anew by whoever needs it, or about the place itself.
+/// Made anew by the next program that needs it, or about the location itself.
 const NOT_MOVED: [&str; 4] = ["retake.db-shm", "write.lock", MOVED_TO, MOVED_FROM];
 
 /// What a move did.

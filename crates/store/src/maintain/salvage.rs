@@ -34,18 +34,30 @@ struct Salvaged {
 /// one alone: the old one is kept by giving it a second name.
 pub(crate) fn salvage(root: &Path, repaired: &mut Repaired) -> Result<()> {
     let dir = StoreDir::new(root);
-    let _turn = WriteTurn::take(&dir)?;
-    if reserve::disk_is_almost_full(&dir) {
-        reserve::give_wal_room_back(&dir);
+    salvage_in(&dir, repaired).map_err(|error| match error {
+        Error::DiskFull { .. } => {
+            // As large as the old one at most, with what is still in its WAL.
+            let length = |path: &Path| path.metadata().map_or(0, |file| file.len());
+            let needed = length(dir.database()) + length(&dir.wal());
+            Error::NoRoomToRepair { path: dir.database().to_owned(), needed }
+        }
+        error => error,
+    })
+}
+
+fn salvage_in(dir: &StoreDir, repaired: &mut Repaired) -> Result<()> {
+    let _turn = WriteTurn::take(dir)?;
+    if reserve::disk_is_almost_full(dir) {
+        reserve::give_wal_room_back(dir);
     }
-    let backup = backup_dir(root)?;
-    let old = open_old(&dir, &backup)?;
+    let backup = backup_dir(dir.root())?;
+    let old = open_old(dir, &backup)?;
     let (entries, lost) = read_ledger(&old);
     (repaired.entries_read, repaired.entries_lost) = (entries.len() as u64, lost);
     let old = OldRecord { inline: InlineOutputs::of(&old), connection: &old, entries, lost };
-    let new = match NewDatabase::build(&dir, &backup, &old) {
-        Err(Error::DiskFull { .. }) if compress_outputs(&dir, &old.entries)? > 0 => {
-            NewDatabase::build(&dir, &backup, &old)
+    let new = match NewDatabase::build(dir, &backup, &old) {
+        Err(Error::DiskFull { .. }) if compress_outputs(dir, &old.entries)? > 0 => {
+            NewDatabase::build(dir, &backup, &old)
         }
         built => built,
     };
@@ -53,7 +65,7 @@ pub(crate) fn salvage(root: &Path, repaired: &mut Repaired) -> Result<()> {
         // Nothing was replaced, so there is nothing to keep. What cannot be removed is only a name.
         drop(fs::remove_dir_all(&backup));
     })?;
-    new.replace_database(&dir)?;
+    new.replace_database(dir)?;
     repaired.backup = Some(backup);
     repaired.projection_rebuilt = true;
     Ok(())
@@ -223,7 +235,10 @@ fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
         entries.extend(one.ok()); // unreadable: counted below
     }
     entries.extend(tail.into_iter().rev());
-    let highest = entries.last().map_or(0, |entry| entry.seq.unsigned_abs());
+    let known = "SELECT max(max(seq), coalesce(max(outcome_seq), 0)) FROM runs";
+    let known: Option<i64> = old.query_row(known, [], |row| row.get(0)).ok().flatten(); // or nothing
+    let last = entries.last().map_or(0, |entry| entry.seq).max(known.unwrap_or(0));
+    let highest = last.unsigned_abs();
     let lost = highest.saturating_sub(entries.len() as u64).max(1);
     (entries, lost)
 }

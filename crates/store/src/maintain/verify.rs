@@ -316,7 +316,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Keeps the first break and goes on: what follows still has outputs to check.
+    /// Keeps the first break and continues: what follows still has outputs to check.
     fn note(&mut self, checked: Result<(), Stop>) -> rusqlite::Result<()> {
         match checked {
             Ok(()) => Ok(()),

@@ -12,7 +12,7 @@ use rusqlite::types::Value;
 use crate::base::ledger::{parse_ending, parse_intent};
 use crate::base::projection::{INTERRUPTED, OK, kind_number, status};
 use crate::base::{live_file, schema};
-use crate::{Result, Store};
+use crate::{Error, Result, Store};
 
 /// Which runs to list; the default is all of them.
 #[derive(Clone, Debug, Default)]
@@ -408,9 +408,21 @@ impl Store {
         after: Option<RunCursor>,
         limit: usize,
     ) -> Result<RunPage> {
+        let (page, unreadable) = self.list_readable(filter, after, limit)?;
+        unreadable.into_iter().next().map_or(Ok(page), Err)
+    }
+
+    /// The same past runs whose entries in the ledger cannot be read, and why not: one for each.
+    pub fn list_readable(
+        &self,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<(RunPage, Vec<Error>)> {
+        let mut unreadable = Vec::new();
         let mut page = RunPage { runs: Vec::new(), next: after };
         if filter.by_effects() && !self.has_effects()? {
-            return Ok(RunPage { runs: Vec::new(), next: None });
+            return Ok((RunPage { runs: Vec::new(), next: None }, unreadable));
         }
         let live = match filter.status {
             Some(RunStatus::Running) => Some(live_file::live_runs(&self.dir)?),
@@ -425,9 +437,11 @@ impl Store {
             let more = found.len() == wanted;
             for row in found.into_iter().take(wanted - 1) {
                 page.next = Some(RunCursor { start_us: row.start_us, seq: row.seq });
-                let run = self.assemble(row)?;
-                if filter.admits(&run) {
-                    page.runs.push(run);
+                match self.assemble(row) {
+                    Ok(run) if filter.admits(&run) => page.runs.push(run),
+                    Ok(_) => {}
+                    Err(error @ Error::BadEntry { .. }) => unreadable.push(error),
+                    Err(error) => return Err(error),
                 }
             }
             if !more {
@@ -435,7 +449,7 @@ impl Store {
                 break;
             }
         }
-        Ok(page)
+        Ok((page, unreadable))
     }
 
     /// A store that is only read may still have the schema of an earlier release.

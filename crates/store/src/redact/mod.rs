@@ -4,12 +4,14 @@
 //! patterns; a [`StreamRedactor`] applies it to a stream that arrives in pieces. Usable without a
 //! store. Values under six characters are left alone: replacing them would shred the output.
 
+mod anchor_groups;
 mod arguments;
 mod door;
 mod finder;
 mod names;
 mod patterns;
 mod shape_filter;
+mod shape_match;
 mod shapes;
 mod stream;
 #[cfg(test)]
@@ -20,7 +22,8 @@ use std::sync::Arc;
 use crate::{Error, Result};
 use finder::Finder;
 use patterns::Patterns;
-use shapes::{SHAPES, Verdict};
+use shape_match::Verdict;
+use shapes::SHAPES;
 
 pub use arguments::argument_secrets;
 pub use door::{CountingRedactor, RedactedBytes};
@@ -203,7 +206,7 @@ struct Judged {
 
 impl Rules {
     /// Whether a secret begins at `at`: the longest one that is there, or could still come.
-    fn judge(&self, bytes: &[u8], at: usize, before: Option<u8>, last: bool) -> Judged {
+    fn judge(&self, bytes: &[u8], at: usize, before: &[u8], last: bool) -> Judged {
         let mut best = Judged { verdict: Verdict::No, marker: 0 };
         let mut consider = |verdict: Verdict, marker| match (verdict, best.verdict) {
             (Verdict::No, _) => {}

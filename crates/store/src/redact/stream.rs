@@ -12,7 +12,8 @@ use super::Rules;
 use super::door::RedactedBytes;
 use super::finder::Candidates;
 use super::patterns::LineStage;
-use super::shapes::{Class, Verdict};
+use super::shape_match::{LOOKED_BACK, Verdict};
+use super::shapes::Class;
 
 /// A private key that has not ended after this many bytes was none.
 const LONGEST_KEY: usize = 64 * 1024;
@@ -33,13 +34,38 @@ pub struct StreamRedactor {
 struct Scan {
     /// How many of the held-back bytes are part of a secret that was already replaced.
     covered: usize,
-    /// The byte before the held-back ones.
-    before: Option<u8>,
+    /// The last bytes before the held-back ones.
+    before: LastBytes,
     /// A token that was replaced and may go on.
     open: Option<(Class, usize)>,
     count: u64,
     /// How often each marker was set; empty while none was.
     counts: Vec<u64>,
+}
+
+/// The end of what was seen of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastBytes {
+    bytes: [u8; LOOKED_BACK],
+    length: usize,
+}
+
+impl LastBytes {
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[LOOKED_BACK - self.length..]
+    }
+
+    /// The same after more bytes.
+    fn and(&self, more: &[u8]) -> Self {
+        let mut next = Self::default();
+        let new = &more[more.len().saturating_sub(LOOKED_BACK)..];
+        let kept = self.length.min(LOOKED_BACK - new.len());
+        let old = LOOKED_BACK - new.len();
+        next.bytes[old..].copy_from_slice(new);
+        next.bytes[old - kept..old].copy_from_slice(&self.bytes[LOOKED_BACK - kept..]);
+        next.length = kept + new.len();
+        next
+    }
 }
 
 impl StreamRedactor {
@@ -154,11 +180,8 @@ impl Scan {
         }
         let mut hold = None;
         for candidate in Candidates::new(&rules.finders, bytes) {
-            let before = match candidate.start {
-                0 => self.before,
-                start => Some(bytes[start - 1]),
-            };
-            let judged = rules.judge(bytes, candidate.start, before, last);
+            let before = self.before.and(&bytes[..candidate.start]);
+            let judged = rules.judge(bytes, candidate.start, before.as_bytes(), last);
             match judged.verdict {
                 Verdict::No => {}
                 // One that is noticed later may have begun before this one.
@@ -189,8 +212,8 @@ impl Scan {
                 }
             }
         }
-        if hold.is_none() && !last {
-            hold = rules.cut_anchor(bytes);
+        if !last && let Some(cut) = rules.cut_anchor(bytes) {
+            hold = Some(hold.map_or(cut, |at| at.min(cut)));
         }
         let hold = hold.unwrap_or(bytes.len()).min(open_at.unwrap_or(bytes.len()));
         if hold > settled {
@@ -198,9 +221,7 @@ impl Scan {
             settled = hold;
         }
         self.covered = settled - hold;
-        if hold > 0 {
-            self.before = Some(bytes[hold - 1]);
-        }
+        self.before = self.before.and(&bytes[..hold]);
         hold
     }
 

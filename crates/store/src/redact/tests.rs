@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::shapes::{Class, Kind};
 use super::*;
 
 fn redactor(secrets: &[(&str, &str)]) -> Redactor {
@@ -56,6 +57,16 @@ fn overlapping_secrets_go_whole() {
     assert_redacts(&redactor, "<abcdefghijkl>", "<[redacted:A]>");
     let periodic = self::redactor(&[("P", "ababab")]);
     assert_redacts(&periodic, "xabababababay", "x[redacted:P]ay");
+}
+
+#[test]
+fn what_may_begin_inside_of_a_longer_beginning_does_not_let_it_go() {
+    let redactor = redactor(&[("A", "access_tokyo")]);
+    assert_redacts(
+        &redactor,
+        "/x?access_token=abcdef123456 ?access_tokyo",
+        "/x?access_token=[redacted:url-token] ?[redacted:A]",
+    );
 }
 
 #[test]
@@ -118,6 +129,14 @@ fn well_known_tokens_are_found_by_shape() {
         ("ATBB0123456789abcdefghijABCDEFGHIJ01", "bitbucket-password"),
         ("sgp_0123456789abcdef_0123456789abcdef0123456789abcdef01234567", "sourcegraph-token"),
         ("whsec_0123456789abcdefghijABCDEFGHIJ0123", "stripe-webhook-secret"),
+        ("A3-ASWWYB-798JRYLJVD4-23DC2-86TVM-H43EB", "1password-key"),
+        ("A3-ASWWYB-798JRY-LJVD4-23DC2-86TVM-H43EB", "1password-key"),
+        (
+            "patAbCdEfGh012345.0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "airtable-token",
+        ),
+        ("SK0123456789abcdef0123456789abcdef", "twilio-key"),
+        ("A3TX2345ABCDEFGHIJKL", "aws-access-key"),
     ];
     for (token, name) in cases {
         let expected = format!("t={{[redacted:{name}]}} end");
@@ -125,24 +144,54 @@ fn well_known_tokens_are_found_by_shape() {
     }
 }
 
-/// The shortest text of a shape, and what must not be left of it.
-fn sample(shape: &shapes::Shape) -> (Vec<u8>, String) {
-    let (length, around) = match shape.shortest_body() {
-        Some(length) => (length, ""),
-        None => match shape.name {
-            "jwt" => (0, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.x"),
-            "private-key" => (0, "-----BEGIN PRIVATE KEY-----\nMIIEpAIB\n-----END"),
-            "url-password" => (0, "://u:pw1@h"),
-            "authorization" if shape.prefix[0] == b'u' => (0, "uthorization: Bearer abcd1234"),
-            "authorization" => (0, "UTHORIZATION=Basic abcd1234"),
-            other => panic!("{other}"),
-        },
+/// The shortest text of a shape.
+pub(super) fn sample(shape: &shapes::Shape) -> Vec<u8> {
+    let body = |class, length| -> String {
+        let letters = if class == Class::Hex { "7a29f4c0" } else { "Q7X2M9K4" };
+        letters.chars().cycle().take(length).collect()
     };
-    if length == 0 {
-        return (around.as_bytes().to_vec(), shape.name.to_owned());
+    let rest = match shape.kind {
+        Kind::Token(class, length) | Kind::Exact(class, length) | Kind::Value(class, length) => {
+            body(class, length)
+        }
+        Kind::AfterDigit(class, length) => {
+            return [b"8", shape.prefix, body(class, length).as_bytes()].concat();
+        }
+        Kind::Parts(separator, parts) => {
+            let parts: Vec<_> = parts.iter().map(|&(class, length)| body(class, length)).collect();
+            parts.join(&char::from(separator).to_string())
+        }
+        Kind::Jwt => "hbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.x".to_owned(),
+        Kind::PrivateKey => "PRIVATE KEY-----\nMIIEpAIB\n-----END".to_owned(),
+        Kind::UrlPassword => "u:pw1@h".to_owned(),
+        Kind::Authorization => ": Bearer abcd1234".to_owned(),
+    };
+    [shape.prefix, rest.as_bytes()].concat()
+}
+
+#[test]
+fn a_token_may_follow_an_escape() {
+    let redactor = redactor(&[]);
+    let token = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+    for before in [
+        "{\"log\":\"first\\n",
+        "\\t",
+        "a\\u003d",
+        "key%3D",
+        "\\x3d",
+        "\x1b[32m",
+        "\x1b[1;38;5;120m",
+        "\\u001b[1m",
+        "\\033[0;1m",
+        "\\e[m",
+    ] {
+        let expected = format!("{before}[redacted:github-token]\\n");
+        assert_redacts(&redactor, &format!("{before}{token}\\n"), &expected);
     }
-    let body: String = "Q7X2M9K4".chars().cycle().take(length).collect();
-    ([shape.prefix, body.as_bytes()].concat(), shape.name.to_owned())
+    for before in ["n", "xn", "3D", "[32m", "a[32m", "u003d", "\x1b[32mx", "_"] {
+        let text = format!("{before}{token}");
+        assert_redacts(&redactor, &text, &text);
+    }
 }
 
 #[test]
@@ -150,7 +199,7 @@ fn every_shape_is_found_wherever_it_stands() {
     let redactor = redactor(&[]);
     let filler = b"error: it is (not) so, see line 12 of \"src/main.rs\" and x=1: ".repeat(9);
     for shape in &SHAPES {
-        let (token, name) = sample(shape);
+        let (token, name) = (sample(shape), shape.name);
         for before in (0..150).chain([255, 256, 383, 500]) {
             let mut text = filler[filler.len() - before..].to_vec();
             text.push(b' ');
@@ -253,6 +302,23 @@ fn credentials_are_found_by_what_stands_around_them() {
             "HTTP_AUTHORIZATION=Bearer [redacted:authorization];",
         ),
         ("redis://:pa55@cache:6379/0", "redis://:[redacted:url-password]@cache:6379/0"),
+        ("https://joe:p@ss:w@rd@host/x", "https://joe:[redacted:url-password]@host/x"),
+        (
+            r#"{"url":"https:\/\/joe:pa55word@host\/x@y"}"#,
+            r#"{"url":"https:\/\/joe:[redacted:url-password]@host\/x@y"}"#,
+        ),
+        (
+            r#"{"url":"/x?a=b\u0026access_token=abcdef123456"}"#,
+            r#"{"url":"/x?a=b\u0026access_token=[redacted:url-token]"}"#,
+        ),
+        (
+            "<a href='/x?a=b&amp;token=abcdef123456'>",
+            "<a href='/x?a=b&amp;token=[redacted:url-token]'>",
+        ),
+        (
+            "bot 123456789:AAF0aBcDeFgHiJkLmNoPqRsTuVwXyZ01234 ok",
+            "bot 123456789[redacted:telegram-token] ok",
+        ),
         (
             "https://0123456789abcdef0123456789abcdef01234567:x-oauth-basic@github.com/a/b",
             "https://[redacted:url-password]:x-oauth-basic@github.com/a/b",
@@ -294,6 +360,10 @@ fn what_looks_random_in_a_build_log_is_left_alone() {
         "usage: tool [--password PASSWORD] [--token TOKEN] https://user@example.org/ mongodb://$USER:$PASS@host",
         "warning: task-based sk-learn npm_config_cache=/x npm_lifecycle_event hf_hub ghp_token glpat- dapi",
         "https://example.org/?token=&page=1 https://example.org/?key=short -----BEGIN PUBLIC KEY-----",
+        "--proxy <proxy>  in the form scheme://[user:passwd@]proxy.server:port",
+        "curl -H 'Authorization: Bearer YOUR_TOKEN' -H 'Authorization: token OAUTH-TOKEN'",
+        "12:AAAA, A3----------------------------------------, A3-1, pat.x, MASK0123456789abcdef",
+        "4b1d0c3f5a6e7d8c9b0a1f2e3d4c5b6a7f8e9d0c SKIPPED 3Q~ eyJ",
         "eyJhbGciOiJIUzI1NiJ9 is only a header; SG.x; AKIA; xoxb-; hvs.; AGE-SECRET-KEY-",
     ] {
         assert_redacts(&redactor, text, text);

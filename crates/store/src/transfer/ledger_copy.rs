@@ -55,7 +55,7 @@ impl Store {
         let id = RunId::new();
         self.write(Durability::Power, "name the record", |tx, dir| {
             let failed = |error| crate::Error::sqlite("name the record", dir.database(), error);
-            // Whoever came first has named it.
+            // The first to come has named it.
             tx.execute(
                 "INSERT OR IGNORE INTO settings (name, value) VALUES (?1, ?2)",
                 (NAME, id.to_string()),
