@@ -109,16 +109,21 @@ fn named_by_configuration(common: &Path, top: &Path) -> Vec<PathBuf> {
 
 /// The directory that a linked worktree shares with the main one.
 fn linked_worktree(dot_git: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(dot_git).ok()?;
+    // A FIFO of one of these names would be waited for without end.
+    let read = |path: &Path| {
+        let regular = path.metadata().ok()?.is_file();
+        regular.then(|| std::fs::read_to_string(path).ok()).flatten()
+    };
+    let text = read(dot_git)?;
     let named = dot_git.parent()?.join(text.strip_prefix("gitdir: ")?.trim_end());
     let git_dir = named.canonicalize().ok()?;
-    let back = std::fs::read_to_string(git_dir.join("gitdir")).ok()?;
+    let back = read(&git_dir.join("gitdir"))?;
     if git_dir.join(back.trim_end()).canonicalize().ok()? != dot_git.canonicalize().ok()? {
         return None;
     }
     let worktrees = git_dir.parent().filter(|dir| dir.ends_with("worktrees"))?;
     let common = worktrees.parent()?;
-    let shared = std::fs::read_to_string(git_dir.join("commondir")).ok()?;
+    let shared = read(&git_dir.join("commondir"))?;
     let shared = git_dir.join(shared.trim_end()).canonicalize().ok()?;
     (shared == common).then(|| common.to_owned())
 }
