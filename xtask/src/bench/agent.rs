@@ -18,24 +18,24 @@ const WAITED: u64 = 10;
 pub(crate) fn run() -> Result<(), String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let retake = own.with_file_name("retake");
-    let place = Place::new()?;
+    let project = BenchProject::new()?;
     let mut page = Page::new(
         "agent: the cost of the loop",
         "`cargo xtask bench agent` writes this page. Medians of interleaved rounds; CPU time is user and system \
          together, children included.",
     );
-    iterations(&mut page, &retake, &place)?;
-    stream(&mut page, &retake, &place)?;
-    waiting(&mut page, &retake, &place)?;
+    iterations(&mut page, &retake, &project)?;
+    stream(&mut page, &retake, &project)?;
+    waiting(&mut page, &retake, &project)?;
     page.write("agent.md")
 }
 
 /// A project with a workspace and an agent that is a shell script.
-struct Place {
+struct BenchProject {
     home: PathBuf,
 }
 
-impl Place {
+impl BenchProject {
     fn new() -> Result<Self, String> {
         let home = std::env::temp_dir().join(format!("retake-bench-agent-{}", std::process::id()));
         fs::create_dir_all(home.join("project/.agent")).map_err(|error| error.to_string())?;
@@ -85,7 +85,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchProject {
     fn drop(&mut self) {
         // In the temporary directory, and of no use to anyone.
         _ = fs::remove_dir_all(&self.home);
@@ -94,14 +94,14 @@ impl Drop for Place {
 
 const RESULT: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"ok","num_turns":1,"total_cost_usd":0.01,"session_id":"s","permission_denials":[]}"#;
 
-fn iterations(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
+fn iterations(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
         "An iteration",
         "Loops of 1 and of 21 iterations of an agent that only prints its result; the difference, divided by 20, \
          less what the agent costs by itself. Files are tracked in an empty project, tests are looked for, every \
          iteration is recorded. Target: under 10 ms of CPU.",
     );
-    let agent = place.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
+    let agent = project.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
     let bare = vec![
         "sh".to_owned(),
         "-c".into(),
@@ -110,8 +110,8 @@ fn iterations(page: &mut Page, retake: &Path, place: &Place) -> Result<(), Strin
             agent.display()
         ),
     ];
-    let few = place.command(retake, &agent, "few", &format!("--no-delay -m {FEW}"))?;
-    let many = place.command(retake, &agent, "many", &format!("--no-delay -m {MANY}"))?;
+    let few = project.command(retake, &agent, "few", &format!("--no-delay -m {FEW}"))?;
+    let many = project.command(retake, &agent, "many", &format!("--no-delay -m {MANY}"))?;
     let (mut loops, mut agents) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         eprint!("\riterations: round {} of {ROUNDS}", round + 1);
@@ -134,7 +134,7 @@ fn iterations(page: &mut Page, retake: &Path, place: &Place) -> Result<(), Strin
     Ok(())
 }
 
-fn stream(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
+fn stream(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
         "An event stream of 1 GiB",
         "One iteration whose agent writes 1 GiB of events (tool results of 2 KB): captured, hashed, redacted, recorded, \
@@ -152,21 +152,21 @@ fn stream(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
         ("sources", sources()?, Calls::Unknown),
         ("sources, with calls", sources()?, Calls::Named),
     ] {
-        let file = place.home.join("events");
+        let file = project.home.join("events");
         let size = events(&file, &contents, calls).map_err(|error| error.to_string())?;
         let script = format!("cat >/dev/null; cat {}; echo '{RESULT}'", file.display());
-        let agent = place.agent("spews", &script)?;
-        let ours = place.command(retake, &agent, "spew", "--no-delay -m 1")?;
-        let copy = place.home.join("copy").display().to_string();
+        let agent = project.agent("spews", &script)?;
+        let ours = project.command(retake, &agent, "spew", "--no-delay -m 1")?;
+        let copy = project.home.join("copy").display().to_string();
         let plain =
             vec!["sh".to_owned(), "-c".into(), format!("cat {} | cat > {copy}", file.display())];
         let (mut loops, mut cats, mut memory, mut work) = (vec![], vec![], vec![], vec![]);
         let mut written = vec![];
         for round in 0..3 {
             eprint!("\rstream of {name}: round {} of 3", round + 1);
-            let before = bytes_below(&place.project()).map_err(|error| error.to_string())?;
+            let before = bytes_below(&project.project()).map_err(|error| error.to_string())?;
             let (wall, cpu, rss) = timed(&ours)?;
-            let after = bytes_below(&place.project()).map_err(|error| error.to_string())?;
+            let after = bytes_below(&project.project()).map_err(|error| error.to_string())?;
             written.push((after - before) / 1e6 / size);
             loops.push(size / (wall / 1e6));
             work.push(size / (cpu / 1e6));
@@ -260,14 +260,14 @@ fn events(file: &Path, contents: &[String], calls: Calls) -> std::io::Result<f64
     Ok(out.metadata()?.len() as f64 / 1e6)
 }
 
-fn waiting(page: &mut Page, retake: &Path, place: &Place) -> Result<(), String> {
+fn waiting(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
         "Waiting",
         "Two iterations with a delay of 10 s between them, less the same without. Target: under 0.5 % of a core.",
     );
-    let agent = place.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
-    let slow = place.command(retake, &agent, "slow", &format!("-m 2 -d {WAITED}"))?;
-    let fast = place.command(retake, &agent, "fast", "-m 2 --no-delay")?;
+    let agent = project.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
+    let slow = project.command(retake, &agent, "slow", &format!("-m 2 -d {WAITED}"))?;
+    let fast = project.command(retake, &agent, "fast", "-m 2 --no-delay")?;
     let mut shares = Vec::new();
     for round in 0..3 {
         eprint!("\rwaiting: round {} of 3", round + 1);

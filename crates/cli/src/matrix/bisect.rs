@@ -10,7 +10,7 @@ use retake_types::loop_record::matrix::PointVerdict;
 use super::events::EventScreen;
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{self, Common, Filters, IfMissing, percent};
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
@@ -80,7 +80,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     };
     let screen = EventScreen::new(args.quiet);
     let run = BisectRun::new(project, options, &screen)?;
-    let shown = Shown::of(run.project());
+    let shown = RedactedOutput::of(run.project());
     let mut worker = open::workers(run.project(), 1)?.remove(0);
     let found = run.run(&mut worker);
     screen.screen().clear();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::export_files::{Answer, Exports, Lines};
 use super::open;
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, term};
 
 /// List the versions of Chrome for Testing, oldest first
@@ -67,7 +67,7 @@ pub(super) fn list(args: &List) -> Result<Exit, Failure> {
         .list(args.since, args.latest, |version| browsers.cache().find(version))
         .map_err(|error| Failure::Refused(error.to_string()))?;
     let answer = Answer { document: &listed, metrics: &[], lines: Lines::Versions(&listed) };
-    files.write(&answer, &Shown::plain())?;
+    files.write(&answer, &RedactedOutput::plain())?;
     if args.common.json {
         term::document(&listed)?;
     }

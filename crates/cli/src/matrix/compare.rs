@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::{Exit, Failure, term};
 
@@ -76,7 +76,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             )));
         }
     }
-    let shown = Shown::of(&view.project);
+    let shown = RedactedOutput::of(&view.project);
     let metrics: Vec<MetricResults> = match files.is_empty() {
         true => Vec::new(),
         false => vec![view.results(&samples, args.margin)],
@@ -139,7 +139,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     }
 }
 
-fn tell(family: &[Comparison], shown: &Shown) -> Result<(), Failure> {
+fn tell(family: &[Comparison], shown: &RedactedOutput) -> Result<(), Failure> {
     for comparison in family {
         shown.lines(&format!("{}\n", term::visible(&comparison.sentence())))?;
     }

@@ -9,7 +9,7 @@ use retake_matrix::table::Table;
 
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::{Exit, Failure, term};
 
@@ -41,7 +41,7 @@ pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let pairs = baselines(&view.matrix);
     let comparisons = samples.compare(&pairs, args.margin, &view.resources);
     let explanation = explained(&table, &comparisons, args.margin);
-    let shown = Shown::of(&view.project);
+    let shown = RedactedOutput::of(&view.project);
     let metrics = [samples.results(&samples.rows(&pairs, &comparisons))];
     files.write(
         &Answer { document: &explanation, metrics: &metrics, lines: Lines::Cells },

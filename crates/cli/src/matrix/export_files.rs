@@ -10,7 +10,7 @@ use retake_matrix::stats::Comparison;
 use retake_types::loop_record::matrix::BisectAnswer;
 use serde::Serialize;
 
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use crate::{Failure, term};
 
 #[derive(clap::Args)]
@@ -146,7 +146,7 @@ impl ExportFiles {
     pub(super) fn write<D: Serialize>(
         &self,
         answer: &Answer<'_, D>,
-        shown: &Shown,
+        shown: &RedactedOutput,
     ) -> Result<(), Failure> {
         for (format, path) in &self.files {
             let text = shown.text(&answer.text(*format));

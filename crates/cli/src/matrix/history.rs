@@ -8,7 +8,7 @@ use retake_matrix::stats::{Verdict, value_text};
 
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use super::table;
 use crate::term::{Cell, Column, Palette, Table, cut};
 use crate::{Exit, Failure, term};
@@ -62,7 +62,7 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             )),
         });
     }
-    let shown = Shown::of(&view.project);
+    let shown = RedactedOutput::of(&view.project);
     let metrics = [commits.0.results(&commits.1, &history)];
     let lines = Lines::Commits(&history);
     files.write(&Answer { document: &history, metrics: &metrics, lines }, &shown)?;

@@ -19,8 +19,8 @@ use serde::Serialize;
 use super::events::{self, EventScreen};
 use super::export_files::{Answer, ExportFiles, Exports, Lines};
 use super::open::{self, margin};
+use super::redacted_output::RedactedOutput;
 use super::remote::Executor;
-use super::shown::Shown;
 use super::{compare, remote, table, words};
 use crate::{Exit, Failure, context, term};
 
@@ -255,7 +255,7 @@ impl Measurement<'_> {
             cells: &result.rows,
             comparisons: &result.comparisons,
         };
-        let shown = Shown::of(self.project);
+        let shown = RedactedOutput::of(self.project);
         if self.json {
             shown.document(&document)?;
         } else if !self.measuring.quiet && !files.has_stdout() {
@@ -325,7 +325,7 @@ impl Measurement<'_> {
     }
 
     /// The numbers, and what is not decided.
-    fn show_table(&self, result: &MatrixRunResult, shown: &Shown) -> Result<(), Failure> {
+    fn show_table(&self, result: &MatrixRunResult, shown: &RedactedOutput) -> Result<(), Failure> {
         for disturbance in &result.disturbances {
             term::say(&words::seen_disturbance(disturbance));
         }

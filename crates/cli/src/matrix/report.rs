@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::explain::explained;
 use super::export_files::{self, Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::{Exit, Failure, term};
 
@@ -68,7 +68,7 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         let of = |table: &Table| view.history(&commits, &table.metric, args.margin);
         page.histories = page.tables.iter().map(of).collect();
     }
-    let shown = Shown::of(&view.project);
+    let shown = RedactedOutput::of(&view.project);
     let html = shown.text(&render(&page));
     let metrics: Vec<String> = page.tables.iter().map(|table| table.metric.clone()).collect();
     let mut results = Vec::new();

@@ -13,7 +13,7 @@ use retake_types::{RunId, Stream};
 use super::events;
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View};
-use super::shown::Shown;
+use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, term};
 
 /// Show how far every cell is: successful iterations of those wanted
@@ -64,7 +64,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         unavailable: view.resources.unavailable.iter().map(ToString::to_string).collect(),
         phase_failures: phase_failures(&view)?,
     };
-    let shown = Shown::of(&view.project);
+    let shown = RedactedOutput::of(&view.project);
     if !files.is_empty() {
         let metrics = [view.results(&view.samples("wall")?, MARGIN)];
         let answer = Answer { document: &document, metrics: &metrics, lines: Lines::Cells };
@@ -93,7 +93,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
 const LINES: usize = 10;
 const BYTES: u64 = 4096;
 
-fn failures(view: &View, cells: &[StatusCell], shown: &Shown) -> Result<(), Failure> {
+fn failures(view: &View, cells: &[StatusCell], shown: &RedactedOutput) -> Result<(), Failure> {
     let mut text = String::new();
     for PhaseRow { phase, name, id, exit_code } in phase_failures(view)? {
         text += &format!("\n{name}\n  {phase}  exit:{exit_code}  retake runs logs {id}\n");

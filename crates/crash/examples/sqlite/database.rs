@@ -50,28 +50,30 @@ pub(crate) fn put(
 
 /// What is wrong with a database.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum CheckError {
     /// What was promised is not there; what is there is whole.
     Lost(String),
     Damaged(String),
 }
 
-pub(crate) fn check(directory: &Path, promised: u32) -> std::result::Result<(), Trouble> {
-    let damaged = |error: Error| Trouble::Damaged(error.to_string());
+pub(crate) fn check(directory: &Path, promised: u32) -> std::result::Result<(), CheckError> {
+    let damaged = |error: Error| CheckError::Damaged(error.to_string());
     let base = Connection::open(path(directory)).map_err(damaged)?;
     let text = |sql: &str| base.query_row(sql, [], |row| row.get::<_, String>(0));
     let number = |sql: &str| base.query_row(sql, [], |row| row.get::<_, u32>(0));
     let found = text("PRAGMA integrity_check").map_err(damaged)?;
     if found != "ok" {
-        return Err(Trouble::Damaged(found));
+        return Err(CheckError::Damaged(found));
     }
     let rows = number("SELECT count(*) FROM t").map_err(damaged)?;
     let last = number("SELECT value FROM n").map_err(damaged)?;
     if rows != last {
-        return Err(Trouble::Damaged(format!("{rows} rows, and the last one is {last}")));
+        return Err(CheckError::Damaged(format!("{rows} rows, and the last one is {last}")));
     }
     if rows < promised {
-        return Err(Trouble::Lost(format!("{promised} rows were promised and {rows} are there")));
+        return Err(CheckError::Lost(format!(
+            "{promised} rows were promised and {rows} are there"
+        )));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ mod database;
 
 use std::path::Path;
 
-use database::{JOURNALS, SYNCHRONOUS, Trouble, check, create, put};
+use database::{CheckError, JOURNALS, SYNCHRONOUS, check, create, put};
 
 #[expect(clippy::print_stdout, reason = "each line is an acknowledgement")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let acks = std::fs::read_to_string(std::env::var("FIRST_ACKS")?)?;
             match check(here, u32::try_from(acks.lines().count())?) {
                 Ok(()) => Ok(()),
-                Err(Trouble::Lost(what)) => Err(what.into()),
-                Err(Trouble::Damaged(what)) => Err(format!("damaged: {what}").into()),
+                Err(CheckError::Lost(what)) => Err(what.into()),
+                Err(CheckError::Damaged(what)) => Err(format!("damaged: {what}").into()),
             }
         }
         _ => Err(format!(

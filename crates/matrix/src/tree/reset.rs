@@ -11,7 +11,7 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, RawMode, Timespec, Timestamps, UTIME_OMIT, mknodat, utimensat,
 };
 
-use super::snapshot::{Entry, TreeSnapshot, copy_file, remove_tree, settle};
+use super::snapshot::{Entry, TreeSnapshot, copy_file, remove_tree, wait_past};
 use super::walk::{self, Directory, EntryKind, EntryStat, NANOS};
 use super::{TreeChanges, TreeError};
 
@@ -53,7 +53,7 @@ impl TreeSnapshot {
         }
         let Reset { changes, newest, restamped, .. } = reset;
         self.changed |= restamped;
-        settle(newest);
+        wait_past(newest);
         Ok(changes)
     }
 }

@@ -67,7 +67,7 @@ impl TreeSnapshot {
         let mut top = Entry::new(stat);
         list(root, &mut top, &mut newest)?;
         // What is written after this can be told from what is copied now.
-        settle(newest);
+        wait_past(newest);
         let (root, store) = (root.to_owned(), store.to_owned());
         copy_below(&root, &store.join(FILES), &top)?;
         let names = names_of(&top);
@@ -191,7 +191,7 @@ fn names_of(top: &Entry) -> HashMap<u64, Vec<PathBuf>> {
 
 /// Waits until the clock that stamps files has passed this stamp: older kernels stamp once per tick,
 /// and a file written again within one would look untouched.
-pub(super) fn settle(stamp: i64) {
+pub(super) fn wait_past(stamp: i64) {
     let now = || {
         let time = clock_gettime(ClockId::RealtimeCoarse);
         time.tv_sec.saturating_mul(NANOS).saturating_add(time.tv_nsec)

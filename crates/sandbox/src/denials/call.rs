@@ -35,7 +35,7 @@ struct Named {
 
 /// One path of a call, absolute, symbolic links and `..` not yet followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CallPath {
     pub(super) path: PathBuf,
     pub(super) wants: Wants,
     pub(super) follow: bool,
@@ -46,7 +46,7 @@ pub(super) struct Place {
 pub(super) enum Call {
     Files {
         operation: DeniedOperation,
-        places: Vec<Place>,
+        paths: Vec<CallPath>,
     },
     /// To a socket of a file.
     ConnectPath(PathBuf),
@@ -63,7 +63,7 @@ pub(super) fn read(notified: &libc::seccomp_notif) -> Option<Call> {
         return connection(pid, &notified.data.args);
     }
     let (operation, named) = named(pid, i64::from(notified.data.nr), &notified.data.args)?;
-    let mut places = Vec::with_capacity(2);
+    let mut paths = Vec::with_capacity(2);
     for Named { directory, pointer, wants, follow } in named.into_iter().flatten() {
         let name = read_string(pid, pointer)?;
         if name.is_empty() {
@@ -74,9 +74,9 @@ pub(super) fn read(notified: &libc::seccomp_notif) -> Option<Call> {
             true => name.to_owned(),
             false => base(pid, directory)?.join(name),
         };
-        places.push(Place { path, wants, follow });
+        paths.push(CallPath { path, wants, follow });
     }
-    Some(Call::Files { operation, places })
+    Some(Call::Files { operation, paths })
 }
 
 /// Whether a call can change a file.

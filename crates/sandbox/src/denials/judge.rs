@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 
 use retake_types::{DeniedOperation, PathAccess, SandboxLevel};
 
-use super::call::{Place, Wants};
+use super::call::{CallPath, Wants};
 use crate::policy::{Area, Policy};
 
 /// What is known of a sandbox when a call is looked at.
@@ -87,7 +87,7 @@ impl Judge {
 
     /// Whether a call may be denied, as far as the name of the path says. Wrong where a symbolic
     /// link leads elsewhere.
-    pub(super) fn suspects(&self, operation: DeniedOperation, place: &Place) -> bool {
+    pub(super) fn suspects(&self, operation: DeniedOperation, place: &CallPath) -> bool {
         if operation == DeniedOperation::Change && self.level == SandboxLevel::Landlock {
             return false;
         }
@@ -101,7 +101,7 @@ impl Judge {
         &self,
         root: BorrowedFd<'_>,
         operation: DeniedOperation,
-        place: &Place,
+        place: &CallPath,
     ) -> Verdict {
         if operation == DeniedOperation::Change && self.level == SandboxLevel::Landlock {
             return Verdict::Allowed;

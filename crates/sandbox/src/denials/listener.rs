@@ -139,8 +139,8 @@ impl Watcher {
         let call = call::read(notified);
         let suspect = match &call {
             None => false,
-            Some(Call::Files { operation, places }) => {
-                places.iter().any(|place| self.judge.suspects(*operation, place))
+            Some(Call::Files { operation, paths }) => {
+                paths.iter().any(|path| self.judge.suspects(*operation, path))
             }
             Some(Call::ConnectPath(_)) => true,
             Some(Call::ConnectAddress(address)) => self.judge.out_of_reach(*address),
@@ -155,9 +155,9 @@ impl Watcher {
 
     fn denied(&self, call: Call) -> Option<(DeniedOperation, std::ffi::OsString)> {
         match call {
-            Call::Files { operation, places } => {
-                for place in &places {
-                    match self.judge.judge(self.root.as_fd(), operation, place) {
+            Call::Files { operation, paths } => {
+                for path in &paths {
+                    match self.judge.judge(self.root.as_fd(), operation, path) {
                         Verdict::Fails => return None,
                         Verdict::Allowed => {}
                         Verdict::Denied(path) => return Some((operation, path.into())),

@@ -189,7 +189,7 @@ impl<'a> CrashStates<'a> {
             classes,
             options,
         };
-        states.survey();
+        states.count_states();
         Ok(states)
     }
 
@@ -197,7 +197,7 @@ impl<'a> CrashStates<'a> {
         &self.coverage
     }
 
-    fn survey(&mut self) {
+    fn count_states(&mut self) {
         self.coverage.volatile_files = names(self.recording, &self.volatile);
         self.coverage.classes.clone_from(&self.options.classes);
         self.coverage.seed = self.options.seed;

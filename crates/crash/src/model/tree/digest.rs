@@ -37,19 +37,19 @@ fn step(low: u64, high: u64, chunk: &[u8; 16]) -> (u64, u64) {
     let first = first.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte));
     let second = second.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte));
     (
-        fold(first ^ KEYS[2], second ^ low),
-        fold(second.rotate_left(17) ^ KEYS[3], first ^ high).wrapping_add(low),
+        mix(first ^ KEYS[2], second ^ low),
+        mix(second.rotate_left(17) ^ KEYS[3], first ^ high).wrapping_add(low),
     )
 }
 
-fn fold(one: u64, two: u64) -> u64 {
+fn mix(one: u64, two: u64) -> u64 {
     let product = u128::from(one) * u128::from(two);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
 fn join(low: u64, high: u64) -> u128 {
-    let first = fold(low ^ KEYS[1], high ^ KEYS[2]);
-    let second = fold(high.rotate_left(29) ^ KEYS[0], low ^ KEYS[3]).wrapping_add(low);
+    let first = mix(low ^ KEYS[1], high ^ KEYS[2]);
+    let second = mix(high.rotate_left(29) ^ KEYS[0], low ^ KEYS[3]).wrapping_add(low);
     (u128::from(first) << 64) | u128::from(second)
 }
 

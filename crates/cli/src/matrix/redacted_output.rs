@@ -9,11 +9,11 @@ use serde::Serialize;
 use crate::{Failure, term};
 
 /// Prints to stdout what has no secrets of a matrix any more.
-pub(super) struct Shown {
+pub(super) struct RedactedOutput {
     redactor: Redactor,
 }
 
-impl Shown {
+impl RedactedOutput {
     pub(super) fn of(project: &MatrixProject) -> Self {
         Self { redactor: project.redactor() }
     }
