@@ -143,6 +143,7 @@ impl Agent {
 }
 
 /// The program that a variable names, or of an agent that tests use, installed if need be.
+#[cfg(feature = "bench")]
 pub(crate) fn agent_program(variable: &str) -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os(variable) {
         return Ok(given.into());

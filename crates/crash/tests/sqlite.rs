@@ -7,7 +7,7 @@
 mod database;
 mod workload;
 
-use database::{JOURNALS, SYNCHRONOUS, Trouble, check, create, put};
+use database::{CheckError, JOURNALS, SYNCHRONOUS, check, create, put};
 use retake_crash::marker::Marker;
 use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, FailureKind, Model};
 use retake_crash::operation::Recording;
@@ -49,8 +49,8 @@ fn verdict_of(state: &CrashState) -> Verdict {
     retake_crash::materialise(&state.tree, place.path()).unwrap();
     match check(place.path(), state.acks as u32) {
         Ok(()) => Durable,
-        Err(Trouble::Lost(_)) => Whole,
-        Err(Trouble::Damaged(_)) => Damaged,
+        Err(CheckError::Lost(_)) => Whole,
+        Err(CheckError::Damaged(_)) => Damaged,
     }
 }
 

@@ -493,6 +493,7 @@ pub(super) fn plain<T: Redact>(value: T) -> Redacted<T> {
 pub(super) fn intent() -> Intent {
     let command = CommandRequest::arguments("bench", ["bench"]);
     Intent {
+        reported_by: None,
         request: RunRequest::new(LoopPosition::exec(), command, "/"),
         redacted: RedactedParts::default(),
         parent_id: None,
