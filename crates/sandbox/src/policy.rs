@@ -128,7 +128,9 @@ impl Policy {
         }
         let mut areas = areas();
         areas.retain(|(area, _)| !rules.asks_for(area));
-        for path in RUN_KEPT.iter().map(Path::new).chain(places.program) {
+        // Where only what is listed is writable, the command still runs where it was started.
+        let cwd = request.listed_writes.map(|_| places.cwd);
+        for path in RUN_KEPT.iter().map(Path::new).chain(places.program).chain(cwd) {
             // Not what a link there leads to: that could be anything.
             let replaced = |path: &PathBuf| areas.iter().any(|(area, _)| path.starts_with(area));
             if let Some(path) = path.canonicalize().ok().filter(replaced) {
