@@ -66,6 +66,11 @@ impl ServerSandbox {
                 request.paths.push(PathRule::new(PathGrant::AllowWrite, further));
             }
         }
+        // An agent that works through the server reports in its workspace.
+        let workspaces = project.join(".agent/workspaces");
+        if workspaces.is_dir() {
+            request.paths.push(PathRule::new(PathGrant::AllowWrite, workspaces));
+        }
         match (confined::try_confinement(&request, directory, context), choice) {
             (Ok(report), _) => Self { request, state: SandboxState::Confined(report) },
             (Err(why), SandboxChoice::Asked(_)) => {

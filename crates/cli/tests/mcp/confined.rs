@@ -107,27 +107,6 @@ fn an_answer_names_the_hosts_that_were_refused() {
 }
 
 #[test]
-fn a_server_inside_of_a_sandbox_adds_none() {
-    let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
-        return;
-    }
-    sandbox.file(".agent/config.yml", "sandbox:\n  mcp: strict\n");
-    let outside = sandbox.dir.path().canonicalize().unwrap().join("outside");
-    let mut command = sandbox.command(RETAKE);
-    command.args(["exec", "--sandbox", "--stdin", "inherit", "--no-timeout", "--", RETAKE, "mcp"]);
-    let mut client = Client::speaking(command);
-    let line = format!("echo a | tr a b; touch made; touch {}", outside.display());
-    let result = client.tool("exec", json!({"command": line}));
-    assert!(text(&result).contains("b\n"), "{result}");
-    let shown = client.tool("runs_show", json!({"run": run_id(&result)}));
-    assert!(shown["structuredContent"]["denied"].is_null(), "it reports nothing itself: {shown}");
-    assert!(client.instructions().contains("Commands run in a sandbox."));
-    client.leave();
-    assert!(sandbox.project().join("made").exists() && !outside.exists());
-}
-
-#[test]
 fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
     let sandbox = Sandbox::new();
     if !is_possible(&sandbox) {
@@ -172,40 +151,4 @@ fn directories_of_the_policy_are_writable_too() {
     let mut client = Client::new(&sandbox);
     let made = client.tool("exec", json!({"argv": ["touch", "made"], "cwd": "../shared"}));
     assert!(shared.join("made").exists(), "{made}");
-}
-
-/// A server keeps its sandboxes for further commands; each command reports the runs inside it, once.
-#[test]
-fn runs_that_a_command_records_inside_are_reported_once() {
-    let sandbox = Sandbox::new();
-    let possible = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
-    if possible.code != 0 {
-        eprintln!("SKIP: {}", possible.stderr);
-        return;
-    }
-    let mut client = Client::with(&sandbox, |command| {
-        command.arg("--sandbox");
-    });
-    let mut ids = Vec::new();
-    for word in ["one", "two"] {
-        let called =
-            client.tool("exec", json!({"argv": ["retake", "exec", "-q", "--", "echo", word]}));
-        assert!(
-            text(&called).contains("exit 0") || text(&called).contains("ok"),
-            "{}",
-            text(&called)
-        );
-        ids.push(called["result"]["structuredContent"]["runId"].as_str().unwrap().to_owned());
-    }
-    client.leave();
-    let listed = sandbox.retake(&["runs", "list", "--json"]).json();
-    for (word, id) in ["one", "two"].iter().zip(&ids) {
-        let of = |command: &str| {
-            let mut runs = listed.as_array().unwrap().iter();
-            runs.find(|run| run["command"] == command).unwrap_or_else(|| panic!("{listed:#}"))
-        };
-        assert_eq!(of(&format!("echo {word}"))["reportedBy"], id.as_str());
-        let outer = of(&format!("retake exec -q -- echo {word}"));
-        assert_eq!(outer["sandbox"]["reported"], json!({"runs": 1}), "{outer:#}");
-    }
 }

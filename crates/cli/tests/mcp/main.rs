@@ -21,4 +21,3 @@ mod output;
 mod policy;
 mod real;
 mod record;
-mod tasks;

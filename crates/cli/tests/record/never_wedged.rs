@@ -95,10 +95,6 @@ fn a_full_disk_can_be_left_again(system: FileSystem) {
         retake exec -- echo later; echo code $?
         retake runs list --json; echo
         retake doctor --repair > /dev/null 2>&1
-        df -k --output=avail . | tail -1
-        fill
-        for n in 1 2 3; do retake exec -- echo later > /dev/null || echo failed; done
-        retake runs list --json | grep -o '\"id\"' | wc -l
         retake exec -- head -c 20000000 /dev/urandom > /dev/null
         fill
         retake runs delete last; echo code $?
@@ -125,10 +121,6 @@ fn a_full_disk_can_be_left_again(system: FileSystem) {
     assert!(stored > 500_000 && done.stderr.contains(&notice), "{system:?}: {}", done.snapshot());
     assert!(!done.stderr.contains("its runner died"), "{system:?}: {}", done.snapshot());
     let rest: Vec<&str> = done.stdout[after_list..].split_whitespace().collect();
-    let free: u64 = rest[0].parse().expect("as printed");
-    assert!(free > 400, "{system:?}: a repair compresses: {}", done.snapshot());
-    assert_eq!(rest[1], "5", "{system:?}: later runs are recorded, too: {}", done.snapshot());
-    let rest = &rest[2..];
     assert_eq!(rest[..4], ["code", "0", "code", "0"], "{system:?}: {}", done.snapshot());
     let free: u64 = rest[4].parse().expect("as printed");
     assert!(free > 500, "{system:?}: space is given back: {}", done.snapshot());
@@ -162,36 +154,6 @@ fn a_damaged_record_is_repaired_on_a_full_disk() {
             let runs: serde_json::Value = serde_json::from_str(list).unwrap();
             assert_eq!(runs.as_array().unwrap().len(), 2, "{system:?}, {damage}: {runs}");
         }
-    }
-}
-
-#[test]
-fn a_repair_without_any_room_says_how_much_it_needs() {
-    // Closed by another program, which removes the WAL and with it what was reserved.
-    let damage = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
-                  c.execute('DROP TABLE runs'); c.commit(); c.close()";
-    for system in FileSystem::ALL {
-        let sandbox = Sandbox::new();
-        let script = format!(
-            "retake exec -- echo one > /dev/null
-             python3 -c \"{damage}\" store/retake.db || exit 98
-             fill
-             retake doctor --repair; echo code $?
-             rm -f ballast ballast2 taken
-             retake doctor --repair > /dev/null; retake audit verify --quick > /dev/null; echo code $?
-             retake runs list --json"
-        );
-        let disk = sandbox.project().join("disk");
-        let Some(done) = on_small_disk(&sandbox, &disk, system, &script) else { continue };
-        if done.code == 98 {
-            return; // no Python with SQLite
-        }
-        let needed = done.stderr.split("for a new database: free ").nth(1);
-        let needed = needed.unwrap_or_else(|| panic!("{system:?}: {}", done.snapshot()));
-        assert!(needed.contains("KiB on the disk of"), "{system:?}: {}", done.snapshot());
-        let list = done.stdout.strip_prefix("code 1\ncode 0\n");
-        let list = list.unwrap_or_else(|| panic!("{system:?}: {}", done.snapshot()));
-        assert_eq!(serde_json::from_str::<serde_json::Value>(list).unwrap()[0]["stdoutBytes"], 4);
     }
 }
 
