@@ -1,7 +1,5 @@
 //! `--sandbox-settings`: the settings of sandbox-runtime, with the meaning they have there.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 
 use crate::common::{Called, Sandbox};
