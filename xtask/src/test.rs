@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::{aarch64, chromiums, test_programs};
 
 /// Programs that tests run for real, and files they need, with the Debian packages they come in.
-const NEEDED: [(&str, &str); 28] = [
+const NEEDED: [(&str, &str); 31] = [
     ("git", "git"),
     ("cc", "gcc"),
     ("make", "make"),
@@ -15,6 +15,9 @@ const NEEDED: [(&str, &str); 28] = [
     ("sqlite3", "sqlite3"),
     ("/usr/share/doc/python3-venv", "python3-venv"),
     ("mount", "mount"),
+    ("/usr/sbin/mkfs.ext4", "e2fsprogs"),
+    ("/usr/sbin/mkfs.xfs", "xfsprogs"),
+    ("/usr/sbin/mkfs.btrfs", "btrfs-progs"),
     ("ps", "procps"),
     ("openssl", "openssl"),
     ("/usr/sbin/slurmctld", "slurm-wlm"),

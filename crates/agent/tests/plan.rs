@@ -546,9 +546,12 @@ fn a_broken_loop_goes_on_where_it_was() {
     let (mut tried, mut at_gate) = (plan.clone(), plan.at_gate());
     assert!(matches!(tried.next(at(0), NONE), Step::Iterate { number: 5, attempt: 3, .. }));
     assert!(matches!(at_gate.next(at(0), NONE), Step::Verify { attempt: 2, .. }));
-    // Without a gate there is nowhere else to go.
+    // Without a gate, or past it, the agent is not asked again.
+    let done = Step::Stop(AgentStopReason::Completed);
     let mut plain = AgentPlan::resume(rules(Mode::Loop), 4, &[], 1).at_gate();
-    assert!(matches!(plain.next(at(0), NONE), Step::Iterate { number: 5, .. }));
+    assert_eq!(plain.next(at(0), NONE), done);
+    let mut passed = AgentPlan::resume(gated(3), 4, &[], 1).completed();
+    assert_eq!(passed.next(at(0), NONE), done);
 }
 
 #[test]

@@ -28,9 +28,10 @@ enum Part {
 }
 
 pub(super) async fn list(session: &Arc<ClientSession>) -> Result<ListResourcesResult, ErrorData> {
-    let page = session.read(|store| Ok(store.list(&RunFilter::default(), None, LISTED)?)).await;
+    let page =
+        session.read(|store| Ok(store.list_readable(&RunFilter::default(), None, LISTED)?)).await;
     // Where nothing was recorded yet there are none.
-    let runs = page.map_or_else(|_| Vec::new(), |page| page.runs);
+    let runs = page.map_or_else(|_| Vec::new(), |(page, _)| page.runs);
     let resources = runs.iter().map(|run| {
         let id = run.intent.id();
         Resource::new(format!("{SCHEME}{id}"), id.short())

@@ -259,7 +259,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Output of runs that have none there, or less than is wanted, whenever they were pushed.
+    /// Output of runs of which a stream is not there, or less than is wanted, whenever they were pushed.
     fn outputs(&mut self, client: &mut Client, most: u64) -> Result<(), Error> {
         let mut after = 0i64;
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
@@ -267,8 +267,12 @@ impl Sender<'_> {
             let mut transaction = client.transaction()?;
             let missing = transaction.query(
                 "SELECT id::text, seq FROM retake.runs
-                 WHERE record = $1::text::uuid AND seq > $2 AND stdout_bytes + stderr_bytes > 0
-                   AND (NOT EXISTS (SELECT FROM retake.outputs WHERE run = id)
+                 WHERE record = $1::text::uuid AND seq > $2
+                   AND (EXISTS (SELECT FROM (VALUES ('stdout', stdout_bytes), ('stderr', stderr_bytes))
+                                  AS sent (stream, bytes)
+                                WHERE bytes > 0 AND NOT EXISTS
+                                  (SELECT FROM retake.outputs AS known
+                                   WHERE known.run = id AND known.stream = sent.stream))
                      OR EXISTS (SELECT FROM retake.outputs
                                 WHERE run = id AND truncated AND octet_length(content) < $4::bigint))
                  ORDER BY seq LIMIT $3",

@@ -11,7 +11,7 @@ use std::time::Duration;
 use retake_engine::{
     Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, interpret, which,
 };
-use retake_policy::{Policy, ProposedCommand};
+use retake_policy::{Policy, PolicyRefusal, ProposedCommand};
 use retake_runner::config::Config;
 use retake_runner::confined;
 use retake_runner::context::RunContext;
@@ -116,7 +116,25 @@ impl Arena {
 
     /// Whether the policy lets the case through, as the server would ask it.
     pub(super) fn allows(&self, case: &Case) -> bool {
-        let Some((arguments, shell)) = self.read(&case.text) else { return false };
+        matches!(self.judge(case), Some(Ok(())))
+    }
+
+    /// Whether the case hands something to a program that nothing is known of, and only a shell could
+    /// tell that it is what the rules forbid. The guide says that a policy does not see that; what is
+    /// written out word for word it must see.
+    pub(super) fn is_beyond_the_policy(&self, case: &Case) -> bool {
+        let text = case.text.replace("wrapit", "env").replace("wrapline", "sh -c");
+        let known = Case { text, ..case.clone() };
+        let denied =
+            |refusal: &PolicyRefusal| matches!(refusal, PolicyRefusal::DeniedByRule { .. });
+        known.text != case.text
+            && !self
+                .judge(&known)
+                .is_some_and(|judged| judged.is_err_and(|refusals| refusals.iter().any(denied)))
+    }
+
+    fn judge(&self, case: &Case) -> Option<Result<(), Vec<PolicyRefusal>>> {
+        let (arguments, shell) = self.read(&case.text)?;
         let at = Rules::ALL.iter().position(|rules| *rules == case.rules).unwrap_or(0);
         let set: Vec<(OsString, OsString)> =
             case.set.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -127,7 +145,7 @@ impl Arena {
             set: &set,
             path: Some(&self.path),
         };
-        self.policies[at].judge(&proposed).is_ok()
+        Some(self.policies[at].judge(&proposed))
     }
 
     /// The arguments of a line, and whether a shell reads it.

@@ -156,7 +156,13 @@ impl BrokenOffLoop {
             .having_used(self.time_used)
             .having_tried(recorded.attempts);
         plan.charge(recorded.spent_otherwise);
-        if recorded.unanswered.is_some() { plan.at_gate() } else { plan }
+        if recorded.passed {
+            plan.completed()
+        } else if recorded.complete || recorded.unanswered.is_some() {
+            plan.at_gate()
+        } else {
+            plan
+        }
     }
 }
 

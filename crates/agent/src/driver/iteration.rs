@@ -358,6 +358,9 @@ impl AgentLoop {
         if effect == Effect::StopLoop && !self.session.is_interrupted() {
             report.outcome = IterationOutcome::HookStopped;
         }
+        // A runner that dies right after this need not ask the agent again.
+        iteration.facts.complete =
+            (report.outcome == IterationOutcome::Completed).then_some(report.complete);
         let result = iteration.result.take();
         iteration.end(status, Timestamp::now(), result);
         self.finish(iteration, &completion, why.as_deref());

@@ -37,6 +37,10 @@ pub struct RecordedLoop {
     pub attempts: u32,
     /// The gate was asked and has not answered; with the agent's run and its kind.
     pub unanswered: Option<Option<(RunId, Option<String>)>>,
+    /// The last iteration says that the task is complete, and the gate has not refused that.
+    pub complete: bool,
+    /// The gate has passed it.
+    pub passed: bool,
     /// Spent on attempts and verifications, not on iterations.
     pub spent_otherwise: Spent,
     pub checkpoints: Vec<KeptCheckpoint>,
@@ -220,6 +224,8 @@ fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedL
         gate_output: None,
         attempts: 0,
         unanswered: None,
+        complete: false,
+        passed: false,
         spent_otherwise: Spent::default(),
         checkpoints: Vec::new(),
     };
@@ -246,6 +252,7 @@ impl RecordedLoop {
         match entry {
             AgentEntry::Iteration { iteration } => {
                 self.unanswered = None;
+                self.complete = iteration.facts.complete == Some(true);
                 if iteration.status.is_final() {
                     self.attempts = 0;
                 }
@@ -270,6 +277,7 @@ impl RecordedLoop {
             }
             AgentEntry::Verified { passed, said, spent, .. } => {
                 self.unanswered = None;
+                (self.complete, self.passed) = (passed, passed);
                 self.refusals = if passed { 0 } else { self.refusals + 1 };
                 self.gate_output = said;
                 self.spent_otherwise.add(spent);

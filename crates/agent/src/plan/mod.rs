@@ -138,11 +138,18 @@ impl AgentPlan {
         self
     }
 
-    /// Starts with the gate, where the loop broke off.
+    /// A loop broke off when its agent had said that the task is complete: only the gate is left.
     pub fn at_gate(mut self) -> Self {
-        if self.rules.verify.is_some() {
-            self.state = State::Verifying;
+        match self.rules.verify {
+            Some(_) => self.state = State::Verifying,
+            None => self.ended(AgentStopReason::Completed),
         }
+        self
+    }
+
+    /// A loop broke off when nothing was left but to note its end.
+    pub fn completed(mut self) -> Self {
+        self.ended(AgentStopReason::Completed);
         self
     }
 

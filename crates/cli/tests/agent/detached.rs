@@ -1,6 +1,7 @@
 //! Loops in the background: they outlive their terminal, are followed from any other, and tell at
 //! their start what keeps them from starting.
 
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use crate::common::{Called, Detached, RETAKE, Sandbox, Screen, alive, called, eventually};
@@ -161,18 +162,22 @@ fn attach_works_through_a_pipe_and_sees_a_death() {
     let (_, background) = sandbox.detach_agent(&[]);
     go(&sandbox, 1);
     sandbox.awaited("at-2");
-    let follow = sandbox
+    let mut follow = sandbox
         .command(RETAKE)
         .args(["agent", "attach", "task"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    // A loop that is dead before it is followed is not running, which is another answer.
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let joined = lines.find(|line| line.as_ref().unwrap().contains("Running iteration 2"));
+    assert!(joined.is_some());
     background.signal(libc::SIGKILL);
+    let rest: Vec<_> = lines.map(Result::unwrap).collect();
     let out = follow.wait_with_output().unwrap();
-    let (text, said) =
-        (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
-    assert_eq!(out.status.code(), Some(1), "{text}{said}");
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{rest:?}{said}");
     assert!(said.contains("its process died; `retake agent run task` continues it"), "{said}");
     let listed = called(sandbox.command(RETAKE).args(["agent", "list"])).stdout;
     assert!(listed.contains("in_progress (interrupted)"), "{listed}");

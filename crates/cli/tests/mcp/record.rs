@@ -322,3 +322,17 @@ fn a_record_that_is_moved_meanwhile_is_followed() {
     let old = sandbox.project().join(".agent/data/retake.db");
     assert!(!old.exists(), "there is one record");
 }
+
+#[test]
+fn an_entry_that_cannot_be_read_hides_no_other_run() {
+    let sandbox = Sandbox::new();
+    let runs = ["one", "two", "three"].map(|word| sandbox.recorded(&format!("echo {word}")));
+    sandbox.tamper("UPDATE ledger SET body = NULL WHERE seq = 3");
+    let mut client = Client::new(&sandbox);
+    let listed = client.tool("runs_list", json!({}));
+    assert_eq!(listed["structuredContent"]["runs"].as_array().unwrap().len(), 2, "{listed}");
+    assert!(text(&listed).contains("A run is left out: ledger entry 3"), "{listed}");
+    let resources = client.request("resources/list", json!({}));
+    let resources = resources.to_string();
+    assert!(resources.contains(&runs[0]) && resources.contains(&runs[2]), "{resources}");
+}

@@ -456,7 +456,7 @@ fn no_secret_is_sent() {
     let Some(base) = Base::start() else { return };
     let own = [("DEPLOY_TOKEN_2", SECRET)];
     let url = "https://joe:Zq7-in-url-secret@host/";
-    let script = "echo \"$DEPLOY_TOKEN_2 $1\"; echo \"$DEPLOY_TOKEN_2\" >&2; exit 3";
+    let script = "echo \"$DEPLOY_TOKEN_2 $0 $1\"; echo \"$DEPLOY_TOKEN_2\" >&2; exit 3";
     let label = format!("who={SECRET}");
     let words = ["exec", "--label", &label, "--session-id", SECRET, "--", "sh", "-c", script, url];
     assert_eq!(base.sandbox.retake_with(&own, &[&words[..], &[SECRET]].concat()).code, 3);
@@ -464,6 +464,10 @@ fn no_secret_is_sent() {
         format!("command: echo '{SECRET}' $W\niterations: 1\naxes:\n  W: ['{SECRET}', plain]\n");
     base.sandbox.file("matrix.yml", &matrix);
     base.sandbox.retake_with(&own, &["matrix", "run", "-q"]);
+    let failed = format!("start; failed 401 'no {SECRET}'");
+    base.sandbox.agent("", &[&failed]);
+    base.sandbox.workspace("task", &[]);
+    base.sandbox.retake_with(&own, &["agent", "run", "task"]);
     let pushed = base.push(&["--outputs", "1M"]);
     assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
     assert!(pushed.json()["outputs"].as_u64().unwrap() >= 3, "{}", pushed.stdout);

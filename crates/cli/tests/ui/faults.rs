@@ -145,3 +145,17 @@ fn what_is_found_is_marked_at_the_top_whatever_colours_it_has() {
     let next = ui.get(&format!("/api/v1/runs/{run}/find?text=1000&offset={at}&since=0")).json();
     assert_eq!(next["before"], 1, "{next}");
 }
+
+#[test]
+fn an_entry_that_cannot_be_read_hides_no_other_run() {
+    let sandbox = Sandbox::new();
+    let runs = ["one", "two", "three"].map(|word| sandbox.recorded(&format!("echo {word}")));
+    sandbox.tamper("UPDATE ledger SET body = NULL WHERE seq = 3");
+    let ui = sandbox.ui();
+    let page = ui.get("/runs").text();
+    assert!(page.contains(&runs[0]) && page.contains(&runs[2]), "{page}");
+    assert!(page.contains("A run is left out: ledger entry 3"), "{page}");
+    let list = ui.get("/api/v1/runs").json();
+    assert_eq!(list["runs"].as_array().unwrap().len(), 2, "{list}");
+    assert_eq!(list["unreadable"].as_array().unwrap().len(), 1, "{list}");
+}

@@ -18,6 +18,7 @@ use super::{ClientSession, ToolAnswer, ToolError, limit};
 use crate::output_source::OutputSource;
 use crate::run_view::{AdviceContext, RunView, cut};
 use crate::terminal_text::visible;
+use crate::tool_error::store_error;
 
 /// What is not indexed is read for this long.
 const SCAN: Duration = Duration::from_secs(10);
@@ -148,7 +149,8 @@ pub(super) async fn list(
         ..RunFilter::default()
     };
     let limit = limit(list.limit, USUAL, MOST)?;
-    let page = session.read(move |store| Ok(store.list(&filter, None, limit)?)).await?;
+    let (page, unreadable) =
+        session.read(move |store| Ok(store.list_readable(&filter, None, limit)?)).await?;
     let more = page.next.is_some();
     let mut text: String = page.runs.iter().map(|run| line(run) + "\n").collect();
     if page.runs.is_empty() {
@@ -156,6 +158,9 @@ pub(super) async fn list(
     }
     if more {
         text.push_str("There are older ones; a larger limit or other filters show them.\n");
+    }
+    for error in &unreadable {
+        text.push_str(&format!("A run is left out: {}.\n", store_error(error)));
     }
     Ok(ToolAnswer::new(&RunList { runs: page.runs.iter().map(RunLine::of).collect(), more }, text))
 }

@@ -312,11 +312,23 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
 }
 
-/// Whether even a small file cannot be written. Where a file system copies on write, the free bytes that
-/// it reports do not tell.
+/// Whether even a small file cannot be made. Where a file system copies on write, the free bytes that
+/// it reports do not tell; and XFS may have room for a file without a name when it has none for one
+/// with a name.
 pub(crate) fn is_full(path: &Path) -> bool {
-    let file = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(path);
-    let written = file.and_then(|mut file| file.write_all(&[1; 4096]));
+    let probe = path.join(format!("room-{}", std::process::id()));
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .mode(0o600)
+        .open(&probe);
+    let written = file.and_then(|mut file| {
+        let written = file.write_all(&[1; 4096]);
+        fs::remove_file(&probe)?;
+        written
+    });
     written.is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)))
 }
 
@@ -324,6 +336,12 @@ pub(crate) fn is_full(path: &Path) -> bool {
 pub(crate) fn makes_inodes(path: &Path) -> bool {
     const XFS: i64 = 0x5846_5342;
     statfs(path).is_ok_and(|stats| stats.f_type == XFS)
+}
+
+/// Whether this is btrfs, where that can be turned off.
+pub(crate) fn copies_on_write(path: &Path) -> bool {
+    const BTRFS: i64 = 0x9123_683E;
+    statfs(path).is_ok_and(|stats| stats.f_type == BTRFS)
 }
 
 /// How much the index of a WAL takes, as long as it is kept.

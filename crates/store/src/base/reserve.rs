@@ -3,21 +3,23 @@
 //! Blocks are reserved inside the files that need them: the WAL has blocks allocated beyond its end
 //! (`fallocate` with `FALLOC_FL_KEEP_SIZE`), and the database grows in chunks. A separate file that is
 //! given up when the disk is full was rejected: another writer on that disk, such as the output of a
-//! run beside this one, takes the blocks before the commit does. Where a file system cannot allocate
-//! ahead (copy on write), the reserve is what the file system makes of the request.
+//! run beside this one, takes the blocks before the commit does. btrfs writes new blocks for each change,
+//! unless a file is marked: the store's are. On other file systems that copy on write the reserve is what
+//! the file system makes of the request.
 //!
 //! Only the WAL is opened here. SQLite's locks on the database belong to the process, and closing a
 //! second descriptor of that file would drop them.
 
 use std::ffi::c_void;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
+use rustix::fs::IFlags;
 
-use super::dir::{StoreDir, free_bytes, makes_inodes};
+use super::dir::{StoreDir, copies_on_write, free_bytes, makes_inodes};
 use super::error::file_size_limit;
 use crate::{Error, Result};
 
@@ -66,6 +68,18 @@ impl Claim {
             Self::Continue | Self::Erase => 0,
         }
     }
+}
+
+/// On btrfs: has files that are made in the store's directory written in place, so that what is allocated
+/// ahead stays theirs. That costs btrfs its checksums; the record has hashes of its own. What fails leaves
+/// the reserve to the file system.
+pub(crate) fn write_in_place(dir: &StoreDir) {
+    if !copies_on_write(dir.root()) {
+        return;
+    }
+    let Ok(root) = File::open(dir.root()) else { return };
+    let flags = rustix::fs::ioctl_getflags(&root);
+    _ = flags.and_then(|flags| rustix::fs::ioctl_setflags(&root, flags | IFlags::NOCOW));
 }
 
 /// Makes the database grow in chunks through this connection.

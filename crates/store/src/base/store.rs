@@ -147,6 +147,7 @@ impl Store {
     /// that died.
     fn build(dir: &StoreDir) -> Result<()> {
         reserve::check_file_size_limit(dir)?;
+        reserve::write_in_place(dir);
         let new = dir.unfinished();
         for suffix in ["", "-wal", "-shm", "-journal"] {
             remove(&new.beside_database(suffix))?;

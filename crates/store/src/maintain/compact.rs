@@ -74,23 +74,37 @@ impl Store {
             after = last.output_key;
             let (raw, small): (Vec<_>, Vec<_>) =
                 batch.into_iter().partition(|pending| pending.storage == Storage::Raw);
+            // What gives space back comes first: the room of the WAL, which any write takes back,
+            // may be all that is left.
+            let compressed = self.compress_all(&raw, begun, budget, &mut done);
             done.indexed += self.index_small(&small)?;
-            for pending in raw {
-                if begun.elapsed() >= budget {
-                    done.more = true;
-                    break;
-                }
-                if self.compress(&pending)? {
-                    done.compressed += 1;
-                    done.indexed += 1;
-                }
-            }
+            compressed?;
         }
         done.more |= self.make_missing_lists(begun, budget)?;
         if done.indexed > 0 {
             self.fold_wal()?;
         }
         Ok(done)
+    }
+
+    fn compress_all(
+        &mut self,
+        raw: &[Pending],
+        begun: Instant,
+        budget: Duration,
+        done: &mut Compacted,
+    ) -> Result<()> {
+        for pending in raw {
+            if begun.elapsed() >= budget {
+                done.more = true;
+                break;
+            }
+            if self.compress(pending)? {
+                done.compressed += 1;
+                done.indexed += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the lists of block hashes that an earlier release did not keep; `true` when the time was

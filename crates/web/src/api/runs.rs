@@ -25,14 +25,21 @@ pub(crate) const SEARCH_EFFORT: SearchEffort =
 pub(crate) struct RunList {
     runs: Vec<Run>,
     next: Option<String>,
+    /// Why runs of this page are left out: what the ledger has of them cannot be read.
+    unreadable: Vec<String>,
 }
 
 pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<RunList>, ApiError> {
     let params = Params::from_uri(&uri);
     let (filter, cursor, limit) =
         (params.filter()?, params.cursor()?, params.limit(DEFAULT_LIMIT, MAX_LIMIT)?);
-    let page = app.store.read(move |store| Ok(store.list(&filter, cursor, limit)?)).await?;
-    Ok(Json(RunList { runs: page.runs, next: page.next.map(|next| next.to_string()) }))
+    let (page, unreadable) =
+        app.store.read(move |store| Ok(store.list_readable(&filter, cursor, limit)?)).await?;
+    Ok(Json(RunList {
+        runs: page.runs,
+        next: page.next.map(|next| next.to_string()),
+        unreadable: unreadable.iter().map(ToString::to_string).collect(),
+    }))
 }
 
 /// A run with the runs inside it.

@@ -15,7 +15,6 @@ use super::layout::{HtmlResponse, PageError, Section, layout};
 use super::run_table::{RUN_TABLE_HEAD, run_rows};
 use crate::api::SEARCH_EFFORT;
 use crate::app::App;
-use crate::error::RequestError;
 use crate::params::Params;
 
 const PAGE: usize = 50;
@@ -53,11 +52,14 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
         }
         None => {
             let cursor = params.cursor()?;
-            let page = app.store.read(move |store| match store.list(&filter, cursor, PAGE) {
-                Ok(page) => Ok(page),
-                Err(error) => Err(RequestError::from(error)),
-            });
-            list(&mut main, &page.await?, &params);
+            let read = move |store: &Store| Ok(store.list_readable(&filter, cursor, PAGE)?);
+            let (page, unreadable) = app.store.read(read).await?;
+            list(&mut main, &page, &params);
+            for error in unreadable {
+                main.markup("<p class=\"note bad\">A run is left out: ");
+                main.text(error.to_string());
+                main.markup("; <code>retake audit verify</code> shows the place.</p>");
+            }
         }
     }
     main.markup("</div>");

@@ -43,6 +43,8 @@ pub struct IterationFacts {
     pub denied_tools: Option<DeniedTools>,
     /// Whether the agent says that it did something.
     pub worked: Option<bool>,
+    /// Whether the agent says that the task is complete. Earlier versions did not record it.
+    pub complete: Option<bool>,
     pub error: Option<String>,
     /// What this version does not know, kept as it is.
     pub other: BTreeMap<String, String>,
@@ -104,6 +106,7 @@ const MODEL: &str = "model";
 const DENIALS: &str = "denials";
 const DENIED_TOOLS: &str = "deniedTools";
 const WORKED: &str = "worked";
+const COMPLETE: &str = "complete";
 const ERROR: &str = "error";
 
 impl From<BTreeMap<String, String>> for IterationFacts {
@@ -126,6 +129,7 @@ impl From<BTreeMap<String, String>> for IterationFacts {
             denials: take(&mut other, DENIALS),
             denied_tools: take(&mut other, DENIED_TOOLS),
             worked: take(&mut other, WORKED),
+            complete: take(&mut other, COMPLETE),
             error: take(&mut other, ERROR),
             other,
         }
@@ -145,6 +149,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             denials,
             denied_tools,
             worked,
+            complete,
             error,
             other: mut map,
         } = facts;
@@ -159,6 +164,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             (DENIALS, denials.map(|denials| denials.to_string())),
             (DENIED_TOOLS, denied_tools.map(|tools| tools.to_string())),
             (WORKED, worked.map(|worked| worked.to_string())),
+            (COMPLETE, complete.map(|complete| complete.to_string())),
             (ERROR, error),
         ];
         map.extend(known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
