@@ -33,7 +33,7 @@ pub use refusal::{
 use meaning::Matched;
 use path::resolved;
 use rule::{Program, Rule};
-use started_commands::{StartedCommand, StartedCommands, WrittenFile, loads_code};
+use started_commands::{StartedCommand, StartedCommands, WrittenFile, loads_code, may_run_others};
 use word::{Word, command_line};
 
 /// What the preset `careful` denies: what others see, or what is hard to undo.
@@ -262,7 +262,11 @@ impl Policy {
         };
         let is_set = |name: &str| started.variables.iter().any(|set| set.name == name);
         let could_be_denied = |words: &&Vec<Word>| {
-            let is_inherited = words[0].is_of_variables() && !words[0].variables().any(is_set);
+            let is_inherited = words[0].is_of_variables()
+                && !words[0].variables().any(is_set)
+                && words[0].name_after_variables().is_some_and(|name| !may_run_others(&name));
+            // It may be one that adds arguments, such as `xargs`.
+            let names = |rule: &Rule| (1..words.len()).any(|at| rule.is_about(&words[at..]));
             let could_deny = |rule: &Rule| match is_inherited {
                 true => rule.could_deny_inherited(words),
                 false => rule.could_deny(words),
@@ -270,6 +274,7 @@ impl Policy {
             !self.has_rules()
                 || !self.allow.is_empty()
                 || self.deny.iter().any(could_deny)
+                || (!is_inherited && self.deny.iter().any(names))
                 // It may be a shell, or anything else that runs what follows.
                 || words[1..].iter().any(|word| word.get().is_none())
                 || self.denied_among(words).is_some()
@@ -333,8 +338,10 @@ impl Policy {
             if let Some(rule) = self.deny.iter().find(denies) {
                 return Some((rule, command.words.clone()));
             }
-            let inner = command.possible.as_ref();
-            if let Some(found) = inner.and_then(|inner| self.denied_possibly(inner)) {
+            if let Some(inner) = &command.possible
+                && let Some(found) =
+                    self.denied_among(&command.words).or_else(|| self.denied_possibly(inner))
+            {
                 return Some(found);
             }
         }

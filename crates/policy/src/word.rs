@@ -253,6 +253,24 @@ impl Word {
         self.pieces.as_ref().is_some_and(|pieces| pieces.pieces.iter().all(is_known))
     }
 
+    /// The name of the file, where only variables stand before its directories: `python` in
+    /// `"$VENV"/bin/python`, nothing where variables hold all of the word. `None` for any other word:
+    /// an empty variable in the middle of a name changes nothing of it.
+    pub(super) fn name_after_variables(&self) -> Option<String> {
+        let shape = self.shape.as_ref()?;
+        let is_slash = |at: usize| shape.get(at).is_none_or(|c| matches!(c, None | Some('/')));
+        let is_apart = |at: usize| is_slash(at + 1) && (at == 0 || is_slash(at - 1));
+        let mut gaps = (0..shape.len()).filter(|at| shape[*at].is_none());
+        if !shape.first()?.is_none() || !gaps.all(is_apart) {
+            return None;
+        }
+        let name = shape.rsplit(|c| *c == Some('/')).next().unwrap_or_default();
+        match name.iter().all(Option::is_none) {
+            true => Some(String::new()),
+            false => name.iter().copied().collect(),
+        }
+    }
+
     /// The same word where `mark` is replaced by something unknown.
     pub(super) fn with_gaps(&self, mark: &str, several: bool) -> Self {
         let Some(text) = self.text().filter(|text| text.contains(mark)) else {

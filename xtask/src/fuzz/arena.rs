@@ -32,7 +32,7 @@ const WRAPPERS: [(&str, &str); 9] = [
     ("chronic", "exec \"$@\""),
     ("wrapit", "exec \"$@\""),
     ("wrapline", "exec /bin/sh -c \"$1\""),
-    ("direnv", "shift 2; exec \"$@\""),
+    ("direnv", "[ \"$1\" = exec ] || exit; shift 2; exec \"$@\""),
     ("uv", "[ \"$1\" = run ] && shift && exec \"$@\""),
     ("npx", "exec \"$@\""),
     ("mise", "[ \"$1\" = x ] || exit; shift; [ \"$1\" = -- ] && shift; exec \"$@\""),
@@ -72,7 +72,10 @@ impl Arena {
                 .map_err(text)?;
         // SAFETY: nothing else runs yet. Rules look for programs along the PATH of the process.
         unsafe { std::env::set_var("PATH", &path) };
-        script(&bin.join("trip"), &format!("echo \"trip $*\" >> '{}'", trace.display()))?;
+        script(
+            &bin.join("trip"),
+            &format!("{{ printf trip; printf '\\t%s' \"$@\"; echo; }} >> '{}'", trace.display()),
+        )?;
         for (name, lines) in WRAPPERS {
             script(&bin.join(name), lines)?;
         }

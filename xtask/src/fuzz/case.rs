@@ -66,9 +66,9 @@ impl Rules {
     pub(super) fn forbid(self, trace: &str) -> bool {
         trace.lines().any(|line| match self {
             Self::DenyTrip | Self::AllowSome => line.starts_with("trip"),
-            Self::DenyTripPush => {
-                line.strip_prefix("trip").is_some_and(|rest| rest.split(' ').any(|w| w == "push"))
-            }
+            Self::DenyTripPush => line
+                .strip_prefix("trip")
+                .is_some_and(|rest| rest.split('\t').any(|word| word == "push")),
             Self::DenyGitPush => line.starts_with("pushed"),
         })
     }

@@ -297,6 +297,13 @@ impl Reader {
                 if text.as_ref().is_some_and(|text| {
                     text.trim_end_matches('-').chars().all(|c| c.is_ascii_digit())
                 }) => {}
+            // bash expands what it finds there once more.
+            "<&" | ">&"
+                if target.word.runs_when_evaluated()
+                    || text.as_ref().is_some_and(|text| text.contains(['$', '`'])) =>
+            {
+                return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::BothStreams));
+            }
             _ => self.writes(&target.word),
         }
         Ok(())

@@ -157,8 +157,11 @@ impl StartedCommands {
             "trap" => self.trap(call),
             "." | "source" => {
                 let script = call.arguments().first().filter(|word| !word.is("--"));
-                if script.is_none_or(|script| super::programs::is_stream(script, call.location)) {
-                    self.hide(call.words, HiddenBecause::ReadsStream);
+                match script {
+                    Some(script) if !super::programs::is_stream(script, call.location) => {
+                        self.script(call.arguments(), call.location);
+                    }
+                    _ => self.hide(call.words, HiddenBecause::ReadsStream),
                 }
                 false
             }

@@ -12,7 +12,8 @@ impl StartedCommands {
         let hides = |word: &Word| {
             word.get().is_none() && (word.could_be("-exec*") || word.could_be("-ok*"))
         };
-        if words.iter().any(|word| word.is_several() && hides(word)) {
+        let may_be_option = |word: &Word| word.is_several() || word.lead().starts_with('-');
+        if words.iter().any(|word| may_be_option(word) && hides(word)) {
             self.hide(call.words, HiddenBecause::WordsKnownLater);
         }
         let mut rest = words;

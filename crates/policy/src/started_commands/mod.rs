@@ -30,6 +30,7 @@ use super::wrappers::{Call, Wrapper};
 
 pub(super) use git_program::subcommand_position;
 pub(super) use named_programs::loads_code;
+pub(super) use programs::may_run_others;
 use programs::treats_arguments_as_data;
 use runners::runner;
 
@@ -97,7 +98,7 @@ pub(super) struct StartedCommand {
     pub(super) inner: usize,
     /// A shell runs it, which has commands of its own.
     pub(super) in_shell: bool,
-    /// Most shells do not read it as a command.
+    /// Most shells do not read it as a command, or read it as a script: no allow list needs to name it.
     pub(super) is_unlikely: bool,
     /// What its arguments would start, if it is one of those programs that run what follows.
     pub(super) possible: Option<Box<StartedCommands>>,
@@ -410,11 +411,13 @@ impl<'a> ProgramCall<'a> {
 
     /// Whether it is known what the program does with its arguments.
     fn is_known(&self) -> bool {
-        let is_runner = || runner(self.program, self.arguments()).is_some();
-        let name = self.name();
-        treats_arguments_as_data(&name)
-            || !(self.program.is_empty()
-                || (Wrapper::has_subcommands(self.program) && !is_runner()))
+        let is_data = treats_arguments_as_data(&self.name());
+        if Wrapper::has_subcommands(self.program) {
+            // Which subcommand it is must be known, too.
+            let is_plain = || self.arguments().iter().take(2).all(|word| word.text().is_some());
+            return runner(self.program, self.arguments()).is_some() || (is_data && is_plain());
+        }
+        is_data || !self.program.is_empty()
     }
 
     /// The name that it is called by, without a directory.

@@ -147,6 +147,11 @@ pub(super) fn is_special(name: &str) -> bool {
         || (Wrapper::named(name).is_some() && !is_of_shells(name))
 }
 
+/// Whether a program of this name is one of git's own, or runs what its arguments name.
+pub(crate) fn may_run_others(name: &str) -> bool {
+    name.starts_with("git-") || is_special(name)
+}
+
 fn is_loader(name: &str) -> bool {
     name == "ld.so" || (name.starts_with("ld-") && name.contains(".so"))
 }
@@ -225,7 +230,9 @@ impl StartedCommands {
                 self.note_shell(ShellUse::CommandOption { shell });
                 self.add_line_argument(arguments.get(at), call);
             }
-            Ok(Source::Script(at)) if !is_stream(&arguments[at], call.location) => {}
+            Ok(Source::Script(at)) if !is_stream(&arguments[at], call.location) => {
+                self.script(&arguments[at..], call.location);
+            }
             Ok(Source::Nothing) => {}
             Ok(Source::Input | Source::Script(_)) => {
                 self.note_shell(ShellUse::ReadsInput { shell });
@@ -235,6 +242,15 @@ impl StartedCommands {
                 self.note_shell(ShellUse::UnknownOption { shell, word: word.clone() });
                 self.hide(call.words, HiddenBecause::Word(word));
             }
+        }
+    }
+
+    /// A shell looks for a script along PATH, too: it may be a program that a rule denies. Whoever
+    /// allows the shell with its scripts allows them.
+    pub(super) fn script(&mut self, words: &[Word], location: &RunLocation) {
+        if words[0].text().is_some() {
+            let at = self.add_as_given(words, &location.inside_program());
+            self.commands[at].is_unlikely = true;
         }
     }
 
