@@ -12,6 +12,7 @@ mod build_time;
 mod chromiums;
 #[cfg(feature = "bench")]
 mod cluster;
+mod documents;
 #[cfg(feature = "bench")]
 mod fuzz;
 mod page;

@@ -136,12 +136,13 @@ fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     }
     variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
     aarch64::check(&target())?;
+    crate::documents::check()?;
     Ok(variables)
 }
 
 impl Agent {
     fn install(&self) -> Result<PathBuf, String> {
-        npm_program(self.package, self.program, self.variable)
+        npm_program(&[self.package], self.program, self.variable)
     }
 }
 
@@ -155,12 +156,13 @@ pub(crate) fn agent_program(variable: &str) -> Result<PathBuf, String> {
     agent.ok_or_else(|| format!("there is no agent {variable}"))?.install()
 }
 
-/// A program of an npm package, installed into a directory of this name.
-pub(crate) fn npm_program(package: &str, program: &str, name: &str) -> Result<PathBuf, String> {
+/// A program of npm packages, installed into a directory of this name.
+pub(crate) fn npm_program(packages: &[&str], program: &str, name: &str) -> Result<PathBuf, String> {
+    let listed = packages.join(" ");
     let directory = target().join("agents").join(name);
     let program = directory.join(program);
     if !program.is_file() {
-        println!("installing {package}");
+        println!("installing {listed}");
         // Aside first: an installation that was cut off leaves programs that look whole.
         let aside = directory.with_extension("new");
         for left in [&aside, &directory] {
@@ -170,12 +172,12 @@ pub(crate) fn npm_program(package: &str, program: &str, name: &str) -> Result<Pa
         }
         std::fs::create_dir_all(&aside).map_err(|error| error.to_string())?;
         let quiet = ["install", "--silent", "--no-save", "--ignore-scripts", "--prefix"];
-        succeed(Command::new("npm").args(quiet).arg(&aside).arg(package))?;
+        succeed(Command::new("npm").args(quiet).arg(&aside).args(packages))?;
         std::fs::rename(&aside, &directory).map_err(|error| error.to_string())?;
     }
     match program.is_file() {
         true => Ok(program),
-        false => Err(format!("{package} has no {}", program.display())),
+        false => Err(format!("{listed} has no {}", program.display())),
     }
 }
 

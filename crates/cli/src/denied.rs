@@ -4,7 +4,7 @@ use std::path::Path;
 
 use retake_engine::quote;
 use retake_runner::denied_text::{self, DeniedLine, Remedy, short_path};
-use retake_types::{LeftFile, ReportedRuns, SandboxReport, text};
+use retake_types::{LeftFile, ReportedRuns, RunRequest, SandboxReport, text};
 
 use crate::network_words;
 
@@ -12,17 +12,17 @@ use crate::network_words;
 const SAID: usize = 10;
 
 /// Everything that a sandbox has to tell at the end of a run, but for the promises it does not keep.
-pub(crate) fn lines(report: &SandboxReport, cwd: &Path) -> Vec<String> {
+pub(crate) fn lines(report: &SandboxReport, request: &RunRequest) -> Vec<String> {
     let mut lines = left_lines(report);
     lines.extend(report.reported.as_ref().and_then(not_reported));
-    lines.extend(denied_lines(report, cwd));
+    lines.extend(denied_lines(report, request));
     lines.extend(network_words::refused(report));
     lines
 }
 
 /// What was denied, with the option that would allow each.
-fn denied_lines(report: &SandboxReport, cwd: &Path) -> Vec<String> {
-    let (denied, unlisted) = denied_text::lines(report, cwd);
+fn denied_lines(report: &SandboxReport, request: &RunRequest) -> Vec<String> {
+    let (denied, unlisted) = denied_text::lines(report, request);
     let mut lines: Vec<String> = denied.iter().take(SAID).map(with_remedy).collect();
     let more = denied.len().saturating_sub(SAID) as u64 + unlisted;
     if more > 0 {

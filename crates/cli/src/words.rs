@@ -416,8 +416,8 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
     if let Some(report) = &outcome.sandbox {
         not_kept(report).iter().for_each(|line| term::say(line));
-        let cwd = finished.run.intent.request.directory();
-        denied::lines(report, &cwd).iter().for_each(|line| term::say(line));
+        let request = &finished.run.intent.request;
+        denied::lines(report, request).iter().for_each(|line| term::say(line));
     }
     if outcome.leaked && outcome.left_processes.is_empty() {
         term::say(

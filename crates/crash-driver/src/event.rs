@@ -27,8 +27,8 @@ pub enum CrashEvent<'a> {
         shares: usize,
         status: &'a RemoteStatus,
     },
-    /// The cause of a failing state is looked for.
-    Explaining { state: usize, states: usize },
+    /// The cause of a failing state is looked for; so many of them are explained already.
+    Explaining { explained: usize, states: usize, elapsed: Duration },
     /// What the last events reported is over.
     PhaseOver,
     /// The same exploration was begun by a process that died; what it has is taken over.

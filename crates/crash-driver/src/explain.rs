@@ -2,6 +2,7 @@
 //! what the check says about it.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use retake_crash::model::{CrashState, Explainer, rebuild};
 use retake_runner::signals;
@@ -26,12 +27,14 @@ pub fn findings(
     let mut explainer = Explainer::new(recording, *model, options).map_err(CrashTestError::Glob)?;
     let acks = acks(recording);
     let failure = Cell::new(None);
+    let begun = Instant::now();
     let (mut causes, mut explained) = (Vec::new(), 0);
     for (at, FailingState { state, failure: known, .. }) in failing.iter().enumerate() {
         if signals::received().is_some() {
             break;
         }
-        observer.event(CrashEvent::Explaining { state: at + 1, states: failing.len() });
+        let (states, elapsed) = (failing.len(), begun.elapsed());
+        observer.event(CrashEvent::Explaining { explained: at, states, elapsed });
         let kind = match known {
             Some(failed) => Some(failed.kind()),
             // It was found elsewhere, and how the check failed tells causes apart.

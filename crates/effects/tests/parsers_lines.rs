@@ -363,3 +363,55 @@ fn replayed_output_is_the_message_and_nothing_else() {
     let results = expect(text, 100, Framework::Nextest, (1, 1, 0));
     assert_eq!(results.details[0].error.as_deref(), Some("thread 'a' panicked\n  left: 1"));
 }
+
+/// The names of a report's tests.
+fn names(results: &TestResults) -> Vec<&str> {
+    results.details.iter().map(|test| test.name.as_str()).collect()
+}
+
+/// A duration or a mark of a retry in a name would make a new test of it in each run.
+#[test]
+fn names_have_neither_durations_nor_marks_of_retries() {
+    let vitest = |row: &str| {
+        format!(
+            "\n RUN  v3.2.7 /project\n\n ✓ a.test.js (2 tests) 357ms\n   ✓ group > {row}\n   \
+             ✓ group > other 3ms\n\n Test Files  1 passed (1)\n      Tests  2 passed (2)\n   \
+             Start at  02:20:53\n   Duration  2.11s\n\n"
+        )
+    };
+    let plain = parse(&vitest("flaky 12ms"), Some(0)).unwrap();
+    for row in [
+        "flaky 9ms (retry x2)",
+        "flaky (retry x1) 340ms",
+        "flaky 12ms (retry x2, repeat x3)",
+        "flaky 12ms 23 MB heap used",
+        "flaky  1.20s",
+    ] {
+        let results = parse(&vitest(row), Some(0)).unwrap();
+        assert_eq!(names(&results), names(&plain), "{row}");
+    }
+    let tap = |row: &str| format!("TAP version 13\n1..2\nok 1 - {row}\nok 2 - other\n");
+    let plain = parse(&tap("adds"), Some(0)).unwrap();
+    assert_eq!(names(&plain), ["adds", "other"]);
+    for row in ["adds # time=12.3ms", "adds # time=4ms", "adds # (12 ms)", "adds # duration_ms 1.5"]
+    {
+        let results = parse(&tap(row), Some(0)).unwrap();
+        assert_eq!(names(&results), names(&plain), "{row}");
+    }
+    // What only looks like one stays.
+    let kept = parse(&tap("waits at most 12ms"), Some(0)).unwrap();
+    assert_eq!(names(&kept), ["waits at most 12ms", "other"]);
+}
+
+/// A warning in the middle of a row takes nothing of it away.
+#[test]
+fn a_row_that_a_warning_interrupted_is_still_read() {
+    let go = "=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n    b_test.go:3: warning: slow\n--- FAIL: TestB (0.01s)\nFAIL\nexit status 1\nFAIL\texample.com/x\t0.012s\n";
+    expect(go, 1, Framework::Go, (1, 1, 0));
+    let unittest = "test_a (t.T.test_a) ... /usr/lib/python3/x.py:3: DeprecationWarning: old\n  warnings.warn('old')\nok\ntest_b (t.T.test_b) ... ok\n\n----------------------------------------------------------------------\nRan 2 tests in 0.001s\n\nOK\n";
+    let mut parser = TestOutputParser::new();
+    parser.push(Stream::Stderr, unittest.as_bytes());
+    let results = parser.finish(Some(0), Vec::new()).unwrap();
+    assert_eq!(counts(&results), (2, 0, 0), "{results:?}");
+    assert_eq!(names(&results).len(), 2, "{results:?}");
+}

@@ -186,7 +186,7 @@ impl RunView {
             }),
             denied: outcome
                 .and_then(|outcome| outcome.sandbox.as_ref())
-                .map_or_else(Vec::new, |report| denied(report, &intent.request.directory())),
+                .map_or_else(Vec::new, |report| denied(report, &intent.request)),
             refused_hosts: outcome
                 .and_then(|outcome| outcome.sandbox.as_ref())
                 .map_or_else(Vec::new, refused_hosts),

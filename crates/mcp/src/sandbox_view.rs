@@ -1,15 +1,15 @@
 //! What a sandbox kept a run from, and what the run left behind for the host.
 
-use std::path::Path;
-
 use retake_runner::denied_text;
-use retake_types::{LeftFile, LeftForHost, NetworkRefusal, NetworkUse, SandboxReport, text};
+use retake_types::{
+    LeftFile, LeftForHost, NetworkRefusal, NetworkUse, RunRequest, SandboxReport, text,
+};
 
 use super::run_view::LISTED;
 use super::terminal_text::visible;
 
-pub(super) fn denied(report: &SandboxReport, cwd: &Path) -> Vec<String> {
-    let (lines, unlisted) = denied_text::lines(report, cwd);
+pub(super) fn denied(report: &SandboxReport, request: &RunRequest) -> Vec<String> {
+    let (lines, unlisted) = denied_text::lines(report, request);
     let more = lines.len().saturating_sub(LISTED) as u64 + unlisted;
     let mut denied: Vec<String> = lines.into_iter().take(LISTED).map(|line| line.what).collect();
     if more > 0 {

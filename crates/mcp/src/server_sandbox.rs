@@ -49,14 +49,15 @@ impl ServerSandbox {
     ) -> Self {
         let (SandboxChoice::Asked(mut request) | SandboxChoice::ByDefault(mut request)) =
             choice.clone();
-        if !request.is_on() {
-            return Self { request, state: SandboxState::Off };
-        }
+        // Whatever was asked for, what this server starts cannot leave it.
         if let Some(level) = confined::enclosing() {
             return Self {
                 request: SandboxRequest::default(),
                 state: SandboxState::Enclosed(level),
             };
+        }
+        if !request.is_on() {
+            return Self { request, state: SandboxState::Off };
         }
         let project = context.project.root.as_deref().unwrap_or(directory);
         for further in policy.directories.iter().map(|further| project.join(further)) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use retake_types::{Denial, DeniedOperation, SandboxReport, text};
+use retake_types::{Denial, DeniedOperation, RunRequest, SandboxReport, text};
 
 /// One thing that was denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +22,13 @@ pub enum Remedy {
     AllowNetwork,
 }
 
-/// What was denied to a run in this directory, and how often something that is not listed.
-pub fn lines(report: &SandboxReport, cwd: &Path) -> (Vec<DeniedLine>, u64) {
+/// What was denied to a run, and how often something that is not listed.
+pub fn lines(report: &SandboxReport, request: &RunRequest) -> (Vec<DeniedLine>, u64) {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let line = |denial: &Denial| DeniedLine {
         what: describe(denial, home.as_deref()),
-        remedy: remedy(denial, cwd, home.as_deref()),
+        remedy: remedy(denial, request.cwd.as_path(), home.as_deref())
+            .filter(|_| !request.sandbox.denies_writing_for_good(denial.path.as_path())),
     };
     (report.denied.iter().map(line).collect(), report.denied_unlisted)
 }

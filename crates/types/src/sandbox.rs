@@ -76,6 +76,14 @@ impl SandboxRequest {
         self.mode != SandboxMode::Off
     }
 
+    /// Whether no further option makes this path writable.
+    pub fn denies_writing_for_good(&self, path: &Path) -> bool {
+        let denies = |rule: &PathRule| {
+            rule.grant == PathGrant::DenyWrite && path.starts_with(rule.path.as_path())
+        };
+        self.listed_writes.is_some() && self.paths.iter().any(denies)
+    }
+
     /// Whether it says anything besides its mode.
     pub fn has_rules(&self) -> bool {
         let mode = self.mode;

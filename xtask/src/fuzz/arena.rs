@@ -18,7 +18,7 @@ use retake_runner::context::RunContext;
 use retake_runner::notice;
 use retake_runner::project::Project;
 use retake_types::config::PolicyConfig;
-use retake_types::{SandboxMode, SandboxRequest, ShellMode};
+use retake_types::{PathGrant, PathRule, SandboxMode, SandboxRequest, ShellMode};
 
 use super::case::{Case, Rules};
 use crate::test;
@@ -80,7 +80,7 @@ impl Arena {
             script(&bin.join(name), lines)?;
         }
         repository(&root, &template, &trace)?;
-        let Some(keeper) = keeper(&project, &template)? else { return Ok(None) };
+        let Some(keeper) = keeper(&bin, &project, &template)? else { return Ok(None) };
         let policies =
             Rules::ALL.iter().map(|rules| policy(*rules, &project)).collect::<Result<_, _>>()?;
         let home = project.clone().into_os_string();
@@ -247,13 +247,15 @@ fn repository(root: &Path, template: &Path, trace: &Path) -> Result<(), String> 
 }
 
 /// What confines everything that is run.
-fn keeper(project: &Path, template: &Path) -> Result<Option<Keeper>, String> {
+fn keeper(bin: &Path, project: &Path, template: &Path) -> Result<Option<Keeper>, String> {
     // The repository is there when its directory is made writable.
     copy_tree(template, project).map_err(text)?;
     let config = Config::load(None).map_err(text)?;
     let known = Project::with_store(Some(project.to_owned()), project.join(".no-store"));
     let context = RunContext::new(&known, &config, notice::ignore(), |_, _| {});
-    let request = SandboxRequest { mode: SandboxMode::Strict, ..SandboxRequest::default() };
+    // Below /tmp only what is listed is there inside.
+    let paths = vec![PathRule::new(PathGrant::AllowRead, bin.to_owned())];
+    let request = SandboxRequest { mode: SandboxMode::Strict, paths, ..SandboxRequest::default() };
     let started = confined::start_keeper(&request, project, &context, KeeperSettings::default());
     Ok(started.ok())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use retake_types::TestResults;
 use retake_types::loop_record::agent::{
-    AgentEntry, HookTime, Iteration, IterationStatus, WaitCause,
+    AgentEntry, HookTime, Iteration, IterationStatus, Spent, WaitCause,
 };
 
 use crate::adapters::{LimitState, Payload, StreamEvent};
@@ -247,6 +247,14 @@ pub const SERVER_NOT_LISTED: &str = "agent.mcp: the agent was offered retake's M
 /// `The pre hook failed: make clean`.
 pub fn hook_failed(when: HookTime, command: &str) -> String {
     format!("The {} hook failed: {command}", when.as_str())
+}
+
+/// `$0.42`, or the tokens where an agent reports no cost.
+pub fn spent(spent: Spent) -> String {
+    match spent.known_cost() {
+        Some(cost) => format!("${cost:.2}"),
+        None => text::count(spent.tokens, "token"),
+    }
 }
 
 /// `45s`, `1m05s`, `2h03m`.

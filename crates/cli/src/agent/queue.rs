@@ -430,7 +430,7 @@ fn row<'a>(
     if let Some(recorded) = row.loop_id.and_then(recorded) {
         let spent = RecordedLoop::spent(&recorded);
         row.iterations = Some(recorded.iterations.len());
-        (row.cost_usd, row.tokens) = (Some(spent.cost_usd), Some(spent.tokens));
+        (row.cost_usd, row.tokens) = (spent.known_cost(), Some(spent.tokens));
     }
     row
 }

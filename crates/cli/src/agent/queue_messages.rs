@@ -43,7 +43,7 @@ pub(super) fn detached(tasks: usize) -> impl Fn(i32) -> String {
 pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
     match event {
         QueueEvent::Continued { spent, time } => {
-            let used = format!("${:.2} in {}", spent.cost_usd, display::time(*time));
+            let used = format!("{} in {}", display::spent(*spent), display::time(*time));
             (format!("Continuing the queue whose process died; it had used {used}"), false)
         }
         QueueEvent::TaskStarted { name, left: 0 } => (format!("Task {name}"), false),
@@ -58,7 +58,7 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
                     _ => "⚠️",
                 };
                 let why = messages::stop_reason(*reason);
-                (format!("{mark} {name}: {why}, ${:.2}", report.spent.cost_usd), false)
+                (format!("{mark} {name}: {why}, {}", display::spent(report.spent)), false)
             }
             TaskEnd::AlreadyComplete => (format!("✓ {name} is already complete"), false),
             TaskEnd::NotStarted { why } => (format!("{name} was not started: {why}"), true),
@@ -85,7 +85,7 @@ pub(super) fn finished(finished: &FinishedQueue) -> String {
     if finished.failures > 0 {
         text += &format!(", {} failed", finished.failures);
     }
-    text += &format!(", ${:.2} spent", finished.spent.cost_usd);
+    text += &format!(", {} spent", display::spent(finished.spent));
     if finished.left > 0 {
         let left = term::count(finished.left as u64, "task");
         text += &format!("\n→ Run the {left} left: retake agent queue run");

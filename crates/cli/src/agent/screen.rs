@@ -135,7 +135,7 @@ impl AgentScreen {
         if !self.promises_told.swap(true, Ordering::Relaxed) {
             words::not_kept(report).iter().for_each(|line| self.error(line));
         }
-        for line in denied::lines(report, &run.intent.request.directory()) {
+        for line in denied::lines(report, &run.intent.request) {
             self.message(&format!("⚠️ {line}"));
         }
     }

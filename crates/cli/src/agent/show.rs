@@ -147,9 +147,10 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     }
     text += &totals(&summary, &history);
     // Attempts that were no iterations, and verifications, were paid for as well.
-    let Spent { cost_usd, tokens } = spent(&loops);
-    if tokens > 0 {
-        text += &format!("spent       ${cost_usd:.2}, {}\n", term::count(tokens, "token"));
+    let spent = spent(&loops);
+    if spent.tokens > 0 {
+        let cost = spent.known_cost().map_or_else(String::new, |cost| format!("${cost:.2}, "));
+        text += &format!("spent       {cost}{}\n", term::count(spent.tokens, "token"));
     }
     if !picked.is_empty() {
         text.push('\n');

@@ -1,5 +1,7 @@
 //! How a crash test goes, on stderr: a live line on a terminal, and notices.
 
+use std::time::Duration;
+
 use retake_crash_driver::event::{CrashEvent, CrashObserver, ExplorationProgress};
 use retake_runner::loop_driver::remote::RemoteStatus;
 use retake_runner::screen::{Screen, time_left};
@@ -29,8 +31,9 @@ impl CrashObserver for ScreenObserver {
                 let text = progress_text(&progress, Some((finished_shares, shares, status)));
                 screen.progress("", progress.verified, progress.total, &text);
             }
-            CrashEvent::Explaining { state, states } => {
-                screen.live(&format!("explaining {state} of {}", term::count(states as u64, "failing state")));
+            CrashEvent::Explaining { explained, states, elapsed } => {
+                let text = explaining_text(explained, states, elapsed);
+                screen.progress("", explained as u64, states as u64, &text);
             }
             CrashEvent::PhaseOver => screen.clear(),
             CrashEvent::TakenOver => screen.notice(
@@ -74,10 +77,15 @@ fn progress_text(
     text
 }
 
+/// Such as `explaining failing state 3 of 9, 20s left`.
+fn explaining_text(explained: usize, states: usize, elapsed: Duration) -> String {
+    let left = time_left(elapsed, explained, states);
+    let left = left.map_or_else(String::new, |left| format!(", {} left", term::duration(left)));
+    format!("explaining failing state {} of {states}{left}", explained + 1)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -87,6 +95,8 @@ mod tests {
         assert_eq!(progress_text(&progress, None), "0/9 states");
         progress = ExplorationProgress { verified: 3, failing: 1, ..progress };
         assert_eq!(progress_text(&progress, None), "3/9 states, 1 failing, 20s left");
+        assert_eq!(explaining_text(0, 4, elapsed), "explaining failing state 1 of 4");
+        assert_eq!(explaining_text(2, 4, elapsed), "explaining failing state 3 of 4, 10s left");
         let status = RemoteStatus { queued: 1, running: 1, nodes: vec!["n1".to_owned()] };
         assert_eq!(
             progress_text(&progress, Some((1, 3, &status))),

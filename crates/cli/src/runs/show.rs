@@ -217,7 +217,7 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
             if let Some(reported) = &report.reported {
                 facts.add("reported", &reported_runs(reported));
             }
-            let (denied, unlisted) = denied_text::lines(report, &intent.request.directory());
+            let (denied, unlisted) = denied_text::lines(report, &intent.request);
             for line in denied {
                 facts.add("denied", &line.what);
             }

@@ -2,10 +2,11 @@
 //!
 //! `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name their programs.
 //! Without one its tests look at nothing; on CI, where all are installed, that is a failure.
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Detached, RETAKE, Sandbox, alive, called, eventually};
+use crate::common::{Called, Detached, RETAKE, Sandbox, alive, called, eventually, skip};
 use crate::model::{Model, program};
 use serde_json::{Value, json};
 
@@ -292,31 +293,100 @@ fn confined_options(program: &Path) -> [String; 2] {
     ["--sandbox".to_owned(), format!("--allow-read={}", package.display())]
 }
 
-#[test]
-fn claude_works_inside_a_sandbox_and_not_outside_of_it() {
-    let Some(program) = program("RETAKE_CLAUDE") else { return };
-    // Links below /tmp are not there inside.
-    let program = program.canonicalize().unwrap();
-    let sandbox = sandbox("claude", &program, "");
+/// A workspace for an agent in a sandbox; links below /tmp are not there inside.
+fn confined_sandbox(variable: &str, kind: &str, extra: &str) -> Option<(Sandbox, PathBuf)> {
+    let program = program(variable)?.canonicalize().unwrap();
+    let sandbox = sandbox(kind, &program, extra);
     let possible = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
     if possible.code != 0 {
-        eprintln!("SKIP: {}", possible.stderr);
-        return;
+        skip(&possible.stderr);
+        return None;
     }
-    let home = sandbox.dir.path().join("home");
-    let turns = json!([
-        bash(&format!("echo made > made.txt; echo x > {}/.bashrc; cat /proc/1/comm", home.display())),
-        bash(&status(&sandbox, r#"{"complete":true}"#)),
-        {"text": "All is done."},
-    ]);
-    let model = Model::saying(&sandbox, &turns);
-    let mut command = claude(&sandbox, &model, &["-v", "-m", "1"]);
-    let called = called(command.args(confined_options(&program)).env_remove("IS_SANDBOX"));
+    Some((sandbox, program))
+}
+
+/// Works in the project, tries to write outside of it, and completes the task.
+fn confined_step(sandbox: &Sandbox) -> String {
+    let done = status(sandbox, r#"{"complete":true}"#);
+    format!("echo made > made.txt; echo x > {}; cat /proc/1/comm; {done}", outside())
+}
+
+/// A file that could be written without a sandbox. Below /tmp a sandbox has files of its own.
+fn outside() -> String {
+    format!("/var/retake-outside-{}", std::process::id())
+}
+
+/// One loop of an agent inside; gives what was said.
+fn confined_loop(
+    sandbox: &Sandbox,
+    program: &Path,
+    model: &Model,
+    command: &mut Command,
+) -> Called {
+    command.args(["agent", "run", "task", "--dangerously-skip-permissions", "-v", "-m", "1"]);
+    let called = called(command.args(confined_options(program)).env_remove("IS_SANDBOX"));
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 completed", "{}", called.snapshot());
     assert_eq!(std::fs::read_to_string(sandbox.project().join("made.txt")).unwrap(), "made\n");
-    assert!(!home.join(".bashrc").exists());
-    // Its API was reached, through the sandbox.
+    assert!(!Path::new(&outside()).exists());
+    // Its API was reached, through the sandbox, and what was denied is told.
     assert!(model.requests().contains("Do the work for $5"));
+    let denied = format!("denied: write {} by ", outside());
+    assert!(called.stdout.contains(&denied), "{}", called.snapshot());
+    let run = sandbox.shown()["iterations"][0]["runId"].as_str().unwrap().to_owned();
+    let report = sandbox.retake(&["runs", "show", &run, "--json"]).json()["sandbox"].clone();
+    assert_eq!(report["level"], "full", "{report}");
+    // Nobody answered but the model.
+    let network = report["network"].as_array().unwrap().iter();
+    let answered = network.filter(|used| used["receivedBytes"].as_u64().unwrap() > 0);
+    let hosts: BTreeSet<&str> = answered.map(|used| used["host"].as_str().unwrap()).collect();
+    assert_eq!(hosts, BTreeSet::from(["localhost"]), "{report}");
+    called
+}
+
+#[test]
+fn claude_works_inside_a_sandbox_and_not_outside_of_it() {
+    let Some((sandbox, program)) = confined_sandbox("RETAKE_CLAUDE", "claude", "") else { return };
+    let model =
+        Model::saying(&sandbox, &json!([bash(&confined_step(&sandbox)), {"text": "Done."}]));
+    let mut command = sandbox.command(RETAKE);
+    model.is_of_claude(&mut command);
+    let called = confined_loop(&sandbox, &program, &model, &mut command);
     assert!(called.stdout.contains("(keeper)"), "{}", called.snapshot());
+}
+
+#[test]
+fn codex_works_inside_a_sandbox_and_not_outside_of_it() {
+    let Some((sandbox, program)) = confined_sandbox("RETAKE_CODEX", "codex", "") else { return };
+    let step = json!({"name": "exec_command", "input": {"cmd": confined_step(&sandbox)}});
+    let model = Model::saying(&sandbox, &json!([{"tools": [step]}, {"text": "Done."}]));
+    let mut command = sandbox.command(RETAKE);
+    model.is_of_codex(&sandbox, &mut command);
+    confined_loop(&sandbox, &program, &model, &mut command);
+}
+
+#[test]
+fn gemini_works_inside_a_sandbox_and_not_outside_of_it() {
+    let extra = "  args: [-m, gemini-2.5-pro]\n";
+    let Some((sandbox, program)) = confined_sandbox("RETAKE_GEMINI", "gemini", extra) else {
+        return;
+    };
+    let step = json!({"name": "run_shell_command", "input": {"command": confined_step(&sandbox)}});
+    let turns = json!([{"text": "I begin.", "tools": [step]}, {"text": "Done."}]);
+    let model = Model::saying(&sandbox, &turns);
+    let mut command = sandbox.command(RETAKE);
+    model.is_of_gemini(&sandbox, &mut command);
+    confined_loop(&sandbox, &program, &model, &mut command);
+}
+
+#[test]
+fn opencode_works_inside_a_sandbox_and_not_outside_of_it() {
+    let Some((sandbox, program)) = confined_sandbox("RETAKE_OPENCODE", "opencode", "") else {
+        return;
+    };
+    let step = json!({"name": "bash",
+        "input": {"command": confined_step(&sandbox), "description": "a step"}});
+    let model = Model::saying(&sandbox, &json!([{"tools": [step]}, {"text": "Done."}]));
+    model.is_of_opencode(&sandbox);
+    confined_loop(&sandbox, &program, &model, &mut sandbox.command(RETAKE));
 }

@@ -34,6 +34,13 @@ pub(crate) use ui_env::{Answer, Ui, request};
 
 pub(crate) const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
 
+/// The option that has the program itself readable in a sandbox, which has a /tmp of its own: this clone
+/// may lie below it.
+pub(crate) fn own_readable() -> String {
+    let directory = Path::new(RETAKE).parent().expect("it has a directory");
+    format!("--allow-read={}", directory.display())
+}
+
 pub(crate) struct Sandbox {
     pub(crate) dir: tempfile::TempDir,
 }

@@ -1,5 +1,8 @@
 //! The section `sandbox` of the configuration.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
 use crate::common::Sandbox;
 
 fn configured(text: &str) -> Option<Sandbox> {
@@ -71,4 +74,30 @@ fn what_another_machine_would_run_is_refused() {
     let called = sandbox.retake(&["exec", "--on", "slurm", "--", "true"]);
     assert_eq!(called.code, 125, "{}", called.snapshot());
     assert!(called.stderr.contains("--sandbox=off"), "{}", called.stderr);
+}
+
+#[test]
+fn hosts_of_the_configuration_are_reachable_and_others_are_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let text = format!("sandbox:\n  mode: strict\n  allow_net: ['127.0.0.1:{port}']\n");
+    let Some(sandbox) = configured(&text) else { return };
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // All of a request, which is short.
+            _ = stream.read(&mut [0; 4096]);
+            _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        }
+    });
+    let ask = |address: &str| {
+        let code = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(sys.argv[1]).read().decode())";
+        sandbox.retake(&["exec", "--json", "--", "python3", "-c", code, address])
+    };
+    let reached = ask(&format!("http://127.0.0.1:{port}/"));
+    assert_eq!(reached.json()["stdout"], "hello", "{}", reached.snapshot());
+    let refused = ask("http://other.example/").json();
+    assert_ne!(refused["exitCode"], 0, "{refused}");
+    let network = refused["sandbox"]["network"].as_array().unwrap();
+    let hosts: Vec<_> = network.iter().map(|used| (&used["host"], &used["allowed"])).collect();
+    assert_eq!(hosts, [(&"other.example".into(), &false.into())], "{refused}");
 }

@@ -8,6 +8,7 @@ mod common;
 mod confined;
 mod confined_by_configuration;
 mod confined_caches;
+mod confined_tools;
 mod degraded;
 mod denied;
 mod effects;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Called, RETAKE, Sandbox, called, on_disk};
+use crate::common::{Called, RETAKE, Sandbox, called, on_disk, own_readable};
 
 fn possible(sandbox: &Sandbox) -> bool {
     let called = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
@@ -16,7 +16,7 @@ fn possible(sandbox: &Sandbox) -> bool {
 }
 
 fn confined(sandbox: &Sandbox, script: &str) -> Called {
-    sandbox.retake(&["exec", "--sandbox", "--json", "--", "sh", "-c", script])
+    sandbox.retake(&["exec", "--sandbox", &own_readable(), "--json", "--", "sh", "-c", script])
 }
 
 fn runs(sandbox: &Sandbox) -> Vec<Value> {
@@ -143,7 +143,7 @@ fn secrets_of_the_run_do_not_come_in_by_a_report() {
     let run = called(
         sandbox
             .command(RETAKE)
-            .args(["exec", "--sandbox", "--json", "--env"])
+            .args(["exec", "--sandbox", &own_readable(), "--json", "--env"])
             .arg(format!("GIVEN_TOKEN={secret}"))
             .args(["--", "sh", "-c", script]),
     );
@@ -184,6 +184,7 @@ fn what_was_running_inside_when_time_was_up_is_reported_as_interrupted() {
     let outer = sandbox.retake(&[
         "exec",
         "--sandbox",
+        &own_readable(),
         "--json",
         "--timeout",
         "3",

@@ -1,5 +1,7 @@
 //! `--sandbox-settings`: the settings of sandbox-runtime, with the meaning they have there.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use crate::common::{Called, Sandbox};
@@ -53,6 +55,32 @@ fn writable(sandbox: &Sandbox, settings: &Value, options: &[&str], files: &[&str
 }
 
 #[test]
+fn only_what_is_listed_is_writable_and_a_denial_wins() {
+    let Some(sandbox) = project() else { return };
+    let files =
+        ["new", "src/file", "src/deep/new", "out/new", "out/keep/file", ".git/new", "/tmp/new"];
+    let none = settings(json!({}));
+    assert_eq!(writable(&sandbox, &none, &[], &files), ["/tmp/new"]);
+    let out = settings(json!({"allowWrite": ["out/**"]}));
+    assert_eq!(writable(&sandbox, &out, &[], &files), ["out/new", "out/keep/file", "/tmp/new"]);
+    // Below what is denied nothing can be allowed, unlike with our own rules.
+    let denied = settings(
+        json!({"allowWrite": [".", "src/deep", "out/keep"], "denyWrite": ["src", "out/keep"]}),
+    );
+    assert_eq!(
+        writable(&sandbox, &denied, &[], &files),
+        ["new", "out/new", ".git/new", "/tmp/new"]
+    );
+    let option = ["--allow-write", "src/deep", "--allow-write", "src"];
+    assert_eq!(
+        writable(&sandbox, &denied, &option, &files),
+        ["new", "out/new", ".git/new", "/tmp/new"]
+    );
+    let also = ["--allow-write", "out"];
+    assert_eq!(writable(&sandbox, &none, &also, &files), ["out/new", "out/keep/file", "/tmp/new"]);
+}
+
+#[test]
 fn protected_names_are_found_three_levels_deep() {
     let Some(sandbox) = project() else { return };
     let files = [
@@ -71,6 +99,30 @@ fn protected_names_are_found_three_levels_deep() {
     assert_eq!(writable(&sandbox, &deeper, &[], &files), [""; 0]);
     let config = settings(json!({"allowWrite": ["."], "allowGitConfig": true}));
     assert_eq!(writable(&sandbox, &config, &[], &files), ["a/b/c/.profile", ".git/config"]);
+}
+
+#[test]
+fn reading_is_denied_and_allowed_again_below() {
+    let Some(sandbox) = project() else { return };
+    let read =
+        |settings: &Value, file: &str| run(&sandbox, settings, &[], &format!("cat {file}")).stdout;
+    let some =
+        settings(json!({"denyRead": ["out", ".env", "missing"], "allowRead": ["out/keep", "."]}));
+    assert_eq!(read(&some, "src/file"), "s\n");
+    assert_eq!(read(&some, "out/keep/file"), "k\n");
+    assert_eq!(read(&some, ".env"), "", "a file that is denied stays so below what is allowed");
+    let both = settings(json!({"denyRead": ["out"], "allowRead": ["out"]}));
+    assert_eq!(read(&both, "out/keep/file"), "k\n");
+    let credentials = json!({"files": [{"path": "src", "mode": "deny"}], "envVars": [{"name": "DEPLOY", "mode": "deny"}]});
+    let mut denied = settings(json!({}));
+    denied["credentials"] = credentials;
+    assert_eq!(read(&denied, "src/file"), "");
+    let script = "echo ${DEPLOY-none}";
+    sandbox.file("settings.json", &denied.to_string());
+    let called = sandbox.sh(&format!(
+        "DEPLOY=x retake exec --sandbox --sandbox-settings settings.json -- sh -c '{script}'"
+    ));
+    assert_eq!(called.stdout, "none\n", "{}", called.snapshot());
 }
 
 #[test]
@@ -105,4 +157,17 @@ fn what_cannot_be_kept_is_refused_by_name() {
     assert!(missing.stderr.contains("none.json"), "{}", missing.stderr);
     let alone = sandbox.retake(&["exec", "--sandbox-settings", "settings.json", "--", "true"]);
     assert_ne!(alone.code, 0, "{}", alone.snapshot());
+}
+
+#[test]
+fn what_was_asked_is_recorded_and_asked_again() {
+    let Some(sandbox) = project() else { return };
+    let out = settings(json!({"allowWrite": ["out"]}));
+    let first = run(&sandbox, &out, &[], "touch out/made && ! touch made");
+    assert_eq!(first.code, 0, "{}", first.snapshot());
+    std::fs::remove_file(sandbox.project().join("out/made")).unwrap();
+    let again = sandbox.retake(&["again", "last"]);
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+    let made: Vec<PathBuf> = ["out/made", "made"].map(|name| sandbox.project().join(name)).to_vec();
+    assert_eq!(made.iter().map(|path| path.exists()).collect::<Vec<_>>(), [true, false]);
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::client::{Client, run_id, text};
-use crate::common::{RETAKE, Sandbox, WITHOUT, skip};
+use crate::common::{RETAKE, Sandbox, WITHOUT, own_readable, skip};
 
 /// Whether there is a sandbox here; says why not.
 fn is_possible(sandbox: &Sandbox) -> bool {
@@ -107,6 +107,28 @@ fn an_answer_names_the_hosts_that_were_refused() {
 }
 
 #[test]
+fn a_server_inside_of_a_sandbox_adds_none() {
+    let sandbox = Sandbox::new();
+    if !is_possible(&sandbox) {
+        return;
+    }
+    sandbox.file(".agent/config.yml", "sandbox:\n  mcp: strict\n");
+    let outside = sandbox.dir.path().canonicalize().unwrap().join("outside");
+    let mut command = sandbox.command(RETAKE);
+    command.args(["exec", "--sandbox", &own_readable(), "--stdin", "inherit", "--no-timeout"]);
+    command.args(["--", RETAKE, "mcp"]);
+    let mut client = Client::speaking(command);
+    let line = format!("echo a | tr a b; touch made; touch {}", outside.display());
+    let result = client.tool("exec", json!({"command": line}));
+    assert!(text(&result).contains("b\n"), "{result}");
+    let shown = client.tool("runs_show", json!({"run": run_id(&result)}));
+    assert!(shown["structuredContent"]["denied"].is_null(), "it reports nothing itself: {shown}");
+    assert!(client.instructions().contains("Commands run in a sandbox."));
+    client.leave();
+    assert!(sandbox.project().join("made").exists() && !outside.exists());
+}
+
+#[test]
 fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
     let sandbox = Sandbox::new();
     if !is_possible(&sandbox) {
@@ -151,4 +173,33 @@ fn directories_of_the_policy_are_writable_too() {
     let mut client = Client::new(&sandbox);
     let made = client.tool("exec", json!({"argv": ["touch", "made"], "cwd": "../shared"}));
     assert!(shared.join("made").exists(), "{made}");
+}
+
+/// A server keeps its sandboxes for further commands; each command reports the runs inside it, once.
+#[test]
+fn runs_that_a_command_records_inside_are_reported_once() {
+    let sandbox = Sandbox::new();
+    if !is_possible(&sandbox) {
+        return;
+    }
+    let mut client = Client::with(&sandbox, |command| {
+        command.args(["--sandbox", &own_readable()]);
+    });
+    let ids = ["one", "two"].map(|word| {
+        let argv = json!({"argv": [RETAKE, "exec", "-q", "--", "echo", word]});
+        let called = client.tool("exec", argv);
+        assert_eq!(called["structuredContent"]["exitCode"], 0, "{called}");
+        run_id(&called)
+    });
+    client.leave();
+    let listed = sandbox.retake(&["runs", "list", "--json"]).json();
+    let runs = listed.as_array().unwrap();
+    for (word, id) in ["one", "two"].iter().zip(&ids) {
+        let inside: Vec<_> =
+            runs.iter().filter(|run| run["command"] == format!("echo {word}")).collect();
+        assert_eq!(inside.len(), 1, "{listed:#}");
+        assert_eq!(inside[0]["reportedBy"], id.as_str(), "{listed:#}");
+        let outer = sandbox.retake(&["runs", "show", id, "--json"]).json();
+        assert_eq!(outer["sandbox"]["reported"], json!({"runs": 1}), "{outer:#}");
+    }
 }

@@ -21,3 +21,4 @@ mod output;
 mod policy;
 mod real;
 mod record;
+mod tasks;

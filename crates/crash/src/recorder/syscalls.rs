@@ -163,8 +163,9 @@ const fn cwd(path: usize, itself: bool) -> Subject {
 /// Creating, truncating or unnamed: all that an `open` can change.
 const CHANGES: u32 = (libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
-const FOREIGN_IO: &str =
-    "its writes happen inside the kernel, where the recorder does not see them";
+const FOREIGN_IO: &str = "its writes happen inside the kernel, where the recorder does not see them; most programs have a \
+     setting for ordinary calls, such as io_method=worker of PostgreSQL, innodb_use_native_aio=0 of MySQL \
+     and UV_USE_IO_URING=0 of Node.js";
 const FOREIGN_PATHS: &str = "it changes which files the paths of the workload lead to";
 const CLONES: &str = "it shares blocks between files, which no model here understands";
 const HANDLE: &str = "it truncates a file by its handle";

@@ -73,9 +73,11 @@ impl Call {
     }
 }
 
+/// Who asks: as it introduced itself, or, since protocol version 2026-07-28, as each request says.
 fn answer_form(context: &RequestContext<RoleServer>) -> AnswerForm {
-    let client = context.peer.peer_info();
-    AnswerForm::of_client(client.as_ref().map(|client| client.client_info.name.as_str()))
+    let introduced = context.peer.peer_info().map(|client| client.client_info.name.clone());
+    let here = || context.meta.client_info().map(|client| client.name);
+    AnswerForm::of_client(introduced.or_else(here).as_deref())
 }
 
 /// A text in a request's metadata, under any of these names.

@@ -145,7 +145,7 @@ fn quarantine_moves_aside_and_one_mv_brings_back() {
     fs::write(root.join("package.json"), r#"{"scripts": {"test": "x"}}"#).unwrap();
     let left = host.after().unwrap();
     assert!(left.files.iter().all(|file| file.moved_to.is_some()), "{left:#?}");
-    assert_eq!(left.files.len(), 4);
+    assert_eq!(left.files.len(), 4, "{left:#?}");
     // What was there before is there again, unchanged.
     assert_eq!(fs::read(root.join(".git/config")).unwrap(), config);
     assert_eq!(fs::read(root.join("package.json")).unwrap(), package);

@@ -111,6 +111,11 @@ impl Spent {
         self.tokens = self.tokens.saturating_add(more.tokens);
     }
 
+    /// The cost, where it is known: some agents report tokens alone.
+    pub fn known_cost(self) -> Option<f64> {
+        (self.cost_usd > 0.0 || self.tokens == 0).then_some(self.cost_usd)
+    }
+
     /// What was spent since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {

@@ -13,7 +13,7 @@ use retake_store::StoredRunTree;
 use retake_types::text;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
-    RunOutcome, SandboxReport, State as RunState, TestStatus,
+    RunOutcome, RunRequest, SandboxReport, State as RunState, TestStatus,
 };
 
 use super::badge::run_badge;
@@ -136,7 +136,7 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         html.markup("</dl>");
     });
     if let Some(outcome) = outcome {
-        card(html, "Usage", |html| usage(html, outcome, run.intent.request.cwd.as_path()));
+        card(html, "Usage", |html| usage(html, outcome, &run.intent.request));
     }
     card(html, "Environment and limits", |html| conditions(html, intent));
     if !tree.children.is_empty() {
@@ -169,7 +169,7 @@ fn correlation(html: &mut Html, intent: &Intent) {
     }
 }
 
-fn usage(html: &mut Html, outcome: &RunOutcome, cwd: &std::path::Path) {
+fn usage(html: &mut Html, outcome: &RunOutcome, request: &RunRequest) {
     let usage = &outcome.usage;
     let time = |ms: u64| text::duration(Duration::from_millis(ms));
     html.markup("<dl>").definition("wall time", &time(outcome.duration_ms));
@@ -202,12 +202,12 @@ fn usage(html: &mut Html, outcome: &RunOutcome, cwd: &std::path::Path) {
         html.definition("left over", &left.line(fate));
     }
     if let Some(report) = &outcome.sandbox {
-        sandbox(html, report, cwd);
+        sandbox(html, report, request);
     }
     html.markup("</dl>");
 }
 
-fn sandbox(html: &mut Html, report: &SandboxReport, cwd: &std::path::Path) {
+fn sandbox(html: &mut Html, report: &SandboxReport, request: &RunRequest) {
     html.definition("sandbox", report.level.as_str());
     for promise in &report.dropped {
         html.definition("not kept", &promise.to_string());
@@ -217,7 +217,7 @@ fn sandbox(html: &mut Html, report: &SandboxReport, cwd: &std::path::Path) {
         let line = format!("{} {}{aside}", file.kind.as_str(), file.path);
         html.definition("may be executed later", &line);
     }
-    let (denied, unlisted) = denied_text::lines(report, cwd);
+    let (denied, unlisted) = denied_text::lines(report, request);
     for line in denied {
         html.definition("denied", &line.what);
     }

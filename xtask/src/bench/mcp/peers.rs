@@ -76,7 +76,7 @@ pub(super) fn compare(page: &mut Page, retake: &Path, place: &Path) -> Result<()
         retake,
         place,
         claude: test::agent_program("RETAKE_CLAUDE")?,
-        commands: test::npm_program(SERVER, program, "MCP_SERVER_COMMANDS")?,
+        commands: test::npm_program(&[SERVER], program, "MCP_SERVER_COMMANDS")?,
     };
     fs::create_dir_all(place.join("home")).map_err(text)?;
     lab.costs(page)?;
