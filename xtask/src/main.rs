@@ -1,5 +1,5 @@
-//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask bench <name>`,
-//! `cargo xtask fuzz <seconds>`.
+//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask screenshots`,
+//! `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
@@ -16,6 +16,7 @@ mod documents;
 #[cfg(feature = "bench")]
 mod fuzz;
 mod page;
+mod screenshots;
 mod test;
 mod test_programs;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let result = match words[..] {
         ["test"] => test::run(),
         ["docs"] => test::write_docs(),
+        ["screenshots"] => screenshots::run(),
         ["bench", "build"] => build_time::run(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(seconds),
         #[cfg(not(feature = "bench"))]
         ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | docs | bench NAME, such as exec | fuzz SECONDS".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

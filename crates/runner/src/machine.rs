@@ -60,7 +60,7 @@ pub fn user_by_id(id: u32) -> String {
 pub fn user_directory(variable: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| {
         let path = std::env::var_os(name).map(PathBuf::from);
-        path.filter(|path| path.is_absolute() && !anothers(path))
+        path.filter(|path| path.is_absolute() && !belongs_to_another(path))
     };
     let home = || {
         let uid = rustix::process::geteuid().as_raw();
@@ -71,7 +71,7 @@ pub fn user_directory(variable: &str, below_home: &str) -> Option<PathBuf> {
 
 /// Whether root was left with another user's directory, as `sudo` may do. What root makes there is
 /// in that user's way.
-fn anothers(directory: &Path) -> bool {
+fn belongs_to_another(directory: &Path) -> bool {
     if !rustix::process::geteuid().is_root() {
         return false;
     }

@@ -143,7 +143,7 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
 }
 
 pub(super) fn continued(last_iteration: u32) -> String {
-    format!("Going on with the loop that broke off after iteration {last_iteration}")
+    format!("Continuing the loop that broke off after iteration {last_iteration}")
 }
 
 pub(super) fn not_accepted() -> &'static str {

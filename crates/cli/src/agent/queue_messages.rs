@@ -17,7 +17,7 @@ pub(super) fn error(error: &QueueError) -> String {
             format!("{name} is not in the queue; `retake agent queue list` shows it")
         }
         QueueError::Runs(name) => {
-            format!("{name} runs now; `retake agent stop {name}` ends it, and the queue goes on")
+            format!("{name} runs now; `retake agent stop {name}` ends it, and the queue continues")
         }
         QueueError::Io { .. } | QueueError::Invalid { .. } => error.to_string(),
     }
@@ -73,8 +73,8 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
 pub(super) fn finished(finished: &FinishedQueue) -> String {
     let why = match finished.reason {
         QueueStopReason::Empty => "no task waits any more",
-        QueueStopReason::BudgetCost => "the budget of money for all tasks is spent",
-        QueueStopReason::BudgetTokens => "the budget of tokens for all tasks is spent",
+        QueueStopReason::BudgetCost => "the cost budget for all tasks is spent",
+        QueueStopReason::BudgetTokens => "the token budget for all tasks is spent",
         QueueStopReason::BudgetTime => "the time for all tasks is over",
         QueueStopReason::Failed => "a task failed",
         QueueStopReason::Stopped => "asked to stop",

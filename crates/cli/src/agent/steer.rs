@@ -66,7 +66,7 @@ pub(super) fn pause(args: &Paused, project: &AgentProject) -> Result<Exit, Failu
 
 pub(super) fn resume(args: &Resumed, project: &AgentProject) -> Result<Exit, Failure> {
     running(&args.name, project)?.1.resume().map_err(refused)?;
-    term::data(format!("✓ {} goes on\n", args.name).as_bytes())?;
+    term::data(format!("✓ {} continues\n", args.name).as_bytes())?;
     Ok(Exit::OK)
 }
 

@@ -83,7 +83,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     executor.submit(&mut worker, vec![(0, run)]).map_err(failed)?;
     let run = wait(&mut executor, &mut worker, &screen).map_err(|error| {
         RemoteError::NotFollowed(format!(
-            "run {id} goes on and cannot be followed: {}; the next --on slurm collects it",
+            "run {id} is still running and cannot be followed: {}; the next --on slurm collects it",
             slurm_words::sentence(&error)
         ))
     })?;

@@ -2,18 +2,6 @@
 
 use crate::common::{Called, Sandbox};
 
-/// Whether this machine has what the full level needs; says so where it has not.
-fn possible(sandbox: &Sandbox) -> bool {
-    let called = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
-    if called.code != 0 {
-        #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-        {
-            eprintln!("SKIP: {}", called.stderr);
-        }
-    }
-    called.code == 0
-}
-
 /// A loop with these options; the agent may use the directory its scripts count in.
 fn confined(sandbox: &Sandbox, options: &[&str]) -> Called {
     let dir = sandbox.agent_dir();
@@ -33,7 +21,7 @@ fn planted(sandbox: &Sandbox) -> Vec<String> {
 #[test]
 fn the_agent_its_hooks_and_its_gate_write_only_in_the_project() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let outside = sandbox.dir.path().canonicalize().unwrap();
@@ -59,7 +47,7 @@ fn the_agent_its_hooks_and_its_gate_write_only_in_the_project() {
 #[test]
 fn what_names_commands_and_steers_the_loop_cannot_be_written() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     // The file is replaced by retake itself between two iterations.
@@ -80,7 +68,7 @@ fn what_names_commands_and_steers_the_loop_cannot_be_written() {
 #[test]
 fn the_agent_gets_its_key_and_its_state_and_other_commands_do_not_get_the_key() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let extra = "hooks:\n  pre:\n    run: 'echo hook=$ANTHROPIC_API_KEY$OTHER_TOKEN > hook'";
@@ -124,7 +112,7 @@ fn an_agent_that_cannot_write_its_state_has_failed() {
 #[test]
 fn a_project_confines_its_agents_by_configuration_and_the_command_line_goes_before_it() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     for (options, expected) in [(&[][..], &[][..]), (&["--sandbox=off"], &["outside-agent"])] {

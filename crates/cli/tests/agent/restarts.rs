@@ -30,7 +30,7 @@ fn a_killed_runner_loses_nothing() {
     // 100 and 7 and 55 and 100 tokens: the third of 262 would be too much.
     let called = sandbox.run_agent(&["--max-tokens", "262", "-m", "5"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
-    assert!(called.stdout.contains("Going on with the loop"), "{}", called.snapshot());
+    assert!(called.stdout.contains("Continuing the loop"), "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted, 3 completed");
     assert_eq!(sandbox.stop_reason(), "budget_tokens");
     assert!(sandbox.prompt(4).contains("was cut off"));

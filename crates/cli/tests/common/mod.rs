@@ -77,6 +77,15 @@ pub(crate) fn skip(reason: &str) {
 }
 
 impl Sandbox {
+    /// Whether this machine has what the full level of a sandbox needs; says so where it has not.
+    pub(crate) fn can_be_confined(&self) -> bool {
+        let tried = self.retake(&["exec", "--sandbox", "--", "true"]);
+        if tried.code != 0 {
+            skip(&tried.stderr);
+        }
+        tried.code == 0
+    }
+
     /// A project directory with an empty record.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");

@@ -5,18 +5,6 @@ use std::process::Stdio;
 
 use crate::common::{Called, RETAKE, Sandbox, alive, eventually};
 
-/// Whether this machine has what the full level needs; says so where it has not.
-fn possible(sandbox: &Sandbox) -> bool {
-    let called = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
-    if called.code != 0 {
-        #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-        {
-            eprintln!("SKIP: {}", called.stderr);
-        }
-    }
-    called.code == 0
-}
-
 fn confined(sandbox: &Sandbox, script: &str) -> Called {
     sandbox.retake(&["exec", "--sandbox", "--", "sh", "-c", script])
 }
@@ -24,7 +12,7 @@ fn confined(sandbox: &Sandbox, script: &str) -> Called {
 #[test]
 fn the_project_is_writable_and_the_record_is_not_there() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let called = confined(
@@ -41,7 +29,7 @@ fn the_project_is_writable_and_the_record_is_not_there() {
 #[test]
 fn the_result_and_the_record_say_how_it_was_confined() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let json = sandbox.retake(&["exec", "--sandbox", "--json", "--", "true"]).json();
@@ -121,7 +109,7 @@ fn without_namespaces_strict_refuses_and_best_effort_says_what_is_missing() {
 #[test]
 fn git_commits_inside_in_a_linked_worktree_too() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let made = sandbox
@@ -144,7 +132,7 @@ fn git_commits_inside_in_a_linked_worktree_too() {
 #[test]
 fn a_planted_git_file_opens_nothing() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let target = sandbox.dir.path().join("elsewhere");
@@ -158,7 +146,7 @@ fn a_planted_git_file_opens_nothing() {
 #[test]
 fn secrets_among_the_variables_stay_outside_unless_given() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let script = "echo ${MY_TOKEN-none} ${SSH_AUTH_SOCK-none} ${GIVEN_TOKEN-none} $PLAIN";
@@ -177,7 +165,7 @@ fn secrets_among_the_variables_stay_outside_unless_given() {
 #[test]
 fn killing_retake_ends_everything_inside() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let mut child = sandbox
@@ -205,7 +193,7 @@ fn killing_retake_ends_everything_inside() {
 fn doctor_says_what_this_machine_can_do() {
     let sandbox = Sandbox::new();
     let doctor = sandbox.retake(&["doctor", "--json"]).json();
-    assert_eq!(doctor["sandbox"] == "full", possible(&sandbox), "{doctor}");
+    assert_eq!(doctor["sandbox"] == "full", sandbox.can_be_confined(), "{doctor}");
     let none = "unshare -Ur sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && retake doctor'";
     let without = sandbox.sh(none);
     if without.code == 0 {

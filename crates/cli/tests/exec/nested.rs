@@ -4,17 +4,6 @@ use serde_json::Value;
 
 use crate::common::{Called, RETAKE, Sandbox, called, on_disk, own_readable};
 
-fn possible(sandbox: &Sandbox) -> bool {
-    let called = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
-    if called.code != 0 {
-        #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-        {
-            eprintln!("SKIP: {}", called.stderr);
-        }
-    }
-    called.code == 0
-}
-
 fn confined(sandbox: &Sandbox, script: &str) -> Called {
     sandbox.retake(&["exec", "--sandbox", &own_readable(), "--json", "--", "sh", "-c", script])
 }
@@ -32,7 +21,7 @@ fn with_command<'a>(runs: &'a [Value], command: &str) -> &'a Value {
 #[test]
 fn runs_inside_are_recorded_outside_as_reported() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let script = "retake exec -- retake exec -- sh -c 'echo inner; exit 3'; \
@@ -76,7 +65,7 @@ fn runs_inside_are_recorded_outside_as_reported() {
 #[test]
 fn a_report_cannot_touch_what_is_there_nor_tell_what_cannot_be() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     sandbox.retake(&["exec", "--", "echo", "original"]);
@@ -120,7 +109,7 @@ fn long_ago(text: &str) -> String {
 #[test]
 fn what_is_no_record_is_not_believed_and_ends_no_run() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let outer = confined(&sandbox, "echo rubbish > /dev/retake/retake.db; echo done");
@@ -134,7 +123,7 @@ fn what_is_no_record_is_not_believed_and_ends_no_run() {
 #[test]
 fn secrets_of_the_run_do_not_come_in_by_a_report() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let secret = "hunter2-is-not-a-shape-anyone-knows";
@@ -159,7 +148,7 @@ fn secrets_of_the_run_do_not_come_in_by_a_report() {
 #[test]
 fn large_output_is_cut_and_marked() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let outer = confined(&sandbox, "retake exec -q -- head -c 3000000 /dev/zero");
@@ -177,7 +166,7 @@ fn large_output_is_cut_and_marked() {
 #[test]
 fn what_was_running_inside_when_time_was_up_is_reported_as_interrupted() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let script = "retake exec -- sh -c 'echo begun; sleep 100'";
@@ -226,7 +215,7 @@ fn runs_inside_are_reported_without_namespaces_too() {
 #[test]
 fn a_project_that_confines_by_default_can_be_used_inside() {
     let sandbox = Sandbox::new();
-    if !possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     sandbox.file(".agent/config.yml", "sandbox:\n  mode: strict\n");

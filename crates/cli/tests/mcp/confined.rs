@@ -3,22 +3,13 @@
 use serde_json::json;
 
 use crate::client::{Client, run_id, text};
-use crate::common::{RETAKE, Sandbox, WITHOUT, own_readable, skip};
-
-/// Whether there is a sandbox here; says why not.
-fn is_possible(sandbox: &Sandbox) -> bool {
-    let possible = sandbox.retake(&["exec", "--sandbox", "--", "true"]);
-    if possible.code != 0 {
-        skip(&possible.stderr);
-    }
-    possible.code == 0
-}
+use crate::common::{RETAKE, Sandbox, WITHOUT, own_readable};
 
 #[test]
 fn every_way_to_run_something_is_confined() {
     let sandbox = Sandbox::new();
     let outside = sandbox.dir.path().canonicalize().unwrap().join("outside");
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     sandbox.file(".agent/config.yml", "");
@@ -52,7 +43,7 @@ fn every_way_to_run_something_is_confined() {
 #[test]
 fn inside_the_wall_shell_lines_are_allowed_and_outside_of_it_they_are_not() {
     let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let line = json!({"command": "echo a | tr a b && git --version > version.txt"});
@@ -84,7 +75,7 @@ fn inside_the_wall_shell_lines_are_allowed_and_outside_of_it_they_are_not() {
 #[test]
 fn an_answer_names_the_hosts_that_were_refused() {
     let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     sandbox.file(".agent/config.yml", "sandbox:\n  allow_net: [allowed.example]\n");
@@ -109,7 +100,7 @@ fn an_answer_names_the_hosts_that_were_refused() {
 #[test]
 fn a_server_inside_of_a_sandbox_adds_none() {
     let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     sandbox.file(".agent/config.yml", "sandbox:\n  mcp: strict\n");
@@ -131,7 +122,7 @@ fn a_server_inside_of_a_sandbox_adds_none() {
 #[test]
 fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
     let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let start = |what: &str| {
@@ -163,7 +154,7 @@ fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
 #[test]
 fn directories_of_the_policy_are_writable_too() {
     let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let shared = sandbox.dir.path().join("shared");
@@ -179,7 +170,7 @@ fn directories_of_the_policy_are_writable_too() {
 #[test]
 fn runs_that_a_command_records_inside_are_reported_once() {
     let sandbox = Sandbox::new();
-    if !is_possible(&sandbox) {
+    if !sandbox.can_be_confined() {
         return;
     }
     let mut client = Client::with(&sandbox, |command| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::common::{Called, RETAKE, Sandbox, called, skip};
+use crate::common::{Called, RETAKE, Sandbox, called};
 use crate::model::{Model, program};
 use crate::real::{RUN, workspace};
 
@@ -152,8 +152,8 @@ const ASK: &str = "import urllib.request; print(urllib.request.urlopen('http://1
 
 fn a_task_from_build_to_commit(agent: Agent) {
     let Some(sandbox) = agent.workspace() else { return };
-    if sandbox.retake(&["exec", "--sandbox", "--", "true"]).code != 0 {
-        return skip("there is no sandbox here");
+    if !sandbox.can_be_confined() {
+        return;
     }
     project(&sandbox);
     let serve = json!(["python3", "-u", "-m", "http.server", "8123", "--bind", "127.0.0.1"]);
@@ -180,7 +180,7 @@ fn a_task_from_build_to_commit(agent: Agent) {
         (2, "src/cart.c:17:3: error: the needle"),
         (3, "1 match"),
         (3, "[200000] retry"),
-        (4, "It goes on."),
+        (4, "It is still running."),
         (5, "The pattern was found."),
         (6, "int main(void)"),
         (7, "cancelled after"),

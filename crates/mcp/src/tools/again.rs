@@ -62,7 +62,9 @@ pub(super) async fn again(
     notes.extend(secrets_not_set.iter().map(missing));
     let (view, ended) = exec::view_ended(session, &run, notes, exec::budget(max_chars)).await?;
     let compared = match then.state {
-        State::Running => "that one still goes on, so there is nothing to compare with".to_owned(),
+        State::Running => {
+            "that one is still running, so there is nothing to compare with".to_owned()
+        }
         _ => {
             let ids = [then.intent.id(), ended.run.intent.id()];
             comparison_text(&AgainComparison::new(&then, &ended.run), ids)

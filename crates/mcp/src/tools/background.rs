@@ -110,7 +110,7 @@ pub(super) async fn start(
         run.set_reported([Position::default(); 2]);
         let short = run.id.short();
         view.notes.push(format!(
-            "It goes on. exec_wait {{\"run\":\"{short}\"}} shows what it prints next, exec_input writes to it, exec_stop ends it."
+            "It is still running. exec_wait {{\"run\":\"{short}\"}} shows what it prints next, exec_input writes to it, exec_stop ends it."
         ));
     }
     Ok(ToolAnswer::new(&view, view.text()))
@@ -175,10 +175,10 @@ pub(super) async fn wait(
     match (matched, view.is_running) {
         (Some(true), _) => view.notes.push("The pattern was found.".to_owned()),
         (Some(false), true) => {
-            view.notes.push("The pattern was not found yet; it goes on.".to_owned());
+            view.notes.push("The pattern was not found yet; it is still running.".to_owned());
         }
         (Some(false), _) => view.notes.push("It ended and the pattern was not found.".to_owned()),
-        (None, true) => view.notes.push("It goes on.".to_owned()),
+        (None, true) => view.notes.push("It is still running.".to_owned()),
         _ => {}
     }
     Ok(ToolAnswer::new(&view, view.text_with_command()))

@@ -114,7 +114,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<run_request::ExecArguments, RunView>(
                 "exec_start",
                 "Start a command",
-                "Start a command that keeps running, such as a development server or a watcher, and return at once. It goes on until exec_stop, its own end, its time limit, or the end of this connection.",
+                "Start a command that keeps running, such as a development server or a watcher, and return at once. It runs until exec_stop, its own end, its time limit, or the end of this connection.",
                 runs(),
             ),
             tool::<background::WaitArguments, RunView>(

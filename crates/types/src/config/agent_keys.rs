@@ -192,14 +192,14 @@ pub(super) const KEYS: [Key; 62] = [
         KeyKind::Truth,
         "true",
         W,
-        "Whether the loop goes on when verification fails",
+        "Whether the loop continues when verification fails",
     ),
     agent(
         "agent.verification.maxAttempts",
         KeyKind::Number { min: 1, max: 10 },
         "2",
         W,
-        "How often the loop goes on after a failed verification",
+        "How often the loop continues after a failed verification",
     ),
     agent(
         "agent.verification.reportFilename",

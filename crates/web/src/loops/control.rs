@@ -99,7 +99,7 @@ pub(crate) fn act(
     let done = match action {
         LoopAction::Stop => mailbox.stop().map(|()| "it stops after this iteration"),
         LoopAction::Pause => mailbox.pause().map(|()| "it pauses after this iteration"),
-        LoopAction::Resume => mailbox.resume().map(|()| "it goes on"),
+        LoopAction::Resume => mailbox.resume().map(|()| "it continues"),
         LoopAction::Tell { message } => {
             let now = Timestamp::now().as_nanosecond();
             mailbox.tell(message, now).map(|()| "it goes into the next prompt")

@@ -40,7 +40,7 @@ pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopS
         }
         html.markup("<form id=\"tell\"><input name=\"message\" required maxlength=\"60000\" aria-label=\"Message for the next prompt\" placeholder=\"Tell the agent something\"><button>Tell</button></form>");
     } else {
-        html.markup("<span class=\"note\">Nobody works on this loop; <code>retake agent run</code> goes on with it.</span>");
+        html.markup("<span class=\"note\">No process runs this loop; <code>retake agent run</code> continues it.</span>");
     }
     html.markup("</div>");
 }

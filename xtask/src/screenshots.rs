@@ -1,0 +1,132 @@
+//! `cargo xtask screenshots`: the pictures in `docs/images/`, of a terminal and of the page.
+//!
+//! The terminal is real: each command of the session runs on one of its own, and what it shows is drawn
+//! by rich. The pages are those that the tests of the browser look at.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::test::{root, succeed, target};
+
+const RICH: &str = "rich==15.0.0";
+/// Columns of the terminal.
+const WIDTH: &str = "92";
+
+/// What somebody types who sees retake for the first time.
+const SESSION: [&str; 5] = [
+    "retake exec --timeout 2s -- sh -c 'echo connecting; sleep 60'",
+    "retake exec --tests -- python3 -m unittest -q",
+    "retake runs list -n 3",
+    "retake runs search connecting",
+    "retake matrix try 'sleep 0.01' 'sleep 0.03'",
+];
+
+const TESTS: &str = "import unittest\n\nclass Cart(unittest.TestCase):\n    \
+                     def test_adds(self): self.assertEqual(1 + 1, 2)\n    \
+                     def test_refunds(self): self.assertEqual(3 - 1, 3)\n";
+
+const DRAW: &str = "
+import sys
+from rich.console import Console
+from rich.text import Text
+console = Console(record=True, width=int(sys.argv[2]), force_terminal=True, file=open('/dev/null', 'w'))
+for line in sys.stdin.read().splitlines():
+    console.print(Text.from_ansi(line))
+console.save_svg(sys.argv[1], title='retake')
+";
+
+/// Pages by the name that the tests give their pictures, and the one that they have in the documents.
+const PAGES: [(&str, &str); 6] = [
+    ("overview-1280-light", "ui-overview"),
+    ("run-1280-light", "ui-run"),
+    ("agent-1280-dark", "ui-agent"),
+    ("matrix-1280-light", "ui-matrix"),
+    ("crash-1280-light", "ui-crash"),
+    ("runs-1280-light", "ui-runs"),
+];
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+pub(crate) fn run() -> Result<(), String> {
+    let images = root().join("docs/images");
+    terminal(&images.join("terminal.svg"))?;
+    let tests = ["test", "--quiet", "-p", "retake", "--test", "ui", "browser::"];
+    succeed(Command::new("cargo").args(tests).current_dir(root()))?;
+    for (shown, name) in PAGES {
+        let from = target().join("ui-screenshots").join(shown).with_extension("png");
+        let to = images.join(name).with_extension("png");
+        std::fs::copy(&from, &to).map_err(|error| format!("{}: {error}", from.display()))?;
+        println!("made {}", to.display());
+    }
+    Ok(())
+}
+
+fn terminal(picture: &Path) -> Result<(), String> {
+    succeed(Command::new("cargo").args(["build", "--quiet", "-p", "retake"]).current_dir(root()))?;
+    let home = std::env::temp_dir().join(format!("retake-screenshots-{}", std::process::id()));
+    let project = home.join("project");
+    std::fs::create_dir_all(&project).map_err(text)?;
+    std::fs::write(project.join("test_cart.py"), TESTS).map_err(text)?;
+    let bin = target().join("debug");
+    let path = std::env::var("PATH").map_err(text)?;
+    let mut shown = String::new();
+    for line in SESSION {
+        shown += &format!("\x1b[1;32m$\x1b[0m \x1b[1m{line}\x1b[0m\n");
+        let output = Command::new("script")
+            .args(["--quiet", "--return", "--command"])
+            .arg(format!("stty cols {WIDTH}; {line}"))
+            .arg("/dev/null")
+            .current_dir(&project)
+            .env("PATH", format!("{}:{path}", bin.display()))
+            .env("HOME", &home)
+            .env("TERM", "xterm-256color")
+            .env("PAGER", "cat")
+            .env_remove("RETAKE_STORE")
+            .output()
+            .map_err(text)?;
+        shown += &left_on_screen(&String::from_utf8_lossy(&output.stdout));
+        shown.push('\n');
+    }
+    std::fs::remove_dir_all(&home).map_err(text)?;
+    draw(shown.trim_end(), picture)
+}
+
+/// What is left of lines that were written over, such as progress.
+fn left_on_screen(output: &str) -> String {
+    let line = |line: &str| {
+        let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
+        last.rsplit("\x1b[2K").next().unwrap_or_default().to_owned()
+    };
+    let lines = output.split('\n').map(line).filter(|line| !line.is_empty());
+    lines.map(|line| line + "\n").collect()
+}
+
+fn draw(shown: &str, picture: &Path) -> Result<(), String> {
+    use std::io::Write as _;
+    let python = environment()?.join("bin/python");
+    let mut child = Command::new(python)
+        .args(["-c", DRAW])
+        .arg(picture)
+        .arg(WIDTH)
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .map_err(text)?;
+    child.stdin.take().ok_or("no pipe")?.write_all(shown.as_bytes()).map_err(text)?;
+    match child.wait().map_err(text)?.success() {
+        true => println!("made {}", picture.display()),
+        false => return Err("rich drew nothing".to_owned()),
+    }
+    Ok(())
+}
+
+/// Python with rich.
+fn environment() -> Result<PathBuf, String> {
+    let directory = target().join("agents/RICH");
+    if !directory.join("bin/pip").is_file() {
+        succeed(Command::new("python3").args(["-m", "venv"]).arg(&directory))?;
+    }
+    succeed(Command::new(directory.join("bin/pip")).args(["install", "--quiet", RICH]))?;
+    Ok(directory)
+}
