@@ -145,6 +145,32 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
     test.assert_intact();
 }
 
+/// Two threads of one program, such as a server, may compress the same output at the same time.
+#[test]
+fn threads_that_compress_the_same_output_do_not_take_each_others_files() {
+    for round in 0..20 {
+        let mut test = TestStore::new();
+        let text: Vec<u8> =
+            (0..300_000).flat_map(|i| format!("{round} {i}\n").into_bytes()).collect();
+        let run = intent("a");
+        test.record(&run, 0, &[(Stdout, &text)]);
+        let root = test.root();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut store = Store::open(&root).unwrap();
+                    store.compact(Duration::from_secs(60)).unwrap();
+                    let mut read = Vec::new();
+                    let mut output = store.read_output(run.id(), Stdout).unwrap();
+                    output.read_to_end(&mut read).unwrap();
+                    assert!(read == text);
+                });
+            }
+        });
+        assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
+    }
+}
+
 #[test]
 fn output_can_be_followed_while_it_is_written() {
     let mut test = TestStore::new();

@@ -5,10 +5,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use retake_agent::display::Level;
-use retake_agent::driver::{AgentTask, RunOptions};
+use retake_agent::driver::{AgentTask, RunOptions, recorded_loop};
 use retake_agent::plan::Rules;
 use retake_agent::queue::{TaskAllowance, TaskOptions};
 use retake_agent::settings::{RuleOverrides, Value};
+use retake_agent::workspace::{Metadata, Workspace};
 use retake_types::RunId;
 
 use super::project::{self, AgentProject};
@@ -169,7 +170,12 @@ pub(super) fn open(
         let lines: Vec<_> = unsupported.iter().map(messages::unsupported).collect();
         return Err(refused(lines.join("\n")));
     }
-    if !call.options.again && !call.run.dry_run && before.is_complete(task.instructions()) {
+    let is_complete = before.is_complete(task.instructions());
+    if !call.options.again
+        && !call.run.dry_run
+        && is_complete
+        && !has_open_loop(project, &task.workspace, &before)
+    {
         return Ok(Opened::Complete { level });
     }
     task.offer = project.server_offer();
@@ -239,6 +245,15 @@ impl OutputArgs {
         };
         Ok(word.map(|word| ("outputLevel".to_owned(), Value::Text(word))).into_iter().collect())
     }
+}
+
+/// Whether a runner died before it noted the end of its loop: there is still that to do. Where the
+/// record cannot be read nothing is known of one.
+fn has_open_loop(project: &AgentProject, workspace: &Workspace, metadata: &Metadata) -> bool {
+    let last = project.project.read_store().and_then(|store| {
+        Ok(recorded_loop::last_loops(&store, [(workspace, metadata)])?.pop().flatten())
+    });
+    last.is_ok_and(|last| last.is_some_and(|last| last.stop_reason.is_none()))
 }
 
 /// Says that there is nothing to do.

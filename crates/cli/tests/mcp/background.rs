@@ -124,5 +124,5 @@ fn a_run_that_goes_on_is_no_measure() {
     let mut client = Client::new(&sandbox);
     let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "ask"]})));
     let repeated = client.text("again", json!({"run": run}));
-    assert!(repeated.contains("still goes on") && !repeated.contains("was 0ms"), "{repeated}");
+    assert!(repeated.contains("is still running") && !repeated.contains("was 0ms"), "{repeated}");
 }

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use retake_types::{RunId, Stream};
@@ -305,16 +306,8 @@ impl Temporary {
     fn compressed(dir: &StoreDir, (id, stream): (RunId, Stream), raw: &mut File) -> Result<Self> {
         use std::io::Seek;
         dir.make(&dir.output_dir())?;
-        let name = format!("{id}.{}.{}.tmp", stream.as_str(), std::process::id());
-        let path = dir.output_dir().join(name);
+        let (path, file) = Self::create(dir, (id, stream))?;
         let failed = |error| Error::io("write", &path, error);
-        remove(&path)?;
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
         // From here on the file is removed on every way out but `keep`.
         let mut temporary = Self { path: path.clone(), output: OutputHasher::default().finish() };
         raw.rewind().map_err(failed)?;
@@ -327,6 +320,22 @@ impl Temporary {
         let path = dir.output(&temporary.output.hash);
         dir.make(path.parent().unwrap_or(dir.root()))?;
         Ok(temporary)
+    }
+
+    /// A file of this call alone: another thread may compress the same output at the same time, and one
+    /// of a dead process may have had our number.
+    fn create(dir: &StoreDir, (id, stream): (RunId, Stream)) -> Result<(PathBuf, File)> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{id}.{}.{}-{number}.tmp", stream.as_str(), std::process::id());
+            let path = dir.output_dir().join(name);
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(Error::io("write", &path, error)),
+            }
+        }
     }
 
     /// Gives the file its final name. One that is already there is replaced: it should be equal, and
