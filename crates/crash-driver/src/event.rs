@@ -27,7 +27,7 @@ pub enum CrashEvent<'a> {
         shares: usize,
         status: &'a RemoteStatus,
     },
-    /// The cause of a failing state is looked for; so many of them are explained already.
+    /// Explaining the next failing state, after `explained` of `states`.
     Explaining { explained: usize, states: usize, elapsed: Duration },
     /// What the last events reported is over.
     PhaseOver,

@@ -36,7 +36,7 @@ impl Project {
         if let Some(root) = &root {
             check_owner(&root.join(".agent"))?;
         }
-        // Inside of a sandbox the record outside cannot be seen, whoever names it.
+        // Inside a sandbox the record outside is not visible, however it is named.
         let given = given.map(|given| from.join(given));
         let inside = retake_sandbox::record_inside();
         let location = match (given, inside) {

@@ -31,7 +31,7 @@ pub enum ErrorCode {
     /// The system could not start a process.
     #[serde(rename = "ACODE-EXE-009")]
     NoResources,
-    /// The confinement that was asked for cannot be had.
+    /// The requested confinement is not available.
     #[serde(rename = "ACODE-EXE-010")]
     Sandbox,
 }
@@ -84,7 +84,7 @@ pub enum ErrorDetail {
     SandboxPart(SandboxPart),
     /// The confinement here would not keep every promise.
     SandboxDrops,
-    /// No level of confinement can be had here.
+    /// This machine supports no level of confinement.
     NoSandbox,
     /// Nothing is known of it: its machine, or the scheduler, failed.
     RunLost,

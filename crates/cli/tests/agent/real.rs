@@ -324,7 +324,7 @@ fn confined_loop(
     assert_eq!(sandbox.statuses(), "1 completed", "{}", called.snapshot());
     assert_eq!(std::fs::read_to_string(sandbox.project().join("made.txt")).unwrap(), "made\n");
     assert!(!Path::new(&outside()).exists());
-    // Its API was reached, through the sandbox, and what was denied is told.
+    // Its API was reached through the sandbox, and the denial is reported.
     assert!(model.requests().contains("Do the work for $5"));
     let denied = format!("denied: write {} by ", outside());
     assert!(called.stdout.contains(&denied), "{}", called.snapshot());

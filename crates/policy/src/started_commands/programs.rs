@@ -245,8 +245,8 @@ impl StartedCommands {
         }
     }
 
-    /// A shell looks for a script along PATH, too: it may be a program that a rule denies. Whoever
-    /// allows the shell with its scripts allows them.
+    /// A shell also looks for a script along PATH, so the script may be a program that a rule denies. An
+    /// allow list that names the shell needs no rule for its scripts.
     pub(super) fn script(&mut self, words: &[Word], location: &RunLocation) {
         if words[0].text().is_some() {
             let at = self.add_as_given(words, &location.inside_program());
