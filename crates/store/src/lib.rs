@@ -58,11 +58,14 @@ pub use read::output_reader::OutputReader;
 pub use read::output_since::{NewOutput, OutputPart};
 pub use read::page_cursor::BadCursor;
 pub use read::run_lookup::StoredRunTree;
+pub use read::run_series::{NearestRun, RunNeighbours, RunSeries, RunsBetween};
 pub use read::runs::{RunCursor, RunFilter, RunPage, RunStatus};
 pub use read::runs_over_time::{TimeSlice, Totals};
 pub use read::scan::{ScannedLines, scan_lines, scan_threads};
 pub use read::search::{SearchEffort, SearchHit, SearchResults};
 pub use read::stats::{CommandStats, Stats};
+#[doc(hidden)]
+pub use read::test_history::NAMED_SQL;
 pub use read::test_history::{TestHistory, TestResult};
 pub use transfer::audit_record::AuditRecord;
 pub use transfer::export::Exported;

@@ -10,6 +10,7 @@ pub(crate) mod output_since;
 pub(crate) mod page_cursor;
 pub(crate) mod phrase;
 pub(crate) mod run_lookup;
+pub(crate) mod run_series;
 pub(crate) mod runs;
 pub(crate) mod runs_over_time;
 pub(crate) mod scan;
