@@ -147,15 +147,21 @@ impl Params {
         let kept = self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let kept = kept.filter(|(key, _)| !changes.iter().any(|(changed, _)| changed == key));
         let added = changes.iter().copied().filter(|(_, value)| !value.is_empty());
-        let mut address = path.to_owned();
-        for (at, (key, value)) in kept.chain(added).enumerate() {
-            address.push(if at == 0 { '?' } else { '&' });
-            encode(key, &mut address);
-            address.push('=');
-            encode(value, &mut address);
-        }
-        address
+        let pairs: Vec<(&str, &str)> = kept.chain(added).collect();
+        address_of(path, &pairs)
     }
+}
+
+/// An address with a query.
+pub(crate) fn address_of(path: &str, pairs: &[(&str, &str)]) -> String {
+    let mut address = path.to_owned();
+    for (at, (key, value)) in pairs.iter().enumerate() {
+        address.push(if at == 0 { '?' } else { '&' });
+        encode(key, &mut address);
+        address.push('=');
+        encode(value, &mut address);
+    }
+    address
 }
 
 /// Part of a command line, unless it has a pattern of its own.

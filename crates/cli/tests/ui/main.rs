@@ -8,6 +8,9 @@ mod common;
 
 mod api;
 mod browser;
+mod failures;
 mod faults;
 mod loops;
 mod pages;
+mod rerun;
+mod tests_page;

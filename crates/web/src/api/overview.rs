@@ -34,7 +34,7 @@ pub(crate) struct Overview {
 impl App {
     pub(crate) async fn overview(&self, params: &Params) -> Result<Overview, RequestError> {
         let range = TimeRange::parse(params.get("range"))?;
-        let figures = self.figures.get(&self.store, range).await?;
+        let figures = self.figures.get(&self.store, range, Figures::count).await?;
         let workspaces = self.workspaces.clone();
         let lists = self.store.read(move |store| {
             let of = |status| RunFilter { status: Some(status), ..RunFilter::default() };

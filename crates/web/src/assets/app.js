@@ -481,7 +481,7 @@ if (loop && !loop.dataset.ended) {
 // ---- what changes something -----------------------------------------------------------------
 
 function enable() {
-  for (const part of $$(".actions[hidden], button[data-post][hidden]")) part.hidden = false;
+  for (const part of $$(".actions[hidden], button:is([data-post], [data-copy], [data-again])[hidden]")) part.hidden = false;
 }
 enable();
 
@@ -496,6 +496,20 @@ async function act(body) {
 document.addEventListener("click", async (event) => {
   const action = event.target.closest("button[data-action]");
   if (action) { action.disabled = true; return act({ action: action.dataset.action }); }
+  const copy = event.target.closest("button[data-copy]");
+  if (copy) {
+    const text = $(copy.dataset.copy).textContent;
+    try { await navigator.clipboard.writeText(text); notice(`Copied: ${text}`); }
+    catch { notice("The browser does not let the page copy; select the text instead.", true); }
+    return;
+  }
+  const again = event.target.closest("button[data-again]");
+  if (again) {
+    again.disabled = true;
+    try { location.href = `/runs/${(await post(again.dataset.again)).id}`; }
+    catch (error) { notice(error.message, true, true); again.disabled = false; }
+    return;
+  }
   const button = event.target.closest("button[data-post]");
   if (button) {
     button.disabled = true;
@@ -531,7 +545,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if ($("#help").open && event.key !== "?") return;
-  const pages = { o: "/", r: "/runs", l: "/loops" };
+  const pages = { o: "/", r: "/runs", t: "/tests", l: "/loops" };
   const say = (name, detail) => dispatchEvent(new CustomEvent(name, { detail }));
   switch (event.key) {
     case "/": $("#search")?.focus(); $("#search")?.select(); break;

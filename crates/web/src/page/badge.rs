@@ -4,7 +4,7 @@ use retake_runner::colour::Shade;
 use retake_runner::html::Html;
 use retake_runner::run_text;
 use retake_types::loop_record::agent::IterationStatus;
-use retake_types::{Run, State, StopReason};
+use retake_types::{Run, State, StopReason, TestStatus};
 
 use crate::loops::LoopStatus;
 
@@ -82,6 +82,25 @@ pub(super) fn iteration_badge(html: &mut Html, status: IterationStatus) {
         _ => Mark::Open,
     };
     badge(html, mark, &words(status.as_str()));
+}
+
+/// How a test went, in a word.
+pub(super) fn test_word(status: TestStatus) -> &'static str {
+    match status {
+        TestStatus::Passed => "passed",
+        TestStatus::Failed => "failed",
+        TestStatus::Skipped => "skipped",
+        TestStatus::Error => "error",
+    }
+}
+
+pub(super) fn test_badge(html: &mut Html, status: TestStatus) {
+    let mark = match status {
+        TestStatus::Passed => Mark::Good,
+        TestStatus::Failed | TestStatus::Error => Mark::Bad,
+        TestStatus::Skipped => Mark::Open,
+    };
+    badge(html, mark, test_word(status));
 }
 
 /// An identifier as it is read.

@@ -12,7 +12,7 @@ const HELP: [(&str, &str); 8] = [
     ("/", "search what runs wrote"),
     ("j, k", "next and previous entry"),
     ("Enter", "open the entry"),
-    ("o, r, l", "overview, runs, loops"),
+    ("o, r, t, l", "overview, runs, tests, loops"),
     ("f", "find in the output of a run"),
     ("n, N", "next and first match"),
     ("g, G", "beginning and end of the output"),
@@ -26,6 +26,7 @@ pub(super) enum Section {
     Runs,
     /// One of the runs.
     Run,
+    Tests,
     Loops,
     None,
 }
@@ -80,6 +81,7 @@ pub(super) fn layout(
     for (address, name, own) in [
         ("/", "Overview", Section::Overview),
         ("/runs", "Runs", Section::Runs),
+        ("/tests", "Tests", Section::Tests),
         ("/loops", "Loops", Section::Loops),
     ] {
         html.markup("<a").attr("href", address);
@@ -89,8 +91,8 @@ pub(super) fn layout(
         html.markup(">").markup(name).markup("</a>");
     }
     html.markup("</nav>");
-    // The list has a field of its own.
-    if section != Section::Runs {
+    // These lists have a field of their own.
+    if !matches!(section, Section::Runs | Section::Tests) {
         html.markup(
             "<form class=\"find\" role=\"search\" action=\"/runs\"><input type=\"search\" \
              name=\"q\" id=\"search\" placeholder=\"Search output  /\" \

@@ -98,7 +98,7 @@ fn form(html: &mut Html, params: &Params) {
     html.markup("<button>Show</button></form>");
 }
 
-fn choice(
+pub(super) fn choice(
     html: &mut Html,
     label: &'static str,
     name: &'static str,
