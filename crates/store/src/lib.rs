@@ -51,6 +51,7 @@ pub use maintain::relocate::{Moved, interrupted_move, relocate};
 pub use maintain::repair::{Repaired, repair};
 pub use maintain::verify::{Break, BreakKind, Intact, Verification, VerifyDepth, VerifyProgress};
 pub use read::follow_output::OutputFollower;
+pub use read::grouped_runs::{GroupedPage, LoopRuns, RunEntry};
 pub use read::interleaved::{ByteOrigin, InterleavedReader};
 pub use read::lines::{head_end, tail_start};
 pub use read::loops::{LoopCursor, LoopEntry, LoopPage, StoredLoop};

@@ -10,6 +10,7 @@ use crate::access_token::AccessTokens;
 use crate::audit::Audit;
 use crate::failure_reasons::ReasonsCache;
 use crate::figures::FiguresCache;
+use crate::line_index::LineIndexes;
 use crate::rerun::{Rerun, RunPermission};
 use crate::store_pool::StorePool;
 use crate::test_summary::TestsCache;
@@ -28,6 +29,7 @@ pub struct App {
     pub(crate) tests: TestsCache,
     pub(crate) audit: Audit,
     pub(crate) reasons: ReasonsCache,
+    pub(crate) lines: LineIndexes,
     /// Repeats recorded runs, where that was allowed.
     pub(crate) rerun: Option<Rerun>,
     /// One permit for each live page.
@@ -50,6 +52,7 @@ impl App {
             tests: TestsCache::default(),
             audit: Audit::default(),
             reasons: ReasonsCache::default(),
+            lines: LineIndexes::default(),
             rerun: None,
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         }

@@ -15,7 +15,8 @@ use retake_types::{Kind, Run, RunId, State, Stream};
 
 use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
-use crate::output_window::read;
+use crate::line_index::LineIndexes;
+use crate::output_window::{OutputSource, read};
 
 /// Bytes of each stream that are looked at, from its beginning and from its end.
 const HEAD: u64 = 256 << 10;
@@ -25,6 +26,8 @@ const LINES: usize = 6;
 const MAX_LINE: usize = 400;
 /// Lines shown of an output in which nothing looks like an error.
 const LAST_LINES: usize = 4;
+/// Output in which lines are counted for the links to them.
+const COUNTED: u64 = 8 << 20;
 /// Runs whose reasons are kept.
 const KEPT: usize = 128;
 
@@ -78,6 +81,24 @@ impl FailureReasons {
             found.push(lines);
         }
         Ok(Self::of(found, complete))
+    }
+
+    /// The numbers of the lines, where counting takes no time.
+    pub(crate) fn numbers(
+        &self,
+        store: &Store,
+        id: RunId,
+        lines: &LineIndexes,
+    ) -> Vec<Option<u64>> {
+        let number = |line: &ErrorLine| {
+            let mut output = store.read_output(id, line.stream).ok()?;
+            let length = output.length();
+            let effort = if length <= COUNTED { length } else { 0 };
+            let of = (id, OutputSource::One(line.stream));
+            // Without a number the line is known by its offset.
+            lines.line_at(of, &mut output, length, (line.offset, effort)).ok()?.0
+        };
+        self.lines.iter().map(number).collect()
     }
 
     /// What is sure counts; what only sounds like an error where nothing is; else how it ended.

@@ -19,6 +19,7 @@ mod count_cache;
 mod error;
 mod failure_reasons;
 mod figures;
+mod line_index;
 mod live;
 mod loops;
 mod output_search;

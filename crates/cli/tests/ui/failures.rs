@@ -72,11 +72,10 @@ fn a_failed_run_says_why_before_anything_else() {
     assert!(shown.contains("<mark id=\"match\">cart::&lt;b&gt;refunds</mark>"), "{shown}");
     // The first errors, each with its place.
     assert!(why.contains("error: test failed, to rerun pass `--lib` &lt;script&gt;"), "{why}");
-    let place = links.iter().find(|link| link.contains("err=")).unwrap();
+    let place = links.iter().find(|link| link.contains("stderr=2#line")).unwrap();
     let shown = ui.get(place.split('#').next().unwrap()).text();
-    let stderr = shown.split("data-stream=\"stderr\"").nth(1).unwrap();
-    let stderr = stderr.split("<pre>").nth(1).unwrap();
-    assert!(stderr.contains("error: test failed"), "{stderr}");
+    let line = "<li class=\"sel\" id=\"line\">error: test failed, to rerun pass";
+    assert!(shown.contains(line), "{shown}");
     // When it passed, and what changed since.
     assert!(why.contains("Last passed") && links.contains(&format!("/runs/{passed}")), "{why}");
     for changed in ["environment LEVEL", "<del>1</del> → <ins>2</ins>", "part.txt"] {

@@ -1,6 +1,7 @@
 //! Reading the record. Nothing here changes it.
 
 pub(crate) mod follow_output;
+pub(crate) mod grouped_runs;
 pub(crate) mod interleaved;
 pub(crate) mod lines;
 pub(crate) mod loops;

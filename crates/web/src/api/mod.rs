@@ -8,7 +8,7 @@ mod runs;
 mod tests;
 
 pub(crate) use again::again;
-pub(crate) use logs::{find, logs, run_events};
+pub(crate) use logs::{count, find, line, logs, run_events};
 pub(crate) use loops::{MAX_BODY, act, loop_events, loop_query, loops, one_loop};
 pub(crate) use overview::{Overview, audit, overview, verify};
 pub(crate) use runs::{SEARCH_EFFORT, run, runs, search};

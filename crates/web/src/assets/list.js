@@ -186,7 +186,7 @@ if (filters) {
     for (const now of rows) {
       const old = rowOf(now.dataset.id);
       const same = (part) => $(part, old).textContent === $(part, now).textContent;
-      if (!old || old.contains(document.activeElement) || (same(".how") && same(".took"))) continue;
+      if (!old || old.contains(document.activeElement) || $(":checked", old) || (same(".how") && same(".took") && same(".what"))) continue;
       old.replaceChildren(...document.importNode(now, true).childNodes);
     }
     const place = rows.findIndex((row) => row.dataset.id === known);

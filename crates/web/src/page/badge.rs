@@ -3,6 +3,7 @@
 use retake_runner::colour::Shade;
 use retake_runner::html::Html;
 use retake_runner::run_text;
+use retake_store::LoopRuns;
 use retake_types::loop_record::agent::IterationStatus;
 use retake_types::{Run, State, StopReason, TestStatus};
 
@@ -52,6 +53,17 @@ pub(super) fn run_badge(html: &mut Html, run: &Run) {
         _ => Mark::Open,
     };
     badge(html, mark, &word);
+}
+
+/// How the runs of a loop went.
+pub(super) fn loop_runs_badge(html: &mut Html, runs: &LoopRuns) {
+    let running = runs.newest.state == State::Running;
+    match (running, runs.failed) {
+        (true, _) => badge(html, Mark::Running, "running"),
+        (false, 0) if runs.unfinished == 0 => badge(html, Mark::Good, "ok"),
+        (false, 0) => badge(html, Mark::Open, "interrupted"),
+        (false, failed) => badge(html, Mark::Bad, &format!("{failed} failed")),
+    }
 }
 
 pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {

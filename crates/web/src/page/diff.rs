@@ -2,7 +2,7 @@
 
 use retake_runner::html::Html;
 
-use super::output::span;
+use super::output_lines::span;
 use crate::ansi::{self, Style};
 
 /// Rows of one diff; more are said to be there.

@@ -9,7 +9,8 @@ use retake_store::{NearestRun, RunSeries};
 use retake_types::{Effects, Run, RunId, State, Stream, TestResults, text};
 
 use super::badge::run_badge;
-use super::output::span;
+use super::output::LINE;
+use super::output_lines::span;
 use crate::failure_reasons::FailureReasons;
 use crate::params::address_of;
 use crate::run_history::{RunChanges, RunHistory, SincePassed};
@@ -22,6 +23,8 @@ const FILES: usize = 40;
 pub(super) struct FailurePage<'a> {
     pub(super) run: &'a Run,
     pub(super) reasons: &'a FailureReasons,
+    /// Of the lines of the reasons, where they are counted.
+    pub(super) numbers: &'a [Option<u64>],
     pub(super) history: &'a RunHistory,
 }
 
@@ -67,15 +70,23 @@ impl FailurePage<'_> {
         });
         html.markup("</h3><ol class=\"errors\">");
         let id = self.run.intent.id();
-        for line in lines {
-            let key = match line.stream {
-                Stream::Stdout => "out",
-                Stream::Stderr => "err",
+        for (line, number) in lines.iter().zip(self.numbers) {
+            let path = format!("/runs/{id}");
+            let address = match (number, line.stream) {
+                (Some(number), stream) => {
+                    let address = address_of(&path, &[(stream.as_str(), &number.to_string())]);
+                    format!("{address}#{LINE}")
+                }
+                (None, stream) => {
+                    let key = if stream == Stream::Stdout { "out" } else { "err" };
+                    let address = address_of(&path, &[(key, &line.offset.to_string())]);
+                    format!("{address}#output")
+                }
             };
-            let address = address_of(&format!("/runs/{id}"), &[(key, &line.offset.to_string())]);
-            html.markup("<li><a")
-                .attr("href", format!("{address}#output"))
-                .markup("><span class=\"stream\">");
+            html.markup("<li><a").attr("href", address).markup("><span class=\"stream\">");
+            if let Some(number) = number {
+                html.text(number).markup(" ");
+            }
             html.markup(line.stream.as_str()).markup("</span> <code>");
             line.spans.iter().for_each(|one| span(html, one));
             html.markup(if line.cut { "…</code></a></li>" } else { "</code></a></li>" });

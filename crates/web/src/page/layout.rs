@@ -8,13 +8,14 @@ use crate::access_token::AccessTokens;
 use crate::assets;
 use crate::error::RequestError;
 
-const HELP: [(&str, &str); 8] = [
+const HELP: [(&str, &str); 9] = [
     ("/", "search what runs wrote"),
     ("j, k", "next and previous entry"),
     ("Enter", "open the entry"),
-    ("o, r, t, l", "overview, runs, tests, loops"),
+    ("g o, g r, g t, g l", "overview, runs, tests, loops; g may be left out"),
     ("f", "find in the output of a run"),
-    ("n, N", "next and first match"),
+    ("n, N", "next and previous match"),
+    ("e, E", "next and previous line that reports an error"),
     ("g, G", "beginning and end of the output"),
     ("?", "this help"),
 ];

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::html::Html;
 use retake_runner::{denied_text, run_text};
-use retake_store::{RunSeries, StoredRunTree};
+use retake_store::{RunSeries, Store, StoredRunTree};
 use retake_types::text;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
@@ -19,11 +19,15 @@ use retake_types::{
 use super::badge::run_badge;
 use super::failure::{FailurePage, compare_address};
 use super::layout::{HtmlResponse, PageError, Section, heading, layout};
-use super::output::{Layout, OutputSection};
+use super::output::OutputSection;
+use super::run_table::elapsed;
+use super::transcript::TranscriptPage;
 use crate::api::run_id;
 use crate::app::App;
 use crate::error::RequestError;
 use crate::failure_reasons::FailureReasons;
+use crate::loops::iteration::IterationView;
+use crate::loops::transcript::Transcript;
 use crate::params::{Params, address_of};
 use crate::run_history::RunHistory;
 
@@ -38,25 +42,30 @@ pub(crate) async fn run(
     let params = Params::from_uri(&uri);
     let query = params.clone();
     let for_reading = app.clone();
-    let read = move |store: &retake_store::Store| {
+    let read = move |store: &Store| {
         let id = run_id(store, &id)?;
         let tree = store.tree(id)?;
-        let output = OutputSection::read(store, id, &query)?;
+        let shown = ShownOutput::read(&for_reading, store, &tree.run, &query)?;
         let context = RunContextView::read(&for_reading, store, &tree.run)?;
-        Ok((tree, output, context))
+        Ok((tree, shown, context))
     };
-    let answer = match (OutputSection::layout(&params), params.get("find")) {
-        (Layout::SideBySide, None) => app.store.read(read).await,
-        _ => app.store.read_large(read).await,
+    let answer = match OutputSection::is_large(&params) {
+        false => app.store.read(read).await,
+        true => app.store.read_large(read).await,
     };
-    let (tree, output, context) = answer?;
+    let (tree, shown, context) = answer?;
     let run = &tree.run;
     let mut main = Html::new();
     head(&mut main, run, &context);
-    let RunContextView { reasons, history, .. } = &context;
-    FailurePage { run, reasons, history }.write(&mut main);
+    let RunContextView { reasons, numbers, history, .. } = &context;
+    FailurePage { run, reasons, numbers, history }.write(&mut main);
     let running = run.state == RunState::Running;
-    output.write(&mut main, run.intent.id(), &params, running);
+    match &shown {
+        ShownOutput::Output(output) => output.write(&mut main, run.intent.id(), &params, running),
+        ShownOutput::Transcript(view, transcript) => {
+            TranscriptPage { id: run.intent.id(), view, transcript, running }.write(&mut main);
+        }
+    }
     main.markup("<div id=\"facts\" data-live class=\"cards\">");
     facts(&mut main, &tree);
     main.markup("</div>");
@@ -64,21 +73,42 @@ pub(crate) async fn run(
     Ok(layout(&title, Section::Run, Some(&app.tokens), &main))
 }
 
+/// What a run wrote: an agent's events as a conversation, anything else as it is.
+enum ShownOutput {
+    Output(OutputSection),
+    Transcript(Box<IterationView>, Transcript),
+}
+
+impl ShownOutput {
+    fn read(app: &App, store: &Store, run: &Run, params: &Params) -> Result<Self, RequestError> {
+        if !OutputSection::is_asked_for(params)
+            && let Some(view) = IterationView::read(store, run)?
+        {
+            let from = params.number("from")?.unwrap_or(0);
+            let transcript = Transcript::read(store, run.intent.id(), view.agent, from)?;
+            return Ok(Self::Transcript(Box::new(view), transcript));
+        }
+        Ok(Self::Output(OutputSection::read(store, run.intent.id(), params, &app.lines)?))
+    }
+}
+
 /// What is known of a run besides itself.
 struct RunContextView {
     reasons: Arc<FailureReasons>,
+    numbers: Vec<Option<u64>>,
     history: RunHistory,
     /// The page may run it again.
     offered: bool,
 }
 
 impl RunContextView {
-    fn read(app: &App, store: &retake_store::Store, run: &Run) -> Result<Self, RequestError> {
+    fn read(app: &App, store: &Store, run: &Run) -> Result<Self, RequestError> {
         // Output that is damaged is reported where it would stand.
         let reasons = app.reasons.of(store, run).unwrap_or_default();
+        let numbers = reasons.numbers(store, run.intent.id(), &app.lines);
         let history = RunHistory::read(store, run)?;
         let offered = app.rerun.as_ref().is_some_and(|rerun| rerun.offers(store, run));
-        Ok(Self { reasons, history, offered })
+        Ok(Self { reasons, numbers, history, offered })
     }
 }
 
@@ -125,7 +155,12 @@ fn head(html: &mut Html, run: &Run, context: &RunContextView) {
     heading(html, intent.command());
     html.markup("<p class=\"summary\">");
     run_badge(html, run);
-    html.markup(" <span>").text(run_text::duration(run)).markup("</span> <span>started ");
+    html.markup(" <span>");
+    match run.state {
+        RunState::Running => elapsed(html, intent.start_time, Timestamp::now()),
+        _ => _ = html.text(run_text::duration(run)),
+    }
+    html.markup("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
         html.markup(" <span>iteration ").text(intent.iteration()).markup(" of ");

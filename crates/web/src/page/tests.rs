@@ -292,8 +292,16 @@ fn trend_chart(html: &mut Html, results: &[TestResult]) {
         ms => text::duration(Duration::from_micros((ms * 1000.0) as u64)),
     };
     let says = format!("Duration of its last {} results", timed.len());
-    Chart { says: &says, series: &series, shape: Shape::Lines, unit, ends, titles: &titles }
-        .draw(html);
+    Chart {
+        says: &says,
+        series: &series,
+        shape: Shape::Lines,
+        unit,
+        ends,
+        titles: &titles,
+        links: &[],
+    }
+    .draw(html);
     html.markup("</figure></div></section>");
 }
 
