@@ -1,5 +1,5 @@
 //! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask screenshots`,
-//! `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
+//! `cargo xtask dist`, `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
@@ -12,6 +12,7 @@ mod build_time;
 mod chromiums;
 #[cfg(feature = "bench")]
 mod cluster;
+mod dist;
 mod documents;
 #[cfg(feature = "bench")]
 mod fuzz;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["docs"] => test::write_docs(),
         ["screenshots"] => screenshots::run(),
+        ["dist", ref options @ ..] => dist::run(options),
         ["bench", "build"] => build_time::run(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(seconds),
         #[cfg(not(feature = "bench"))]
         ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | docs | screenshots | bench NAME, such as exec | fuzz SECONDS".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,7 @@
 mod again;
 mod agent;
 mod audit;
+mod build;
 mod commands;
 mod completions;
 mod config;
@@ -14,6 +15,7 @@ mod context;
 mod crash;
 mod denied;
 mod doctor;
+mod doctor_report;
 mod exec;
 mod failure;
 mod help;
@@ -24,6 +26,7 @@ mod matrix;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod network_words;
+mod own_runs;
 mod record;
 #[cfg(all(test, feature = "mcp", feature = "postgres", feature = "slurm", feature = "web"))]
 mod reference;
@@ -31,6 +34,7 @@ mod report_runs;
 #[cfg(feature = "slurm")]
 mod run_one;
 mod runs;
+mod self_test;
 #[cfg(feature = "slurm")]
 mod slurm_words;
 mod term;
