@@ -143,7 +143,7 @@ fn stream(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), 
          sources as an agent gets them, each after the call that reads or greps them, and one in eight from a \
          command. `cat` to a file reads the same pipe. MB per CPU second counts the agent's own `cat` too, and does \
          not depend on what else the machine does. What is on disk afterwards is the output, once, and a log of at \
-         most 256 MiB. Targets: 200 MB per CPU second, under 32 MiB.",
+         most 64 MiB. Targets: 200 MB per CPU second, under 32 MiB.",
     );
     let mut rows = Vec::new();
     let letters = vec!["x".repeat(2000)];
