@@ -18,6 +18,7 @@ mod documents;
 #[cfg(feature = "bench")]
 mod fuzz;
 mod page;
+mod promises;
 mod screenshots;
 mod test;
 mod test_programs;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         ["screenshots"] => screenshots::run(),
         ["dist", ref options @ ..] => dist::run(options),
         ["bench", "build"] => build_time::run(),
+        ["bench", "promises"] => promises::write(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
         ["bench", name] => bench_released(name),
