@@ -62,19 +62,19 @@ const PROMISES: [Promise; 26] = [
         AtMost(1.1)
     ),
     promise!(
-        "capture of 1 GiB in writes of 64 KiB, hashed, to `cmd | cat > file`",
+        "`exec --quiet` of 1 GiB in writes of 64 KiB, to `cmd | cat > file && sync -d file`",
         "exec.md",
         "Capture of 1 GiB",
-        ["64 KiB", "engine to spool, hashed"],
-        "ratio to cat",
+        ["64 KiB", "retake exec --quiet, synced"],
+        "ratio to its peer",
         AtLeast(1.0)
     ),
     promise!(
-        "capture of 1 GiB in writes of 4 KiB, hashed, to `cmd | cat > file`",
+        "`exec --quiet` of 1 GiB in writes of 4 KiB, to `cmd | cat > file && sync -d file`",
         "exec.md",
         "Capture of 1 GiB",
-        ["4 KiB", "engine to spool, hashed"],
-        "ratio to cat",
+        ["4 KiB", "retake exec --quiet, synced"],
+        "ratio to its peer",
         AtLeast(1.0)
     ),
     promise!(
