@@ -20,10 +20,10 @@ const CALLS: usize = 100;
 /// Calls in one session of Claude Code.
 const SESSION: usize = 21;
 const SESSIONS: usize = 3;
-/// How long an answer is waited for that may never come.
-/// How long a session of Claude Code may take, in seconds, and the exit code of one that took longer.
-const SESSION: &str = "60";
+/// How long one may take, in seconds, and the exit code of one that took longer.
+const LONGEST_SESSION: &str = "60";
 const TIMED_OUT: i32 = 124;
+/// How long an answer is waited for that may never come.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What a hanging command may take, where a tool has a limit.
 const LIMIT: u64 = 5;
@@ -297,7 +297,7 @@ impl Lab<'_> {
         // At its end it waits for what runs in the background, without a limit of its own.
         let mut claude = Command::new("timeout");
         claude
-            .args(["--kill-after=5", SESSION])
+            .args(["--kill-after=5", LONGEST_SESSION])
             .arg(&self.claude)
             .args(["--strict-mcp-config", "--mcp-config"])
             .arg(json!({"mcpServers": servers}).to_string())
