@@ -36,7 +36,7 @@ macro_rules! promise {
     };
 }
 
-const PROMISES: [Promise; 26] = [
+const PROMISES: [Promise; 24] = [
     promise!(
         "cold `exec -- true`, unrecorded, to `timeout 5 true`",
         "exec.md",
@@ -60,22 +60,6 @@ const PROMISES: [Promise; 26] = [
         ["engine, full ownership"],
         "ratio",
         AtMost(1.1)
-    ),
-    promise!(
-        "`exec --quiet` of 1 GiB in writes of 64 KiB, to `cmd | cat > file && sync -d file`",
-        "exec.md",
-        "Capture of 1 GiB",
-        ["64 KiB", "retake exec --quiet, synced"],
-        "ratio to its peer",
-        AtLeast(1.0)
-    ),
-    promise!(
-        "`exec --quiet` of 1 GiB in writes of 4 KiB, to `cmd | cat > file && sync -d file`",
-        "exec.md",
-        "Capture of 1 GiB",
-        ["4 KiB", "retake exec --quiet, synced"],
-        "ratio to its peer",
-        AtLeast(1.0)
     ),
     promise!(
         "resident MiB of `exec --quiet` of 1 GiB",

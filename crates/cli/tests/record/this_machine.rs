@@ -62,7 +62,7 @@ fn the_report_has_no_secret_and_no_command() {
     let sandbox = Sandbox::new();
     let secret = "hunter2-0451-very-secret";
     let line = format!("echo private-command; echo {secret}");
-    sandbox.file(".agent/config.yml", "execution:\n  timeout: 77\nrecord:\n  push: postgres://someone:hunter3-word@db.internal/x\n");
+    sandbox.file(".agent/config.yml", "execution:\n  default_timeout_seconds: 77\nrecord:\n  push: postgres://someone:hunter3-word@db.internal/x\n");
     let mut command = sandbox.command(env!("CARGO_BIN_EXE_retake"));
     called(command.args(["exec", "--", "sh", "-c", &line]).env("API_TOKEN", secret));
     let report = sandbox.project().join("report.md");
@@ -79,7 +79,7 @@ fn the_report_has_no_secret_and_no_command() {
     for part in [
         "retake 0",
         "Linux",
-        "execution.timeout: 77",
+        "execution.default_timeout_seconds: 77",
         "RETAKE_EXECUTION__MAX_OUTPUT_KB",
         "exited in",
     ] {
