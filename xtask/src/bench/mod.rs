@@ -50,6 +50,7 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
+        ["agent", batch @ ..] => agent::spin(batch),
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
         ["record", batch @ ..] => record_output::spin(batch),
