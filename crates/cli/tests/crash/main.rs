@@ -7,6 +7,7 @@ mod common;
 
 mod confined;
 mod env;
+mod faults;
 mod leftovers;
 mod programs;
 mod recovery;
