@@ -8,6 +8,7 @@
 pub mod check;
 pub mod check_sandbox;
 pub mod check_worker;
+pub mod confirm;
 pub mod crash_test;
 pub mod error;
 pub mod event;

@@ -6,6 +6,7 @@
 mod common;
 
 mod confined;
+mod confirm;
 mod env;
 mod faults;
 mod leftovers;
