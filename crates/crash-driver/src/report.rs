@@ -233,7 +233,8 @@ impl CrashReport {
             0 if all => format!("{faults} tried: the program handles every one"),
             0 => format!("{faults} tried: the program handles every one of them"),
             count => {
-                format!("{} in {faults}: {} fail", text::count(count, "finding"), tested.failing)
+                let findings = text::count(count, "finding");
+                format!("{findings} in {faults}: {}", fail(tested.failing))
             }
         }
     }
@@ -250,8 +251,7 @@ impl CrashReport {
                 let findings = text::count(count, "finding");
                 let fail = match self.failed {
                     0 => "none of them fails".to_owned(),
-                    1 => "1 fails".to_owned(),
-                    many => format!("{many} fail"),
+                    many => fail(many),
                 };
                 let recoveries = self.findings.iter().filter(|finding| finding.recovery);
                 match recoveries.map(|finding| finding.states).sum::<u64>() {
@@ -313,4 +313,9 @@ impl CrashReport {
             self.interrupted.map(|signal| format!("interrupted by {}, ", signal_name(signal)));
         Some(format!("{}not complete: {}", why.unwrap_or_default(), missing.join(", ")))
     }
+}
+
+/// `1 fails`, `2 fail`.
+fn fail(count: u64) -> String {
+    if count == 1 { "1 fails".to_owned() } else { format!("{count} fail") }
 }
