@@ -45,6 +45,10 @@ pub(super) struct Args {
     /// Run on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
     #[arg(long, value_name = "WHERE", conflicts_with_all = ["workers", "pin"])]
     on: Option<String>,
+    /// Record runs of an earlier --on slurm as lost whose results cannot be looked for, and run
+    /// their cells again
+    #[arg(long)]
+    give_up: bool,
     #[command(flatten)]
     measuring: Measuring,
 }
@@ -76,6 +80,9 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         return Err(Failure::Usage(format!(
             "--on: {hook} runs on this machine only; leave it out of the configuration"
         )));
+    }
+    if args.give_up {
+        remote::give_up(&project)?;
     }
     let matrix = open::cells(&project, &args.filters.pairs()?)?;
     let undecided_limit = match usize::try_from(config.slurm.max_in_flight) {
