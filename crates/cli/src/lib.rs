@@ -7,6 +7,7 @@
 mod again;
 mod agent;
 mod audit;
+mod ci_files;
 mod commands;
 mod completions;
 mod config;

@@ -65,6 +65,9 @@ pub use read::search::{SearchEffort, SearchHit, SearchResults};
 pub use read::stats::{CommandStats, Stats};
 pub use read::test_history::{TestHistory, TestResult};
 pub use transfer::audit_record::AuditRecord;
+pub use transfer::bundle::{
+    BundleFault, BundleHeader, BundleLimits, BundledCell, CheckedBundle, check_bundle, is_bundle,
+};
 pub use transfer::export::Exported;
 pub use transfer::import::Imported;
 pub use transfer::ledger_copy::{LedgerContent, LedgerRow};

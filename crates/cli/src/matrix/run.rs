@@ -10,6 +10,7 @@ use super::events::EventScreen;
 use super::measure::{Measurement, Measuring, Origin, UNDECIDED};
 use super::open::{self, Common, Filters, IfMissing};
 use super::remote;
+use super::shard::Sharding;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure};
 
@@ -50,6 +51,8 @@ pub(super) struct Args {
     #[arg(long)]
     give_up: bool,
     #[command(flatten)]
+    sharding: Sharding,
+    #[command(flatten)]
     measuring: Measuring,
 }
 
@@ -84,7 +87,11 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     if args.give_up {
         remote::give_up(&project)?;
     }
-    let matrix = open::cells(&project, &args.filters.pairs()?)?;
+    let mut matrix = open::cells(&project, &args.filters.pairs()?)?;
+    let part = args.sharding.part(&mut matrix, &project.config)?;
+    if let Some(part) = part.as_ref().filter(|_| matrix.cells.is_empty()) {
+        return part.nothing_to_run(&project);
+    }
     let undecided_limit = match usize::try_from(config.slurm.max_in_flight) {
         Ok(limit @ 1..) => limit,
         _ => UNDECIDED,
@@ -97,6 +104,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         config: &config,
         screen,
         json: args.common.json,
+        part: part.as_ref(),
     };
     measurement.make(matrix, executor)
 }

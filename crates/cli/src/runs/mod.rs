@@ -1,5 +1,6 @@
 //! `retake runs`: finding, reading, comparing and clearing away what was recorded.
 
+mod bundles;
 mod delete;
 mod diff;
 mod effects;
@@ -15,6 +16,7 @@ mod push;
 mod search;
 mod show;
 mod stats;
+mod summary;
 
 use std::path::Path;
 
@@ -40,6 +42,7 @@ enum Command {
     Stats(Box<stats::Args>),
     Export(Box<export::Args>),
     Import(import::Args),
+    Summary(Box<summary::Args>),
     #[cfg(feature = "postgres")]
     Push(push::Args),
     Prune(prune::Args),
@@ -57,6 +60,7 @@ pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Stats(args) => stats::stats(&args, &record),
         Command::Export(args) => export::export(&args, &record),
         Command::Import(args) => import::import(&args, &record),
+        Command::Summary(args) => summary::summary(&args, &record),
         #[cfg(feature = "postgres")]
         Command::Push(args) => push::push(&args, &record),
         Command::Prune(args) => prune::prune(&args, &record),
