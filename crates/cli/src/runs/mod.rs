@@ -1,6 +1,8 @@
 //! `retake runs`: finding, reading, comparing and clearing away what was recorded.
 
 mod bundles;
+#[cfg(feature = "postgres")]
+mod database;
 mod delete;
 mod diff;
 mod effects;
@@ -45,6 +47,8 @@ enum Command {
     Summary(Box<summary::Args>),
     #[cfg(feature = "postgres")]
     Push(push::Args),
+    #[cfg(feature = "postgres")]
+    Database(database::Args),
     Prune(prune::Args),
     Delete(delete::Args),
 }
@@ -63,6 +67,8 @@ pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Summary(args) => summary::summary(&args, &record),
         #[cfg(feature = "postgres")]
         Command::Push(args) => push::push(&args, &record),
+        #[cfg(feature = "postgres")]
+        Command::Database(args) => database::database(&args, &record),
         Command::Prune(args) => prune::prune(&args, &record),
         Command::Delete(args) => delete::delete(&args, &record),
     }
