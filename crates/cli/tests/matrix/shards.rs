@@ -141,7 +141,7 @@ fn gaps_overlaps_and_other_plans_are_reported() {
     assert_eq!(import(&[&one, &two]).code, 0);
     // A cell whose command failed has no result.
     let dir = jobs.clone("failing");
-    let failing = MATRIX.replace("cat value;", "test $AXIS_SIZE != 3;");
+    let failing = MATRIX.replace("cat value;", "test $AXIS_SIZE != 3 &&");
     std::fs::write(dir.join("matrix.yml"), failing).unwrap();
     let ran = jobs.retake(&dir, &["matrix", "run", "-q", "--shard", "1/1", "--bundle", "b"]);
     assert!(ran.code <= 1, "{}", ran.snapshot());
@@ -190,11 +190,8 @@ fn runs_of_a_bundle_replace_nothing_and_join_no_loop() {
         jobs.retake(&here, &["runs", "show", "--json", run["id"].as_str().unwrap()]).stdout;
     let line: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
     let intent = &line["run"]["intent"];
-    let find = |names: [&str; 2]| {
-        names.iter().find_map(|name| intent.pointer(name)?.as_str()).unwrap().to_owned()
-    };
-    let claimed_id = find(["/id", "/request/id"]);
-    let claimed_loop = find(["/loopId", "/request/position/id"]);
+    let find = |name: &str| intent.pointer(name).and_then(Value::as_str).unwrap().to_owned();
+    let (claimed_id, claimed_loop) = (find("/request/id"), find("/request/loop/id"));
     let stolen = text.replace(&claimed_id, run["id"].as_str().unwrap());
     std::fs::write(here.join("stolen"), stolen).unwrap();
     jobs.retake(&here, &["runs", "import", "stolen"]);
