@@ -95,6 +95,7 @@ pub(crate) fn run() -> Result<(), String> {
     crate::browser::install()?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     crate::architecture::check(root())?;
+    crate::dependency_rules::check()?;
     // Downloads wait for the network, compilers do not.
     let tools = std::thread::spawn(tools);
     let lints = lints_while_compiling()?;

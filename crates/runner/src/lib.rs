@@ -31,6 +31,7 @@ pub mod point_in_time;
 pub mod policy_cache;
 pub mod prepare;
 pub mod project;
+pub mod project_identity;
 pub mod record_location;
 pub mod recovery;
 pub mod regular_file;

@@ -69,6 +69,9 @@ pub use read::stats::{CommandStats, Stats};
 pub use read::test_history::NAMED_SQL;
 pub use read::test_history::{TestHistory, TestResult};
 pub use transfer::audit_record::AuditRecord;
+pub use transfer::bundle::{
+    BundleFault, BundleHeader, BundleLimits, BundledCell, CheckedBundle, check_bundle, is_bundle,
+};
 pub use transfer::export::Exported;
 pub use transfer::import::Imported;
 pub use transfer::ledger_copy::{LedgerContent, LedgerRow};
@@ -77,3 +80,4 @@ pub use transfer::result_file::ResultFile;
 pub use transfer::take_over::{EarlierRecord, TakenOver};
 pub use write::loop_recording::LoopRecording;
 pub use write::recording::{FinishedRecording, Recording};
+pub use write::remote_runs::has_remote_runs;

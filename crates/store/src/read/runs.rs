@@ -15,7 +15,7 @@ use crate::base::{live_file, schema};
 use crate::{Error, Result, Store};
 
 /// Which runs to list; the default is all of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunFilter {
     pub status: Option<RunStatus>,
     pub kind: Option<Kind>,
