@@ -324,6 +324,8 @@ class Pane {
   // Shows a match: text, or a line that reports an error.
   async show(search, [start]) {
     this.needle = search.text ? fold(search.text) : "";
+    // What is still being fetched must not keep the match away.
+    while (this.busy) await new Promise((done) => setTimeout(done, 20));
     await this.go({ near: Math.max(0, start - 2048) });
     // The window begins a little before the match, with others perhaps.
     const shown = this.blocks[0].node;
@@ -347,7 +349,7 @@ class Pane {
     const words = new URLSearchParams({ stream: this.stream, offset: start });
     const { line } = await ask(`/api/v1/runs/${this.run}/line?${words}`);
     await this.count();
-    return line === null ? null : this.blocks[0].itemOf(line);
+    return line === null ? null : this.blocks.map((block) => block.itemOf(line)).find(Boolean);
   }
 }
 
