@@ -333,7 +333,7 @@ class Pane {
     const { before } = await ask(`/api/v1/runs/${this.run}/find?${words}`);
     const mark = search.text ? $(`mark[data-match="${before}"]`, shown) ?? $("mark", shown) : await this.errorItem(start);
     if (!mark) return;
-    for (const old of $$(".here", this.log)) old.classList.remove("here");
+    for (const old of $$(".log .here")) old.classList.remove("here");
     const parts = search.text ? $$(`mark[data-match="${mark.dataset.match}"]`, shown) : [mark];
     for (const part of parts) part.classList.add("here");
     this.reveal(mark);
