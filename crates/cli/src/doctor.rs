@@ -1,7 +1,7 @@
 //! `retake doctor`: is the record whole, is everything in its place, is anything left running?
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use retake_runner::confined;
 use retake_runner::leftovers::{self, Leftover};
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::audit::ReadingProgress;
 use crate::record::Record;
-use crate::{Exit, Failure, context, term, words};
+use crate::{Exit, Failure, context, doctor_report, term, words};
 
 /// Examine the record: integrity, lost and orphaned files, processes left running, free disk
 ///
@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Move the record to its default location: in a git repository, the git directory
     #[arg(long = "move")]
     relocate: bool,
+    /// Also write a new FILE for a bug report: build, machine, findings; no secrets, no commands
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -126,6 +129,10 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         term::document(&document)?;
     } else {
         term::data(document.text().as_bytes())?;
+    }
+    if let Some(path) = &args.report {
+        doctor_report::write(path, &document.text(), &record)?;
+        term::say(&format!("the report is in {}: read it before you send it", path.display()));
     }
     Ok(if document.ok { Exit::OK } else { Exit::FAILED })
 }

@@ -137,6 +137,31 @@ impl CheckWorkers {
 }
 
 impl CheckWorker {
+    /// The recorded directory.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What this worker keeps beside the state.
+    pub(crate) fn directory(&self) -> &Path {
+        self.acks.parent().unwrap_or(&self.acks)
+    }
+
+    /// The next acknowledgements are those of another recording.
+    pub(crate) fn forget_acks(&mut self) {
+        self.acks_written = None;
+    }
+
+    /// Runs a command among this worker's mounts.
+    pub(crate) fn run(
+        &mut self,
+        command: &Command,
+        output: LiveOutput,
+        observe: &mut dyn FnMut(ProcessEvent<'_>),
+    ) -> Outcome {
+        self.keeper.run(command, &self.cancel, output, observe).outcome
+    }
+
     /// Runs the check on a state.
     pub fn check(
         &mut self,
@@ -211,7 +236,7 @@ impl CheckWorker {
     }
 
     /// Replaces what is in the state directory, and writes the acknowledgements if they changed.
-    fn write_state(&mut self, input: CheckInput<'_>) -> io::Result<()> {
+    pub(crate) fn write_state(&mut self, input: CheckInput<'_>) -> io::Result<()> {
         if self.used {
             clear(&self.state)?;
         }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use retake_crash::model::{ExploreOptions, Model};
-use retake_crash::operation::Recording;
+use retake_crash::model::{Coverage, ExploreOptions, Model};
+use retake_crash::operation::{Entry, Recording};
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
@@ -12,7 +12,9 @@ use crate::check_worker::CheckWorkers;
 use crate::error::CrashTestError;
 use crate::event::CrashObserver;
 use crate::explain;
-use crate::exploration::{Exploration, files_before, late_acks};
+use crate::exploration::{Exploration, Explored, files_before, late_acks};
+use crate::fault_run::FaultLaunch;
+use crate::fault_test::{FaultResults, FaultTest};
 use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
@@ -29,6 +31,10 @@ pub struct CrashTest<'a> {
     pub seed: u64,
     /// Whether crashes during recovery are tested, too.
     pub recovery: bool,
+    /// How the program is run again for each fault, if calls are made to fail.
+    pub faults: Option<&'a FaultLaunch<'a>>,
+    /// Whether crash states are checked.
+    pub crashes: bool,
     /// The program, as one line.
     pub command: String,
     /// The command that checks the state of a finding again, made from the finding's id.
@@ -68,13 +74,16 @@ impl CrashTest<'_> {
         exploration.check_uncrashed(&mut workers.workers[0])?;
         let took = begun.elapsed();
         let explored = match remote {
+            _ if !self.crashes => not_explored(self.recording),
             Some(_) if recorder.store().is_none() => return Err(CrashTestError::RemoteNeedsRecord),
             Some(remote) => {
                 remote.explore(&exploration, recorder.id(), &mut workers.workers[0], took)?
             }
             None => exploration.explore(&mut workers.workers)?,
         };
-        recorder.append_states(&explored.coverage);
+        if self.crashes {
+            recorder.append_states(&explored.coverage);
+        }
         let mut findings =
             explain::findings(&exploration, &explored.failing, &mut workers.workers[0])?;
         let other_paths = workers.other_path.iter().chain(&explored.other_paths).cloned();
@@ -103,18 +112,27 @@ impl CrashTest<'_> {
                 recoveries.push((id, recording));
             }
         }
-        let rows = timeline::rows(self.recording);
-        for finding in &mut findings {
-            let mut operations = rows.iter().filter(|row| row.number.is_some());
-            let at = (finding.operation as usize).checked_sub(1);
-            let row = at.and_then(|at| operations.nth(at));
-            finding.operation_text = row.map(|row| row.text.clone()).unwrap_or_default();
-            finding.repro = (self.repro)(&finding.id);
-            finding.output = recorder.without_secrets(&finding.output);
+        let (mut faults, mut faulted) = (None, Vec::new());
+        if let Some(launch) = self.faults {
+            let tested = self.test_faults(launch, workers)?;
+            recorder.append_faults(&tested.tested);
+            notes.extend(tested.notes);
+            for (finding, recording) in tested.findings {
+                let id = format!("F{}", findings.len() + 1);
+                findings.push(CrashFinding { id: id.clone(), ..finding });
+                faulted.push((id, recording));
+            }
+            faults = Some(tested.tested);
         }
-        recorder.append_findings(&findings, explored.verified, explored.complete);
+        self.complete_findings(&mut findings, recorder);
+        let complete = (!self.crashes || explored.complete)
+            && faults.as_ref().is_none_or(|tested| tested.complete);
+        recorder.append_findings(&findings, explored.verified, complete);
         Ok(CrashReport {
             model: self.model,
+            faults,
+            crashes: self.crashes,
+            faulted,
             coverage: explored.coverage,
             verified: explored.verified,
             complete: explored.complete,
@@ -130,4 +148,47 @@ impl CrashTest<'_> {
             root: self.recording.root.clone(),
         })
     }
+
+    /// Adds what only the whole test knows: what each operation did, how to check it again.
+    fn complete_findings(&self, findings: &mut [CrashFinding], recorder: &CrashRecorder<'_>) {
+        let rows = timeline::rows(self.recording);
+        for finding in findings {
+            if let Some(fault) = &mut finding.fault {
+                fault.said = recorder.without_secrets(&fault.said);
+            }
+            let mut operations = rows.iter().filter(|row| row.number.is_some());
+            let at = (finding.operation as usize).checked_sub(1);
+            let row = at.and_then(|at| operations.nth(at));
+            finding.operation_text = row.map(|row| row.text.clone()).unwrap_or_default();
+            finding.repro = (self.repro)(&finding.id);
+            finding.output = recorder.without_secrets(&finding.output);
+        }
+    }
+
+    fn test_faults(
+        &self,
+        launch: &FaultLaunch<'_>,
+        workers: &mut CheckWorkers,
+    ) -> Result<FaultResults, CrashTestError> {
+        if signals::received().is_some() {
+            return Ok(FaultResults::default());
+        }
+        let test = FaultTest {
+            recording: self.recording,
+            model: self.model,
+            check: self.check,
+            deadline: self.deadline,
+            seed: self.seed,
+            launch,
+            observer: self.observer,
+        };
+        test.run(workers)
+    }
+}
+
+/// No state was asked for.
+fn not_explored(recording: &Recording) -> Explored {
+    let is_operation = |entry: &&Entry| matches!(entry, Entry::Operation(_));
+    let operations = recording.entries.iter().filter(is_operation).count() as u32;
+    Explored { coverage: Coverage { operations, ..Coverage::default() }, ..Explored::default() }
 }

@@ -27,6 +27,8 @@ pub enum CrashEvent<'a> {
         shares: usize,
         status: &'a RemoteStatus,
     },
+    /// Calls are made to fail, one in each run of the program.
+    Faulting(ExplorationProgress),
     /// Explaining the next failing state, after `explained` of `states`.
     Explaining { explained: usize, states: usize, elapsed: Duration },
     /// What the last events reported is over.

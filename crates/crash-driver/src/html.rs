@@ -67,6 +67,10 @@ pub fn render(report: &CrashReport, rows: &[TimelineRow], version: &str) -> Stri
     );
     add_overview(&mut html, rows, &marks);
     add_timeline(&mut html, rows, &marks);
+    for (id, recording) in &report.faulted {
+        html.fill("<h2>The run with the fault in <a href=\"#{}\">{}</a></h2>\n", &[id, id]);
+        add_timeline(&mut html, &timeline::rows(recording), &Marks::of_recovery());
+    }
     for (id, recording) in &report.recoveries {
         html.fill("<h2>Recovery in <a href=\"#{}\">{}</a></h2>\n", &[id, id]);
         add_timeline(&mut html, &timeline::rows(recording), &Marks::of_recovery());
@@ -85,9 +89,13 @@ fn add_findings(html: &mut Html, report: &CrashReport) {
         let (id, operation) = (&finding.id, finding.operation);
         html.fill("<div class=\"finding\" id=\"{}\"><p class=\"what\">", &[id]);
         html.element("span", "tag", id).markup(" ").code_spans(&finding.sentence);
+        let (count, when) = match finding.fault {
+            Some(_) => (text::count(finding.states, "fault"), "the first comes"),
+            None => (text::count(finding.states, "failing state"), "the smallest crashes"),
+        };
         html.fill(
-            "</p>\n<p>{}; the smallest crashes after <a href=\"#op{}\">operation {}</a>",
-            &[&text::count(finding.states, "failing state"), &operation, &operation],
+            "</p>\n<p>{}; {} after <a href=\"#op{}\">operation {}</a>",
+            &[&count, &when, &operation, &operation],
         );
         if !finding.operation_text.is_empty() {
             html.markup(" (").code_spans(&finding.operation_text).markup(")");
@@ -123,7 +131,7 @@ struct Marks<'a> {
     anchors: bool,
     lost: BTreeMap<u32, Vec<&'a str>>,
     /// By the number of rows before the crash.
-    crash: BTreeMap<usize, Vec<&'a str>>,
+    crash: BTreeMap<usize, Vec<(&'a str, &'static str)>>,
 }
 
 impl<'a> Marks<'a> {
@@ -134,12 +142,13 @@ impl<'a> Marks<'a> {
                 lost.entry(*number).or_insert_with(Vec::new).push(finding.id.as_str());
             }
             let before = finding.rows_before_crash(rows.iter().map(TimelineRow::place));
-            crash.entry(before).or_insert_with(Vec::new).push(finding.id.as_str());
+            let what = if finding.fault.is_some() { "fault" } else { "crash" };
+            crash.entry(before).or_insert_with(Vec::new).push((finding.id.as_str(), what));
         }
         Self { anchors: true, lost, crash }
     }
 
-    /// For what a check did before the crash that a finding is about.
+    /// For what a check did before the crash that a finding is about, and for a run with a fault.
     fn of_recovery() -> Self {
         Self { anchors: false, lost: BTreeMap::new(), crash: BTreeMap::new() }
     }
@@ -283,9 +292,9 @@ fn add_rows(html: &mut Html, rows: &[TimelineRow], range: Range<usize>, marks: &
     html.markup("</ol>\n");
 }
 
-fn add_crashes(html: &mut Html, ids: &[&str]) {
-    for id in ids {
-        html.fill("<li class=\"crash\">⚡ crash of <a href=\"#{}\">{}</a></li>\n", &[id, id]);
+fn add_crashes(html: &mut Html, ids: &[(&str, &str)]) {
+    for (id, what) in ids {
+        html.fill("<li class=\"crash\">⚡ {} of <a href=\"#{}\">{}</a></li>\n", &[what, id, id]);
     }
 }
 
@@ -298,8 +307,13 @@ fn add_facts(html: &mut Html, report: &CrashReport, version: &str) {
     fact("directory", &report.root.to_string_lossy());
     fact("check", &report.verify);
     fact("model", report.model.name());
-    fact("coverage", &report.coverage.to_string());
-    fact("checked", &format!("{} of {}", report.verified, report.coverage.distinct_states()));
+    if report.crashes {
+        fact("coverage", &report.coverage.to_string());
+        fact("checked", &format!("{} of {}", report.verified, report.coverage.distinct_states()));
+    }
+    if let Some(faults) = report.fault_coverage() {
+        fact("faults", &faults);
+    }
     fact("made by", version);
     html.markup("</dl>\n");
 }
@@ -351,7 +365,7 @@ mod tests {
         let marks = Marks {
             anchors: true,
             lost: BTreeMap::new(),
-            crash: BTreeMap::from([(2, vec!["F1"])]),
+            crash: BTreeMap::from([(2, vec![("F1", "crash")])]),
         };
         let mut html = Html::new();
         add_rows(&mut html, &rows, 0..3, &marks);

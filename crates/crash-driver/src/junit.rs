@@ -13,7 +13,7 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
     let time = format!("{:.3}", took.as_secs_f64());
     let failures = report.findings.len();
     let cases = failures.max(1);
-    let skipped = usize::from(failures == 0 && !report.complete);
+    let skipped = usize::from(failures == 0 && !report.is_complete());
     let counts = format!(
         "tests=\"{cases}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\" time=\"{time}\""
     );
@@ -32,7 +32,8 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
         ("states", coverage.states().to_string()),
         ("distinct", coverage.distinct_states().to_string()),
         ("verified", report.verified.to_string()),
-        ("complete", report.complete.to_string()),
+        ("complete", report.is_complete().to_string()),
+        ("faults", report.faults.as_ref().map_or(0, |tested| tested.tried).to_string()),
     ];
     for (name, value) in properties {
         _ = writeln!(xml, "      <property name=\"{name}\" value=\"{}\"/>", escape_xml(&value));
@@ -47,7 +48,10 @@ pub fn render(report: &CrashReport, took: Duration) -> String {
             escape_xml(&finding.id),
             escape_xml(&format!(
                 "{}; the check {}",
-                text::count(finding.states, "state"),
+                text::count(
+                    finding.states,
+                    if finding.fault.is_some() { "fault" } else { "state" }
+                ),
                 finding.verdict
             )),
             escape_xml(&finding.output),

@@ -8,6 +8,7 @@
 pub mod check;
 pub mod check_sandbox;
 pub mod check_worker;
+pub mod confirm;
 pub mod crash_test;
 pub mod error;
 pub mod event;
@@ -15,6 +16,10 @@ pub mod explain;
 pub mod exploration;
 pub mod exploration_plan;
 mod failing_state;
+mod fault_finding;
+mod fault_plan;
+pub mod fault_run;
+pub mod fault_test;
 pub mod finding;
 pub mod fresh_root;
 pub mod html;

@@ -8,6 +8,7 @@ use retake_store::redact::Redactor;
 use retake_store::{LoopRecording, Store};
 use retake_types::loop_record::crash::{
     CrashEntry, CrashFinding, CrashPlan, ExploredStates, FinishedExploration, RecordedWorkload,
+    TestedFaults,
 };
 use retake_types::{Kind, LoopId, Redacted, RunId, StopReason};
 
@@ -126,6 +127,10 @@ impl<'a> CrashRecorder<'a> {
             distinct: coverage.distinct_states(),
             coverage: coverage.to_string(),
         })]);
+    }
+
+    pub(crate) fn append_faults(&mut self, tested: &TestedFaults) {
+        self.append(&[CrashEntry::Faults(tested.clone())]);
     }
 
     pub(crate) fn append_findings(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use retake_crash::model::{Coverage, Model};
 use retake_crash::operation::Recording;
-use retake_types::loop_record::crash::CrashFinding;
+use retake_types::loop_record::crash::{CrashFault, CrashFinding, TestedFaults};
 use retake_types::{signal_name, text};
 use serde::Serialize;
 
@@ -30,9 +30,15 @@ pub struct CrashReport {
     pub interrupted: Option<i32>,
     /// States during recovery that were checked.
     pub during_recovery: u64,
+    /// Calls that were made to fail, if that was asked for.
+    pub faults: Option<TestedFaults>,
+    /// Whether crash states were asked for.
+    pub crashes: bool,
     pub findings: Vec<CrashFinding>,
     /// By finding: the recording of the check in which its crash comes.
     pub recoveries: Vec<(String, Recording)>,
+    /// By finding: the recording of the run in which a call failed.
+    pub faulted: Vec<(String, Recording)>,
     /// What to know besides the findings.
     pub notes: Vec<ReportNote>,
     pub command: String,
@@ -53,6 +59,18 @@ pub enum ReportNote {
     LateAcknowledgements(u64),
     /// States that another machine was to check.
     NotChecked { range: StateRange, failure: ShareFailure },
+    /// No call was made to fail, for this reason.
+    FaultsNotTried(String),
+    /// The program does not pass a power loss at its end without faults.
+    FaultsWithoutPowerLoss,
+    /// Calls that a new run of the program did not make.
+    FaultsNotReached(u64),
+    /// Runs without an end, or that could not be recorded.
+    FaultsNotChecked { runs: u64, why: String },
+    /// Faults after which a power loss fails as it does without them.
+    FailsWithoutFault(u64),
+    /// The program said success and left other files than without the fault; the check passes.
+    FaultsIgnored { faults: u64, first: String },
     /// Only these states were to be checked.
     Shard { shard: StateShard, range: StateRange },
 }
@@ -87,6 +105,38 @@ impl fmt::Display for ReportNote {
             Self::NotChecked { range, failure } => {
                 write!(f, "states {range} were not checked: {failure}")
             }
+            Self::FaultsNotTried(why) => write!(f, "no call was made to fail: {why}"),
+            Self::FaultsWithoutPowerLoss => write!(
+                f,
+                "a power loss after a fault is not checked: without any fault the directory does not \
+                 pass one either"
+            ),
+            Self::FaultsNotReached(faults) => write!(
+                f,
+                "{} not tried: the program did not make the call again; it does not do the same each \
+                 time",
+                text::count(*faults, "fault")
+            ),
+            Self::FaultsNotChecked { runs, why } => write!(
+                f,
+                "{} with a fault could not be checked; the first: {why}",
+                text::count(*runs, "run")
+            ),
+            Self::FailsWithoutFault(faults) => write!(
+                f,
+                "after {} a power loss fails as it does without the fault: see the crash states",
+                text::count(*faults, "fault")
+            ),
+            Self::FaultsIgnored { faults: 1, first } => write!(
+                f,
+                "{first}, and the program says what it says without the fault and leaves other files; \
+                 the check accepts them: is that meant?"
+            ),
+            Self::FaultsIgnored { faults, first } => write!(
+                f,
+                "after {faults} faults the program says what it says without them and leaves other \
+                 files; the check accepts them: is that meant? The first: {first}"
+            ),
         }
     }
 }
@@ -105,6 +155,8 @@ struct ReportJson<'a> {
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupted: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults: Option<&'a TestedFaults>,
     findings: Vec<FindingJson<'a>>,
 }
 
@@ -120,6 +172,8 @@ struct FindingJson<'a> {
     explained: bool,
     /// `false` if it was not checked that the sentence says exactly what makes the check fail.
     proven: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a CrashFault>,
     repro: &'a str,
 }
 
@@ -134,6 +188,7 @@ impl CrashReport {
             states: finding.states,
             explained: !finding.unexplained,
             proven: finding.proven,
+            fault: finding.fault.as_ref(),
             repro: &finding.repro,
         });
         ReportJson {
@@ -145,16 +200,58 @@ impl CrashReport {
             verified: self.verified,
             failing: self.failed,
             interrupted: self.interrupted.map(signal_name),
-            complete: self.complete,
+            complete: self.is_complete(),
+            faults: self.faults.as_ref(),
             findings: findings.collect(),
         }
     }
 
+    /// Whether everything that was asked for was done.
+    pub fn is_complete(&self) -> bool {
+        (!self.crashes || self.complete)
+            && self.faults.as_ref().is_none_or(|tested| tested.complete)
+    }
+
+    /// Whether something that was to be checked could not be: states on another machine, a run with a
+    /// fault, or every one of them.
+    pub fn lacks_answers(&self) -> bool {
+        let faults = |tested: &TestedFaults| {
+            tested.not_checked > 0 || (tested.tried == 0 && !tested.complete)
+        };
+        self.lost > 0 || self.faults.as_ref().is_some_and(faults)
+    }
+
     /// One line that says how it went.
     pub fn verdict(&self) -> String {
+        let mut verdicts = Vec::new();
+        if self.crashes {
+            verdicts.push(self.crash_verdict());
+        }
+        verdicts.extend(self.faults.as_ref().map(|tested| self.fault_verdict(tested)));
+        verdicts.join("; ")
+    }
+
+    fn fault_verdict(&self, tested: &TestedFaults) -> String {
+        let checked = tested.tried - tested.not_reached - tested.not_checked;
+        let faults = text::count(checked, "fault");
+        let findings = self.findings.iter().filter(|finding| finding.fault.is_some()).count();
+        let all = tested.complete && checked == tested.tried;
+        match findings as u64 {
+            0 if checked == 0 => "no fault was tried".to_owned(),
+            0 if all => format!("{faults} tried: the program handles every one"),
+            0 => format!("{faults} tried: the program handles every one of them"),
+            count => {
+                let findings = text::count(count, "finding");
+                format!("{findings} in {faults}: {}", fail(tested.failing))
+            }
+        }
+    }
+
+    fn crash_verdict(&self) -> String {
         let states = text::count(self.verified, "state");
         let model = self.model.name();
-        match self.findings.len() as u64 {
+        let crashes = self.findings.iter().filter(|finding| finding.fault.is_none()).count();
+        match crashes as u64 {
             0 if self.verified == 0 => format!("no state of {model} was checked"),
             0 if self.complete => format!("{states} of {model} checked: every one recovers"),
             0 => format!("{states} of {model} checked: every one of them recovers"),
@@ -162,8 +259,7 @@ impl CrashReport {
                 let findings = text::count(count, "finding");
                 let fail = match self.failed {
                     0 => "none of them fails".to_owned(),
-                    1 => "1 fails".to_owned(),
-                    many => format!("{many} fail"),
+                    many => fail(many),
                 };
                 let recoveries = self.findings.iter().filter(|finding| finding.recovery);
                 match recoveries.map(|finding| finding.states).sum::<u64>() {
@@ -178,6 +274,25 @@ impl CrashReport {
         }
     }
 
+    /// Which faults there are and which were tried.
+    pub fn fault_coverage(&self) -> Option<String> {
+        let tested = self.faults.as_ref()?;
+        let left_out = tested.faults - tested.planned.min(tested.faults);
+        let mut text = format!(
+            "{} on files, {} to fail, {} tried",
+            text::count(tested.calls, "call"),
+            text::count(tested.faults, "way"),
+            tested.tried
+        );
+        if left_out > 0 {
+            text.push_str(&format!(
+                "; left out: {left_out} of calls that repeat, of which {} of a kind are tried",
+                crate::fault_plan::EACH
+            ));
+        }
+        Some(text)
+    }
+
     /// What was not checked, or not explained.
     pub fn incomplete(&self) -> Option<String> {
         let all = self.coverage.distinct_states();
@@ -186,8 +301,15 @@ impl CrashReport {
         let unexplained = self.findings.iter().filter(|finding| finding.unexplained);
         let unexplained: u64 = unexplained.map(|finding| finding.states).sum();
         let mut missing = Vec::new();
-        if !self.complete {
+        if self.crashes && !self.complete {
             missing.push(format!("{left} of {states} not checked"));
+        }
+        if let Some(tested) = self.faults.as_ref().filter(|tested| !tested.complete) {
+            let left = tested.planned - tested.tried.min(tested.planned);
+            missing.push(match tested.planned {
+                0 => "no fault tried".to_owned(),
+                planned => format!("{left} of {} not tried", text::count(planned, "fault")),
+            });
         }
         if unexplained > 0 {
             missing.push(format!("{} not explained", text::count(unexplained, "failing state")));
@@ -199,4 +321,9 @@ impl CrashReport {
             self.interrupted.map(|signal| format!("interrupted by {}, ", signal_name(signal)));
         Some(format!("{}not complete: {}", why.unwrap_or_default(), missing.join(", ")))
     }
+}
+
+/// `1 fails`, `2 fail`.
+fn fail(count: u64) -> String {
+    if count == 1 { "1 fails".to_owned() } else { format!("{count} fail") }
 }

@@ -36,14 +36,14 @@ fn said(kind: TimelineRowKind, text: String) -> TimelineRow {
 }
 
 /// What each file is called at the moment.
-struct Names {
+pub(crate) struct Names {
     tree: Tree,
     /// What it was called last, for files that have no name any more.
     last: HashMap<Node, PathBuf>,
 }
 
 impl Names {
-    fn new(recording: &Recording) -> Self {
+    pub(crate) fn new(recording: &Recording) -> Self {
         let tree = Tree::new(&recording.initial);
         let last = tree.walk().map(|found| (found.node, found.path.clone())).collect();
         Self { tree, last }
@@ -52,8 +52,7 @@ impl Names {
     fn row(&mut self, number: u32, operation: &Operation) -> TimelineRow {
         let action = &operation.action;
         let (kind, files, text) = self.describe(action);
-        self.tree.apply(action);
-        self.update_names(action);
+        self.apply(action);
         let files = files.iter().map(|path| path_text(path)).collect();
         TimelineRow {
             number: Some(number),
@@ -63,6 +62,11 @@ impl Names {
             files,
             text,
         }
+    }
+
+    pub(crate) fn apply(&mut self, action: &Action) {
+        self.tree.apply(action);
+        self.update_names(action);
     }
 
     fn update_names(&mut self, action: &Action) {
@@ -80,14 +84,14 @@ impl Names {
         }
     }
 
-    fn path(&self, node: Node) -> PathBuf {
+    pub(crate) fn path(&self, node: Node) -> PathBuf {
         self.tree
             .path(node)
             .or_else(|| self.last.get(&node).cloned())
             .unwrap_or_else(|| PathBuf::from("(a file without a name)"))
     }
 
-    fn at(&self, dir_entry: &DirEntry) -> PathBuf {
+    pub(crate) fn at(&self, dir_entry: &DirEntry) -> PathBuf {
         self.path(dir_entry.directory).join(&dir_entry.name)
     }
 

@@ -111,6 +111,13 @@ impl Workload {
         }
     }
 
+    /// What the program is started with, for runs that are not on the record.
+    pub fn launch(&self, context: &RunContext) -> Result<Launch, CrashTestError> {
+        let prepared = PreparedRun::new(self.request.clone(), context)
+            .map_err(|refused| CrashTestError::Refused(refused.reasons))?;
+        Ok(prepared.command.launch().clone())
+    }
+
     /// How the run ended, for its record.
     fn outcome(&self, recorded: &Result<Recorded, RecordError>) -> Outcome {
         match recorded {

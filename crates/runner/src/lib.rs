@@ -13,6 +13,7 @@ pub mod context;
 pub mod denied_text;
 pub mod disturbance;
 pub mod effects_watch;
+pub mod error_lines;
 pub mod file_lock;
 pub mod fingerprint;
 pub mod git_dir;

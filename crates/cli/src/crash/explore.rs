@@ -31,9 +31,10 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let log = std::path::absolute(&log).unwrap_or(log);
     let source = Source::Log { log, root: recording.root.clone() };
     let observer = ScreenObserver::new();
-    let mut session = CrashSession::begin(&project, &args.exploration, source, begun, &observer)?;
+    let mut session =
+        CrashSession::begin(&project, &args.exploration, source, None, begun, &observer)?;
     session.recorder.append_workload(&recording, None);
-    let explored = session.explore(&recording);
+    let explored = session.explore(&recording, None);
     drop(session);
     project.push();
     explored

@@ -1,6 +1,8 @@
 //! `retake crash`: every state a crash could leave a program's files in, each of them checked.
 
+mod confirm;
 mod explore;
+mod fault;
 mod options;
 mod output;
 mod progress;
@@ -48,6 +50,9 @@ enum Command {
     Explore(explore::Args),
     Repro(repro::Args),
     Show(show::Args),
+    Confirm(confirm::Args),
+    #[command(hide = true)]
+    Fault(fault::Args),
     #[cfg(feature = "slurm")]
     #[command(hide = true)]
     Share(share::Args),
@@ -59,6 +64,8 @@ pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(Command::Explore(args)) => explore::explore(&args, store),
         Some(Command::Repro(args)) => repro::repro(&args, store),
         Some(Command::Show(args)) => show::show(&args, store),
+        Some(Command::Confirm(args)) => confirm::confirm(&args, store),
+        Some(Command::Fault(args)) => fault::fault(args),
         #[cfg(feature = "slurm")]
         Some(Command::Share(args)) => share::share(&args),
         None => run::run(&args.run, store),

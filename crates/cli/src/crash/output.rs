@@ -40,8 +40,8 @@ pub(super) fn write_report(
     }
     Ok(match report.findings.is_empty() {
         false => Exit::FAILED,
-        // Whether those states recover is not known.
-        true if report.lost > 0 => Exit::REFUSED,
+        // Whether those recover is not known.
+        true if report.lacks_answers() => Exit::REFUSED,
         true => Exit::OK,
     })
 }

@@ -24,11 +24,15 @@ impl CrashObserver for ScreenObserver {
         match event {
             CrashEvent::FindingStates => screen.live("looking for states"),
             CrashEvent::Checking(progress) => {
-                let text = progress_text(&progress, None);
+                let text = progress_text("state", &progress, None);
+                screen.progress("", progress.verified, progress.total, &text);
+            }
+            CrashEvent::Faulting(progress) => {
+                let text = progress_text("fault", &progress, None);
                 screen.progress("", progress.verified, progress.total, &text);
             }
             CrashEvent::CheckingRemotely { progress, finished_shares, shares, status } => {
-                let text = progress_text(&progress, Some((finished_shares, shares, status)));
+                let text = progress_text("state", &progress, Some((finished_shares, shares, status)));
                 screen.progress("", progress.verified, progress.total, &text);
             }
             CrashEvent::Explaining { explained, states, elapsed } => {
@@ -57,11 +61,12 @@ impl CrashObserver for ScreenObserver {
 
 /// Such as `3/9 states, 1/2 shares, 1 failing, 1 queued, 1 running on n1, 5s left`.
 fn progress_text(
+    noun: &str,
     progress: &ExplorationProgress,
     remote: Option<(usize, usize, &RemoteStatus)>,
 ) -> String {
     let ExplorationProgress { verified, total, failing, elapsed } = progress;
-    let mut text = format!("{verified}/{}", term::count(*total, "state"));
+    let mut text = format!("{verified}/{}", term::count(*total, noun));
     if let Some((finished, shares, _)) = remote {
         text.push_str(&format!(", {finished}/{}", term::count(shares as u64, "share")));
     }
@@ -92,14 +97,14 @@ mod tests {
     fn progress_says_what_is_known() {
         let elapsed = Duration::from_secs(10);
         let mut progress = ExplorationProgress { verified: 0, total: 9, failing: 0, elapsed };
-        assert_eq!(progress_text(&progress, None), "0/9 states");
+        assert_eq!(progress_text("state", &progress, None), "0/9 states");
         progress = ExplorationProgress { verified: 3, failing: 1, ..progress };
-        assert_eq!(progress_text(&progress, None), "3/9 states, 1 failing, 20s left");
+        assert_eq!(progress_text("state", &progress, None), "3/9 states, 1 failing, 20s left");
         assert_eq!(explaining_text(0, 4, elapsed), "explaining failing state 1 of 4");
         assert_eq!(explaining_text(2, 4, elapsed), "explaining failing state 3 of 4, 10s left");
         let status = RemoteStatus { queued: 1, running: 1, nodes: vec!["n1".to_owned()] };
         assert_eq!(
-            progress_text(&progress, Some((1, 3, &status))),
+            progress_text("state", &progress, Some((1, 3, &status))),
             "3/9 states, 1/3 shares, 1 failing, 1 queued, 1 running on n1, 20s left"
         );
     }

@@ -23,7 +23,12 @@ pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<
     let shade = if report.findings.is_empty() { Shade::Good } else { Shade::Bad };
     // Writing to a string cannot fail.
     _ = writeln!(text, "{}", palette.paint(shade, &report.verdict()));
-    _ = writeln!(text, "{}", wrapped(&report.coverage.to_string(), room));
+    if report.crashes {
+        _ = writeln!(text, "{}", wrapped(&report.coverage.to_string(), room));
+    }
+    if let Some(faults) = report.fault_coverage() {
+        _ = writeln!(text, "{}", wrapped(&faults, room));
+    }
     if let Some(incomplete) = report.incomplete() {
         _ = writeln!(text, "{incomplete}");
     }
@@ -62,14 +67,25 @@ fn add_finding(
         (number, "") => format!("after op {number}"),
         (number, text) => format!("after op {number} ({})", term::visible(text)),
     };
-    let smallest = format!(
-        "{}, smallest {crash}{after}; the check {}",
-        term::count(finding.states, "state"),
-        term::visible(&finding.verdict)
-    );
+    let verdict = term::visible(&finding.verdict);
+    let smallest = match &finding.fault {
+        Some(fault) => format!(
+            "{}, the first {crash}; the program {}, the check {verdict}",
+            term::count(finding.states, "fault"),
+            fault.outcome
+        ),
+        None => {
+            let states = term::count(finding.states, "state");
+            format!("{states}, smallest {crash}{after}; the check {verdict}")
+        }
+    };
     _ = writeln!(text, "{INDENT}{}", wrapped(&smallest, room));
     if !finding.proven && !finding.unexplained {
         _ = writeln!(text, "{INDENT}{}", wrapped(UNPROVEN, room));
+    }
+    let said = finding.fault.as_ref().map_or("", |fault| fault.said.as_str());
+    for line in said.lines() {
+        _ = writeln!(text, "    program | {}", term::visible(line));
     }
     for line in finding.output.lines() {
         _ = writeln!(text, "    | {}", term::visible(line));

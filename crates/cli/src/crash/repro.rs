@@ -11,6 +11,7 @@ use retake_crash_driver::exploration::acks;
 use retake_crash_driver::finding::{Findings, recovery_log};
 use retake_crash_driver::report::ReportNote;
 use retake_runner::signals;
+use retake_types::loop_record::crash::CrashFaultState;
 
 use super::CrashFailure;
 use super::options::{CrashProject, log_path, read_log, some_time};
@@ -61,8 +62,10 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
     };
     // A crash during recovery is one of another recording, with the acknowledgements of the first.
     let in_recovery = finding.filter(|finding| finding.recovery);
-    let inner =
-        in_recovery.map(|finding| read_log(&recovery_log(&log, &finding.id))).transpose()?;
+    // A run with a fault is another recording with acknowledgements of its own.
+    let fault = finding.and_then(|finding| finding.fault.as_ref());
+    let other = finding.filter(|finding| finding.recovery || finding.fault.is_some());
+    let inner = other.map(|finding| read_log(&recovery_log(&log, &finding.id))).transpose()?;
     let crashed = inner.as_ref().unwrap_or(&recording);
     let state = rebuild(crashed, model, &ExploreOptions::default(), &key);
     let Some(state) = state.map_err(CrashTestError::Glob)? else {
@@ -78,9 +81,14 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
         term::say(&format!("state {key} is in {}", into.display()));
         return Ok(Exit::OK);
     }
-    let acks = acks(&recording);
+    let acks = match fault {
+        Some(fault) if fault.state != CrashFaultState::Silent => acks(crashed),
+        _ => acks(&recording),
+    };
     let mut input = CheckInput::new(&state, &acks);
-    if let Some(finding) = finding {
+    if fault.is_some_and(|fault| fault.state == CrashFaultState::Silent) {
+        input.acks = &acks;
+    } else if let Some(finding) = finding.filter(|_| fault.is_none()) {
         input.acks = &acks[..finding.acknowledgements.min(acks.len())];
     }
     if let Some(finding) = in_recovery {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
+use retake_types::loop_record::crash::CrashFaults;
 
 use super::CrashFailure;
 use super::options::{CrashProject, ExplorationArgs, FreshArgs};
@@ -25,9 +26,29 @@ pub(super) struct TestArgs {
     fresh: FreshArgs,
     #[command(flatten)]
     exploration: ExplorationArgs,
+    /// Make calls on files fail, too, one in each further run of the program, with what their manual
+    /// allows (ENOSPC, EIO, …); =only checks no crash states
+    #[arg(long, value_name = "only", num_args = 0..=1, require_equals = true, default_missing_value = "too")]
+    faults: Option<FaultsArg>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum FaultsArg {
+    #[value(hide = true)]
+    Too,
+    Only,
+}
+
+impl From<FaultsArg> for CrashFaults {
+    fn from(arg: FaultsArg) -> Self {
+        match arg {
+            FaultsArg::Too => Self::Too,
+            FaultsArg::Only => Self::Only,
+        }
+    }
 }
 
 pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFailure> {
@@ -44,7 +65,9 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
     };
     let source = Source::Program { command: workload.command_text().to_owned(), root };
     let observer = ScreenObserver::new();
-    let mut session = CrashSession::begin(&project, &args.exploration, source, begun, &observer)?;
+    let faults = args.faults.map(CrashFaults::from);
+    let mut session =
+        CrashSession::begin(&project, &args.exploration, source, faults, begun, &observer)?;
     let tested = test(&mut session, &workload, &observer, cancel);
     drop(session);
     project.push();
@@ -61,5 +84,7 @@ fn test(
     let recorded = workload.record(id, &context, session.recorder.store(), observer, cancel);
     let program = session.end_if_failed(recorded)?;
     session.recorder.append_workload(&program.recording, program.run);
-    session.explore(&program.recording)
+    let launch = session.faults.map(|_| workload.launch(&context)).transpose();
+    let launch = session.end_if_failed(launch)?;
+    session.explore(&program.recording, launch)
 }

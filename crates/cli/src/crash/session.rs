@@ -10,21 +10,22 @@ use retake_crash_driver::crash_test::CrashTest;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::event::CrashObserver;
 use retake_crash_driver::exploration::changes_anything;
+use retake_crash_driver::fault_run::{FaultLaunch, FaultRun};
 use retake_crash_driver::finding::{Findings, recovery_log};
 use retake_crash_driver::loop_recorder::CrashRecorder;
 use retake_crash_driver::remote_exploration::RemoteExplorer;
 use retake_crash_driver::report::CrashReport;
-use retake_engine::quote;
+use retake_engine::{Launch, quote};
 use retake_runner::signals;
-use retake_types::loop_record::crash::{CrashPlan, CrashPurpose};
+use retake_types::loop_record::crash::{CrashFaults, CrashPlan, CrashPurpose};
 use retake_types::request::millis;
 use retake_types::{SandboxRequest, StopReason};
 
-use super::CrashFailure;
 use super::options::{CrashProject, ExplorationArgs, write_log};
 use super::output::write_report;
 #[cfg(feature = "slurm")]
 use super::remote::RemoteTarget;
+use super::{CrashFailure, fault};
 use crate::{Exit, Failure, term};
 
 /// Without Slurm there are no other machines.
@@ -76,6 +77,8 @@ pub(super) struct CrashSession<'a> {
     remote: Option<RemoteTarget>,
     /// How checks are confined.
     sandbox: SandboxRequest,
+    /// Whether calls are made to fail.
+    pub(super) faults: Option<CrashFaults>,
 }
 
 impl<'a> CrashSession<'a> {
@@ -83,10 +86,20 @@ impl<'a> CrashSession<'a> {
         project: &'a CrashProject,
         args: &'a ExplorationArgs,
         source: Source,
+        faults: Option<CrashFaults>,
         begun: Instant,
         observer: &'a dyn CrashObserver,
     ) -> Result<Self, CrashFailure> {
         let sandbox = project.sandbox(&args.sandbox)?;
+        if sandbox.is_on() && faults.is_some() {
+            let why = "--faults records the program again and again, and what is recorded cannot be \
+                       confined; give --sandbox=off or leave --faults out";
+            return Err(Failure::Usage(why.to_owned()).into());
+        }
+        if args.on.is_some() && faults.is_some() {
+            let why = "--faults runs the program on this machine; leave --on or --faults out";
+            return Err(Failure::Usage(why.to_owned()).into());
+        }
         if sandbox.is_on() && args.on.is_some() {
             return Err(Failure::Usage(crate::words::SANDBOX_IS_LOCAL.to_owned()).into());
         }
@@ -116,9 +129,10 @@ impl<'a> CrashSession<'a> {
             seed: args.seed,
             recovery: args.recovery,
             on: args.on.clone(),
+            faults,
         };
         let recorder = CrashRecorder::begin(project.store()?, &plan, project.redactor(), observer);
-        Ok(Self { project, args, source, recorder, observer, begun, remote, sandbox })
+        Ok(Self { project, args, source, recorder, observer, begun, remote, sandbox, faults })
     }
 
     /// Ends the loop if this went wrong.
@@ -144,14 +158,19 @@ impl<'a> CrashSession<'a> {
         }
     }
 
-    pub(super) fn explore(&mut self, recording: &Recording) -> Result<Exit, CrashFailure> {
+    /// `program` is how the program is started again, if calls are made to fail.
+    pub(super) fn explore(
+        &mut self,
+        recording: &Recording,
+        program: Option<Launch>,
+    ) -> Result<Exit, CrashFailure> {
         let args = self.args;
         if !changes_anything(recording) {
             let nothing = CrashTestError::NothingWritten(recording.root.clone());
             return self.end_if_failed(Err(nothing));
         }
         let log = self.log();
-        let report = self.test(recording, &log);
+        let report = self.test(recording, program, &log);
         if let (Err(CrashTestError::Cancelled), Source::Program { .. }) = (&report, &self.source) {
             // The program need not run again to go on.
             let kept = self.keep_log(recording, &log);
@@ -164,8 +183,8 @@ impl<'a> CrashSession<'a> {
         self.recorder.finish(&match (signals::received(), &report) {
             (Some(_), _) => StopReason::Interrupted,
             (None, CrashReport { findings, .. }) if !findings.is_empty() => StopReason::Findings,
-            (None, CrashReport { complete: true, .. }) => StopReason::Clean,
-            (None, CrashReport { lost: 1.., .. }) => StopReason::Incomplete,
+            (None, report) if report.lacks_answers() => StopReason::Incomplete,
+            (None, report) if report.is_complete() => StopReason::Clean,
             (None, _) => StopReason::Budget,
         });
         let exit = write_report(args, &report, recording, self.begun.elapsed());
@@ -176,7 +195,12 @@ impl<'a> CrashSession<'a> {
     }
 
     /// Starts the workers and checks every state.
-    fn test(&mut self, recording: &Recording, log: &Path) -> Result<CrashReport, CrashTestError> {
+    fn test(
+        &mut self,
+        recording: &Recording,
+        program: Option<Launch>,
+        log: &Path,
+    ) -> Result<CrashReport, CrashTestError> {
         let (args, project) = (self.args, self.project);
         let check = project.check(args.verify(), args.verify_timeout, &self.sandbox)?;
         let remote = self.remote.take();
@@ -191,6 +215,9 @@ impl<'a> CrashSession<'a> {
         });
         let (mut workers, mut remote) = started.map_err(CrashTestError::NoWorkers)?;
         let log = log.to_string_lossy();
+        let own = std::env::current_exe().map_err(CrashTestError::NoWorkers)?;
+        let command = |run: &FaultRun| fault::arguments(&own, run);
+        let faults = program.map(|program| FaultLaunch { program, command: &command });
         let test = CrashTest {
             recording,
             model: args.model,
@@ -198,6 +225,8 @@ impl<'a> CrashSession<'a> {
             deadline: args.budget.map(|budget| self.begun + budget),
             seed: args.seed,
             recovery: args.recovery,
+            faults: faults.as_ref(),
+            crashes: self.faults != Some(CrashFaults::Only),
             command: self.source.text(),
             repro: &|id| quote(["retake", "crash", "repro", &log, id]),
             observer: self.observer,
@@ -229,7 +258,7 @@ impl<'a> CrashSession<'a> {
             }
             self.keep_log(recording, log)?;
         }
-        for (id, recovery) in &report.recoveries {
+        for (id, recovery) in report.recoveries.iter().chain(&report.faulted) {
             write_log(&recovery_log(log, id), recovery)?;
         }
         let findings = Findings::new(

@@ -38,6 +38,9 @@ struct LogJson<'a> {
     /// By finding: what the check did before the crash that comes during recovery.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     recoveries: BTreeMap<&'a str, Vec<TimelineRow>>,
+    /// By finding: what the program did in the run with the fault.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    faulted: BTreeMap<&'a str, Vec<TimelineRow>>,
 }
 
 pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
@@ -47,9 +50,15 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
     let found = Findings::read(&log).map_err(|error| Failure::Refused(error.to_string()))?;
     let findings = found.as_ref().map(|found| &found.findings[..]);
     let mut recoveries = BTreeMap::new();
-    for finding in findings.unwrap_or_default().iter().filter(|finding| finding.recovery) {
-        let recovery = read_log(&recovery_log(&log, &finding.id))?;
-        recoveries.insert(finding.id.as_str(), timeline::rows(&recovery));
+    let mut faulted = BTreeMap::new();
+    for finding in findings.unwrap_or_default() {
+        let rows = match (finding.recovery, &finding.fault) {
+            (true, _) => &mut recoveries,
+            (_, Some(_)) => &mut faulted,
+            _ => continue,
+        };
+        let other = read_log(&recovery_log(&log, &finding.id))?;
+        rows.insert(finding.id.as_str(), timeline::rows(&other));
     }
     if args.json {
         term::document(&LogJson {
@@ -60,6 +69,7 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
             entries: &rows,
             findings,
             recoveries,
+            faulted,
         })?;
         return Ok(Exit::OK);
     }
@@ -68,6 +78,11 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
     for (id, rows) in &recoveries {
         // Writing to a string cannot fail.
         _ = writeln!(text, "\noperations of the recovery in {id}:");
+        table(&mut text, rows, &[], Palette::of_stdout());
+    }
+    for (id, rows) in &faulted {
+        // Writing to a string cannot fail.
+        _ = writeln!(text, "\noperations of the run with the fault in {id}:");
         table(&mut text, rows, &[], Palette::of_stdout());
     }
     term::page(&text)?;
@@ -105,7 +120,8 @@ fn add_crashes(
 ) {
     for finding in findings.into_iter().flatten() {
         let sentence = term::visible(&finding.sentence);
-        let crash = format!("crash: {} {sentence}", finding.id);
+        let what = if finding.fault.is_some() { "fault" } else { "crash" };
+        let crash = format!("{what}: {} {sentence}", finding.id);
         // Writing to a string cannot fail.
         _ = writeln!(text, "{:>width$}  {}", "", palette.paint(Shade::Bad, &crash));
     }

@@ -4,9 +4,10 @@
 #include <unistd.h>
 
 int main(void) {
-    int promised = -1, letter;
+    int promised = -1;
+    char line[100];
     FILE *acks = fopen(getenv("FIRST_ACKS"), "r");
-    while (acks && (letter = getc(acks)) != EOF) promised += letter == '\n';
+    while (acks && fgets(line, sizeof line, acks)) promised = line[0] == 's' ? atoi(line + 6) : promised;
     if (chdir(getenv("FIRST_WORK_DIR"))) return 2;
     FILE *map = fopen("map", "r");
     if (!map) {

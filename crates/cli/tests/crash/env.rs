@@ -18,7 +18,7 @@ pub(crate) fn compiled(name: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     let place = PLACE.get_or_init(|| tempfile::tempdir().unwrap());
     BUILT.get_or_init(|| {
-        for name in ["save", "check"] {
+        for name in ["save", "check", "handle"] {
             let source =
                 Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/crash/{name}.c"));
             let mut compiler = Command::new("cc");

@@ -6,7 +6,9 @@
 mod common;
 
 mod confined;
+mod confirm;
 mod env;
+mod faults;
 mod leftovers;
 mod programs;
 mod recovery;

@@ -21,6 +21,7 @@ mod tree;
 pub use allowed_state::allows;
 pub use explain::{
     Circumstance, Explainer, FailureKind, Finding, Proof, ProofAnswer, ProofRole, ProofState,
+    path_shape,
 };
 pub use explore::state_class::{SECTOR, StateClass};
 pub use explore::{BadGlob, Coverage, CrashState, CrashStates, ExploreOptions, rebuild};

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::fault::{FaultTarget, FaultTrace};
 use crate::fd;
 use crate::model::Tree;
 use crate::mount_namespace::MountNamespace;
@@ -35,8 +36,10 @@ mod compare;
 mod cpu_pinning;
 mod directory_scan;
 mod error;
+mod fault_injection;
 mod file;
 mod interrupted_call;
+mod last_close;
 mod launch;
 mod mapped_files;
 mod nodes;
@@ -69,6 +72,7 @@ pub fn record(program: impl Into<OsString>) -> Recorder {
         limit: None,
         cancel: None,
         namespace: None,
+        faults: None,
     }
 }
 
@@ -87,6 +91,7 @@ pub struct Recorder {
     limit: Option<Duration>,
     cancel: Option<OwnedFd>,
     namespace: Option<MountNamespace>,
+    faults: Option<Option<FaultTarget>>,
 }
 
 /// A workload that has ended.
@@ -97,6 +102,8 @@ pub struct Recorded {
     pub outcome: WorkloadOutcome,
     /// The watched directory, where none was named.
     pub scratch: Option<ScratchDir>,
+    /// Empty unless faults were asked for.
+    pub faults: FaultTrace,
 }
 
 impl Recorder {
@@ -183,6 +190,12 @@ impl Recorder {
         self
     }
 
+    /// Makes a call fail, or without a target lists the calls that could.
+    pub fn fault(mut self, target: Option<FaultTarget>) -> Self {
+        self.faults = Some(target);
+        self
+    }
+
     /// Runs the workload to its end. Nothing it started is alive afterwards.
     ///
     /// The workload finds the watched directory in `FIRST_WORK_DIR`.
@@ -233,7 +246,13 @@ impl Recorder {
         let stdout = file::FileStatus::of_descriptor(writer.as_raw_fd()).map_err(system)?.id;
         let stdout = self.acknowledge.then_some(stdout);
         let every_call = launch::filter_is_overruled();
-        let mut tracer = Tracer::new(&handle, nodes, stdout, every_call).map_err(failed)?;
+        let table = match self.faults {
+            Some(_) => syscalls::table_with_reads(),
+            None => syscalls::table(),
+        };
+        let filter = (!every_call).then(|| seccomp_filter::program(&table));
+        let mut tracer = Tracer::new(&handle, nodes, stdout, table, every_call).map_err(failed)?;
+        tracer.faults = self.faults.clone().map(fault_injection::FaultWatch::new);
         let environment = self.environment(&root);
         let launch = launch::WorkloadLaunch {
             program: &self.program,
@@ -243,7 +262,7 @@ impl Recorder {
             stdout: writer.as_raw_fd(),
             stderr: self.stderr.as_ref().map(AsRawFd::as_raw_fd),
             inherit: &self.inherit,
-            filter: (!every_call).then(|| seccomp_filter::program(&syscalls::table())),
+            filter,
         };
         let started = launch::start(&launch)?;
         drop(writer);
@@ -276,7 +295,8 @@ impl Recorder {
         if !differences.is_empty() {
             return Err(RecordError::Differs { differences });
         }
-        Ok(Recorded { recording, outcome, scratch })
+        let faults = tracer.faults.map(fault_injection::FaultWatch::into_trace).unwrap_or_default();
+        Ok(Recorded { recording, outcome, scratch, faults })
     }
 
     fn environment(&self, root: &Path) -> Vec<(OsString, OsString)> {

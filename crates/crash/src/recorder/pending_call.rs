@@ -16,6 +16,19 @@ pub(super) struct PendingCall {
     /// No other call of the workload may touch the tree before this one has ended. Calls that may
     /// wait for another task are not: holding that task back would never end.
     pub(super) exclusive: bool,
+    /// It is made to fail.
+    pub(super) fault: Option<Injection>,
+}
+
+/// What is done to a call that has to fail.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Injection {
+    /// It is not made, and answers with this error.
+    Skip { code: i32 },
+    /// It is made, and answers with this error.
+    Misreport { code: i32 },
+    /// Another call is made instead, which writes less.
+    Shorten { number: i64, buffer: u64, length: u64 },
 }
 
 #[derive(Debug)]

@@ -127,6 +127,78 @@ pub(super) fn returned(pid: pid_t) -> io::Result<Option<i64>> {
     Ok((info.op == EXIT).then_some(info.union[0] as i64))
 }
 
+/// The registers of a task that is stopped at a call.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+type Registers = libc::user_regs_struct;
+// Never asked for: nothing is recorded there.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+type Registers = [u64; 64];
+
+/// The set of general registers.
+const GENERAL: usize = 1;
+const GET_REGISTERS: u32 = 0x4204;
+const SET_REGISTERS: u32 = 0x4205;
+
+fn transfer<T>(request: u32, pid: pid_t, set: usize, value: &mut T) -> io::Result<()> {
+    let length = size_of::<T>();
+    let mut vector = libc::iovec { iov_base: (&raw mut *value).cast(), iov_len: length };
+    ptrace(request, pid, set, (&raw mut vector).cast()).map(|_| ())
+}
+
+fn set_registers(pid: pid_t, registers: &mut Registers) -> io::Result<()> {
+    match transfer(SET_REGISTERS, pid, GENERAL, registers) {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// None of a task that was killed meanwhile.
+fn registers(pid: pid_t) -> io::Result<Option<Registers>> {
+    let mut registers = MaybeUninit::<Registers>::zeroed();
+    // SAFETY: zeros are a valid value; the kernel writes over them.
+    match transfer(GET_REGISTERS, pid, GENERAL, unsafe { registers.assume_init_mut() }) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        // SAFETY: as above.
+        read => read.map(|()| Some(unsafe { registers.assume_init() })),
+    }
+}
+
+/// Has a task that is stopped at the beginning of a call make another one, with other second and
+/// third arguments. A negative number makes none.
+pub(super) fn change_call(pid: pid_t, number: i64, second: u64, third: u64) -> io::Result<()> {
+    let Some(mut registers) = registers(pid)? else { return Ok(()) };
+    #[cfg(target_arch = "x86_64")]
+    {
+        (registers.orig_rax, registers.rsi, registers.rdx) = (number as u64, second, third);
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        (registers.regs[1], registers.regs[2]) = (second, third);
+        // NT_ARM_SYSTEM_CALL: the number is not among the registers there.
+        transfer(SET_REGISTERS, pid, 0x404, &mut (number as c_int))?;
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = (number, second, third);
+    set_registers(pid, &mut registers)
+}
+
+/// Gives a task that is stopped at the end of a call the result of it, and its second and third
+/// arguments back, which programs expect to find unchanged.
+pub(super) fn change_result(pid: pid_t, result: i64, second: u64, third: u64) -> io::Result<()> {
+    let Some(mut registers) = registers(pid)? else { return Ok(()) };
+    #[cfg(target_arch = "x86_64")]
+    {
+        (registers.rax, registers.rsi, registers.rdx) = (result as u64, second, third);
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        (registers.regs[0], registers.regs[1], registers.regs[2]) = (result as u64, second, third);
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = (result, second, third);
+    set_registers(pid, &mut registers)
+}
+
 /// What a wait found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {

@@ -16,15 +16,14 @@ use libc::pid_t;
 use super::MAX_BYTES;
 use super::cpu_pinning::CpuPin;
 use super::error::RecordError;
-use super::file::{
-    DescriptorInfo, Descriptors, FileId, FileKind, FileStatus, c_string, has_plain_numbers, open_at,
-};
+use super::fault_injection::FaultWatch;
+use super::file::{DescriptorInfo, Descriptors, FileId, FileStatus, has_plain_numbers};
 use super::mapped_files::Mappings;
 use super::nodes::{KnownFile, Nodes};
 use super::pending_call::{CallPlan, PendingCall};
 use super::ptrace::{self, Event, StoppedCall};
 use super::seccomp_filter;
-use super::syscalls::{Syscall, table};
+use super::syscalls::Syscall;
 use crate::operation::{Action, Entry, Node, Operation};
 
 /// Files outside that were written and not synced are only worth knowing if they are moved in.
@@ -68,6 +67,8 @@ pub(super) struct Tracer {
     written: u64,
     /// Files that a task was changing when it died.
     pub(super) unsure: Vec<Node>,
+    /// Calls that could fail, where one has to.
+    pub(super) faults: Option<FaultWatch>,
 }
 
 /// What a descriptor is open on, and how.
@@ -97,9 +98,9 @@ impl Tracer {
         root: &OwnedFd,
         nodes: Nodes,
         stdout: Option<FileId>,
+        table: Vec<Syscall>,
         every_call: bool,
     ) -> io::Result<Self> {
-        let table = table();
         Ok(Self {
             nodes,
             device: FileStatus::of_descriptor(root.as_raw_fd())?.id.device,
@@ -121,6 +122,7 @@ impl Tracer {
             entries: Vec::new(),
             written: 0,
             unsure: Vec::new(),
+            faults: None,
         })
     }
 
@@ -194,6 +196,7 @@ impl Tracer {
                         }
                         return Ok(());
                     };
+                    let result = self.answer_fault(pid, &pending, result)?;
                     self.finish(pid, pending, result)?;
                     if self.written > MAX_BYTES {
                         let what = "the workload wrote".to_owned();
@@ -258,15 +261,20 @@ impl Tracer {
 
     fn call_begins(&mut self, pid: pid_t, stopped: StoppedCall) -> Result<(), RecordError> {
         let system = refused;
+        let mut listed = None;
         let pending = match stopped.reason {
             seccomp_filter::UNKNOWN => Some(PendingCall {
                 name: "",
                 arguments: stopped.arguments,
                 plan: CallPlan::RefuseUnknown { number: stopped.number },
                 exclusive: false,
+                fault: None,
             }),
             seccomp_filter::LISTED => match self.calls.get(&stopped.number).copied() {
-                Some(call) => self.begin(pid, &call, stopped.arguments)?,
+                Some(call) => {
+                    listed = Some(call);
+                    self.begin(pid, &call, stopped.arguments)?
+                }
                 None => None,
             },
             _ => {
@@ -276,8 +284,7 @@ impl Tracer {
                 });
             }
         };
-        let Some(pending) = pending else { return self.resume(pid, 0).map_err(system) };
-        if pending.exclusive {
+        if let Some(pending) = pending.as_ref().filter(|pending| pending.exclusive) {
             if self.holder.is_some() {
                 self.waiting.push_back((pid, stopped));
                 return Ok(());
@@ -290,6 +297,11 @@ impl Tracer {
             );
             self.record_mapped_writes(pid, thorough)?;
         }
+        let pending = match listed {
+            Some(call) => self.consider_fault(pid, &call, stopped.arguments, pending)?,
+            None => pending,
+        };
+        let Some(pending) = pending else { return self.resume(pid, 0).map_err(system) };
         if let Some(task) = self.tasks.get_mut(&pid) {
             task.pending = Some(pending);
         }
@@ -359,7 +371,12 @@ impl Tracer {
         self.tasks.get(&pid).map_or(pid, |task| task.process)
     }
 
-    fn processes(&self) -> Vec<pid_t> {
+    /// How many threads a process has.
+    pub(super) fn threads(&self, process: pid_t) -> usize {
+        self.tasks.values().filter(|task| task.process == process).count()
+    }
+
+    pub(super) fn processes(&self) -> Vec<pid_t> {
         let mut processes: Vec<_> = self.tasks.values().map(|task| task.process).collect();
         processes.sort_unstable();
         processes.dedup();
@@ -523,61 +540,6 @@ impl Tracer {
     pub(super) fn outside_is_clean(&self, id: FileId) -> bool {
         self.outside.len() < OUTSIDE && !self.outside.contains(&id)
     }
-
-    /// A descriptor is about to be closed.
-    pub(super) fn closing(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
-        let Some((known, opened)) = self.known(pid, fd)? else { return Ok(()) };
-        if known.kind != FileKind::Regular || !opened.writable() {
-            return Ok(());
-        }
-        let Some(status) = self.status(pid, fd) else { return Ok(()) };
-        let process = self.process(pid);
-        let but = |other: pid_t, number: i32| (other, number) == (process, fd);
-        if !self.open_elsewhere(status.id, &but) {
-            self.push(pid, "close", Action::Close { node: known.node });
-        }
-        Ok(())
-    }
-
-    /// The last thread of a process ends, and with it all its descriptors.
-    fn outcome(&mut self, pid: pid_t) -> Result<(), RecordError> {
-        let process = self.process(pid);
-        let threads = self.tasks.values().filter(|task| task.process == process).count();
-        if threads > 1 {
-            return Ok(());
-        }
-        let mut closed = Vec::new();
-        for fd in writable(process) {
-            let Some((known, _)) = self.known(pid, fd)? else { continue };
-            let Some(status) = self.status(pid, fd) else { continue };
-            let but = |other: pid_t, _: i32| other == process;
-            if known.kind == FileKind::Regular
-                && !closed.contains(&known.node)
-                && !self.open_elsewhere(status.id, &but)
-            {
-                closed.push(known.node);
-            }
-        }
-        for node in closed {
-            self.push(pid, "exit", Action::Close { node });
-        }
-        Ok(())
-    }
-
-    /// Whether a file is open for writing in any process, but for the descriptors left out.
-    fn open_elsewhere(&self, id: FileId, but: &dyn Fn(pid_t, i32) -> bool) -> bool {
-        self.processes().into_iter().any(|process| {
-            let Ok(path) = c_string(format!("/proc/{process}/fd").as_ref()) else { return false };
-            let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-            let Ok(directory) = open_at(libc::AT_FDCWD, &path, flags) else { return false };
-            writable(process).into_iter().any(|fd| {
-                !but(process, fd)
-                    && c_string(fd.to_string().as_ref())
-                        .and_then(|name| FileStatus::at(directory.as_raw_fd(), &name, 0))
-                        .is_ok_and(|status| status.id == id)
-            })
-        })
-    }
 }
 
 fn is_sync(action: &Action) -> bool {
@@ -590,19 +552,6 @@ fn refused(source: io::Error) -> RecordError {
         Some(libc::EIO) => RecordError::Unsupported { why: "it needs Linux 5.3".to_owned() },
         _ => RecordError::system("ptrace", source),
     }
-}
-
-/// The descriptors of a process that can write.
-fn writable(process: pid_t) -> Vec<i32> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
-    entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            // The link's own mode says how the descriptor was opened.
-            let mode = std::os::unix::fs::MetadataExt::mode(&entry.metadata().ok()?);
-            if mode & 0o200 == 0 { None } else { entry.file_name().to_str()?.parse().ok() }
-        })
-        .collect()
 }
 
 /// The process that a task is a thread of.

@@ -4,5 +4,6 @@
 
 mod begin_and_end;
 mod calls;
+mod faults;
 mod programs;
 mod random;

@@ -221,6 +221,11 @@ impl StepRunner<'_> {
         {
             return self.as_if_crashed(target, executed);
         }
+        self.execute_killed(target)
+    }
+
+    /// Runs the workload until it kills itself at this point.
+    fn execute_killed(&self, target: usize) -> Executed {
         let fail = |reason: String| Executed {
             result: Execution::Failed { reason },
             trace: PointTrace::default(),
@@ -314,7 +319,15 @@ impl StepRunner<'_> {
             },
             Err(_unwanted) => Check::Failed { reason: "ended, because nobody waits for it".into() },
         };
+        let (check, confirmed) = match check {
+            Check::Failed { reason } => self.confirm(target, label, reason),
+            passed @ Check::Passed { .. } => (passed, false),
+        };
         let failed = matches!(check, Check::Failed { .. });
+        if confirmed {
+            state_dir.remove()?;
+            return Ok(check);
+        }
         if state_dir.directory.is_dir() && (failed || self.session.variables.keep_artifacts) {
             state_dir.keep(&self.dirs.run_dir(target))?;
             self.keep_recording_log(target)?;
@@ -323,12 +336,52 @@ impl StepRunner<'_> {
         Ok(check)
     }
 
-    fn verify(&self, target: usize, label: &str) -> Check {
-        if let Some(recorded) = &self.recorded {
-            return self.verify_recorded(recorded, target, label).unwrap_or_else(|error| {
-                Check::Failed { reason: format!("cannot run a child: {error}") }
-            });
+    /// A failure that the recording shows is reported once a real kill has shown it: the workload
+    /// runs again, kills itself at the point, and what it left is checked. Whether that fails, too.
+    fn confirm(&self, target: usize, label: &str, reason: String) -> (Check, bool) {
+        let unconfirmed = |how: &str| {
+            // A fresh run that did something else is no reason to doubt the one that was recorded.
+            report_error(
+                self.dirs.remove(target),
+                &self.dirs.run_dir(target).display().to_string(),
+            );
+            (Check::Failed { reason: format!("{reason}\n{how}") }, false)
+        };
+        match self.execute_killed(target).result {
+            Execution::Crashed { .. } => match self.verify_killed(target, label) {
+                confirmed @ Check::Failed { .. } => {
+                    let acks = self.dirs.acks(target);
+                    report_error(std::fs::remove_file(&acks), &acks.display().to_string());
+                    (confirmed, true)
+                }
+                Check::Passed { .. } => unconfirmed(
+                    "(the recorded run fails; a fresh one that was killed at this point passes: the \
+                     workload does not do the same each time)",
+                ),
+            },
+            Execution::Ended { .. } => unconfirmed(
+                "(the recorded run fails; a fresh one does not come to this point: the workload does \
+                 not do the same each time)",
+            ),
+            Execution::Failed { reason: other } => unconfirmed(&format!(
+                "(the recorded run fails; a fresh one could not be killed: {other})"
+            )),
         }
+    }
+
+    fn verify(&self, target: usize, label: &str) -> Check {
+        match &self.recorded {
+            Some(recorded) => {
+                self.verify_recorded(recorded, target, label).unwrap_or_else(|error| {
+                    Check::Failed { reason: format!("cannot run a child: {error}") }
+                })
+            }
+            None => self.verify_killed(target, label),
+        }
+    }
+
+    /// Checks what a real kill left.
+    fn verify_killed(&self, target: usize, label: &str) -> Check {
         let directory = self.dirs.run_dir(target);
         let acks = self.dirs.acks(target);
         let promises = self.promised().remove(&target).unwrap_or_default();

@@ -250,6 +250,25 @@ fn a_recorded_workload_runs_twice_and_no_more() {
 }
 
 #[test]
+fn a_failure_is_confirmed_by_a_real_kill() {
+    // Twice for the recording, and once until it is killed.
+    let stage = Stage::new();
+    stage.play("counts_the_runs_of_a_failure").failed(&["verify panicked: b without c"]);
+    let counted = fs::read_to_string(stage.scratch().join("runs")).unwrap().lines().count();
+    assert_eq!(counted, 3);
+    // What only the recorded run did is told, and told as such.
+    let stage = Stage::new();
+    stage.play("fails_only_where_it_is_recorded").failed(&[
+        "crash point 1 (\"a\") failed",
+        "a fresh one that was killed at this point passes",
+        "does not do the same each time",
+    ]);
+    let kept = stage.left().into_iter().find(|path| path.ends_with("run_1/a")).unwrap();
+    assert_eq!(fs::read_to_string(stage.tmp().join(kept)).unwrap(), "bad");
+    assert_eq!(stage.alive(), Vec::<String>::new());
+}
+
+#[test]
 fn what_hangs_is_ended_with_all_it_started() {
     let stage = Stage::new();
     stage

@@ -84,6 +84,25 @@ scenarios! {
         }).verify(|_, _| {});
     }
 
+    fn counts_the_runs_of_a_failure() {
+        first::test().run(|env| {
+            note("runs", "");
+            steps(env);
+        }).verify(|env, _| {
+            assert!(!env.path("b").exists() || env.path("c").exists(), "b without c");
+        });
+    }
+
+    fn fails_only_where_it_is_recorded() {
+        first::test().run(|env| {
+            let recorded = std::env::var_os("FIRST_RECORDING").is_some();
+            fs::write(env.path("a"), if recorded { "bad" } else { "good" }).unwrap();
+            crash_point("a");
+        }).verify(|env, _| {
+            assert_eq!(fs::read_to_string(env.path("a")).unwrap(), "good");
+        });
+    }
+
     fn promises() {
         first::test().run(|env| {
             step(env, "a");

@@ -28,6 +28,19 @@ pub struct CrashPlan {
     /// Where states were checked, if not on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
+    /// Whether calls are made to fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faults: Option<CrashFaults>,
+}
+
+/// What is tested where calls are made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CrashFaults {
+    /// Faults besides crashes.
+    Too,
+    /// No crashes.
+    Only,
 }
 
 /// What a crash loop does.
@@ -50,6 +63,7 @@ pub enum CrashEntry {
     Label(TimelineRow),
     Acknowledgement(TimelineRow),
     States(ExploredStates),
+    Faults(TestedFaults),
     Finding(Box<CrashFinding>),
     Finished(FinishedExploration),
 }
@@ -81,6 +95,26 @@ pub struct ExploredStates {
     pub distinct: u64,
     /// All of it in words.
     pub coverage: String,
+}
+
+/// How many calls were made to fail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TestedFaults {
+    /// Calls on files that can fail.
+    pub calls: u64,
+    /// Ways in which they can.
+    pub faults: u64,
+    /// Of these, how many were to be tried: calls that repeat are not tried each time.
+    pub planned: u64,
+    pub tried: u64,
+    /// Faults after which the check fails.
+    pub failing: u64,
+    /// Faults whose call was not made in a new run.
+    pub not_reached: u64,
+    /// Runs that could not be checked: they did not end, or could not be recorded.
+    pub not_checked: u64,
+    pub complete: bool,
 }
 
 /// How far the exploration came.
@@ -187,6 +221,45 @@ pub struct CrashFinding {
     pub proof: Vec<CrashProofState>,
     /// Whether the check answered each of them as the sentence says.
     pub proven: bool,
+    /// The call that failed, where it is no crash that the check fails after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<CrashFault>,
+}
+
+/// A call that was made to fail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CrashFault {
+    pub call: String,
+    /// Among the calls of this name on files below the root, from 1.
+    pub occurrence: u32,
+    pub file: String,
+    /// Where a rename leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The errors after which the check fails, such as `ENOSPC`.
+    pub faults: Vec<String>,
+    pub state: CrashFaultState,
+    /// How the program ended, in words.
+    pub outcome: String,
+    /// The last that the program wrote to stderr.
+    pub said: String,
+}
+
+/// What the check fails on after a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CrashFaultState {
+    /// The directory as the program left it.
+    #[default]
+    AsLeft,
+    /// The same after a power loss.
+    PowerLoss,
+    /// The same without the pages that the kernel dropped when it could not sync them.
+    PagesDropped,
+    /// The directory as the program left it, with what it acknowledges without the fault: it exited
+    /// with 0 and did not say that something is missing.
+    Silent,
 }
 
 impl CrashFinding {

@@ -2,7 +2,7 @@
 
 use retake_store::Store;
 use retake_types::loop_record::crash::{
-    CrashEntry, CrashFinding, ExploredStates, FinishedExploration, TimelineRow,
+    CrashEntry, CrashFinding, ExploredStates, FinishedExploration, TestedFaults, TimelineRow,
 };
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -28,6 +28,9 @@ pub(crate) struct CrashDetail {
     pub(crate) counts: Counts,
     /// What was explored, once that is known.
     pub(crate) states: Option<ExploredStates>,
+    /// Which calls were made to fail, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) faults: Option<TestedFaults>,
     /// How far the exploration came, once it is over.
     pub(crate) finished: Option<FinishedExploration>,
     /// All steps, for the picture of the whole timeline.
@@ -124,6 +127,7 @@ impl CrashDetail {
             CrashEntry::Label(row) => self.add_step(seq, StepKind::Label, row),
             CrashEntry::Acknowledgement(row) => self.add_step(seq, StepKind::Acknowledgement, row),
             CrashEntry::States(states) => self.states = Some(states),
+            CrashEntry::Faults(faults) => self.faults = Some(faults),
             CrashEntry::Finding(finding) if self.findings.len() < MAX_FINDINGS => {
                 self.findings.push(*finding);
             }

@@ -64,7 +64,7 @@ impl CrashPage<'_> {
     }
 
     fn tiles(&self, html: &mut Html) {
-        let CrashDetail { counts, states, finished, findings, .. } = self.crash;
+        let CrashDetail { counts, states, faults, finished, findings, .. } = self.crash;
         html.markup("<section class=\"tiles\">");
         let found = findings.len() + self.crash.findings_left_out;
         let class = match (found, &self.summary.stop_reason) {
@@ -79,6 +79,10 @@ impl CrashPage<'_> {
                 false => format!("{} checked", done.verified),
             });
             tile(html, "", "Crash states", states.distinct, &checked);
+        }
+        if let Some(faults) = faults {
+            let tried = format!("{} tried", faults.tried);
+            tile(html, "", "Faults", faults.planned, &tried);
         }
         tile(html, "", "Operations", counts.operations, "");
         tile(html, "", "Syncs", counts.syncs, "");
@@ -119,11 +123,15 @@ impl CrashPage<'_> {
             .markup(" ")
             .code_spans(&finding.sentence)
             .markup("</h3><p>");
-        html.text(text::count(finding.states, "state")).markup(if finding.states == 1 {
-            " fails. The crash comes "
-        } else {
-            " fail because of it. In the smallest the crash comes "
-        });
+        let what = if finding.fault.is_some() { "fault" } else { "state" };
+        html.text(text::count(finding.states, what)).markup(
+            match (&finding.fault, finding.states) {
+                (Some(_), 1) => " fails. It comes ",
+                (Some(_), _) => " fail in the same way. The first comes ",
+                (None, 1) => " fails. The crash comes ",
+                (None, _) => " fail because of it. In the smallest the crash comes ",
+            },
+        );
         if finding.recovery {
             html.markup("while the check recovers, after its operation ").text(finding.operation);
         } else {

@@ -39,6 +39,7 @@ mod sentence;
 
 pub use cause::Circumstance;
 pub use failure_kind::FailureKind;
+pub use name_roles::path_shape;
 pub use proof::{Proof, ProofAnswer, ProofRole, ProofState};
 
 /// One cause.

@@ -82,6 +82,12 @@ impl NameRoles {
     }
 }
 
+/// Equal for paths whose names differ in numbers, hashes or random parts only.
+pub fn path_shape(path: &Path) -> String {
+    let names = path.components().map(|one| name_shape(&one.as_os_str().to_string_lossy()));
+    names.collect::<Vec<_>>().join("/")
+}
+
 fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

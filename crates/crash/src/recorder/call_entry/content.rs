@@ -161,6 +161,9 @@ impl Tracer {
     }
 
     pub(super) fn begin_map(&mut self, pid: pid_t, arguments: &[u64; 6]) -> Planned {
+        if arguments[3] & libc::MAP_SHARED as u64 == 0 {
+            return Ok(None);
+        }
         let writable = arguments[2] & libc::PROT_WRITE as u64 != 0;
         match self.known(pid, arguments[4] as i32)? {
             Some((known, opened))

@@ -21,6 +21,7 @@ mod content;
 mod names;
 
 pub(super) use attributes::ACCESS_LIST;
+pub(super) use names::{open_flags, target};
 
 /// None lets the call pass.
 type Planned = Result<Option<(CallPlan, bool)>, RecordError>;
@@ -66,6 +67,7 @@ impl Tracer {
             arguments,
             plan,
             exclusive,
+            fault: None,
         }))
     }
 
@@ -90,6 +92,7 @@ impl Tracer {
                 self.pin = None;
                 Ok(None)
             }
+            CallMeaning::Read => Ok(None),
             CallMeaning::Close => {
                 self.closing(pid, fd)?;
                 self.reopened(Some(fd));

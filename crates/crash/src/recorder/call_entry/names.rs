@@ -25,15 +25,7 @@ impl Tracer {
         at: PathArgument,
         flags: OpenFlags,
     ) -> Planned {
-        let flags = match flags {
-            OpenFlags::Argument(index) => arguments[index] as i32,
-            #[cfg(target_arch = "x86_64")]
-            OpenFlags::Fixed(flags) => flags,
-            OpenFlags::How(index) => match task_memory::word(pid, arguments[index]) {
-                Ok(flags) => flags as i32,
-                Err(_) => return Ok(None),
-            },
-        };
+        let Some(flags) = open_flags(pid, arguments, flags) else { return Ok(None) };
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
             return match target(pid, arguments, at, false)? {
                 Some(one) if self.nodes.directory(one.id).is_some() => {
@@ -208,6 +200,22 @@ impl Tracer {
     }
 }
 
+/// The flags of an `open`; none if its memory cannot be read, in which case it fails.
+pub(in crate::recorder) fn open_flags(
+    pid: pid_t,
+    arguments: &[u64; 6],
+    flags: OpenFlags,
+) -> Option<i32> {
+    match flags {
+        OpenFlags::Argument(index) => Some(arguments[index] as i32),
+        #[cfg(target_arch = "x86_64")]
+        OpenFlags::Fixed(flags) => Some(flags),
+        OpenFlags::How(index) => {
+            task_memory::word(pid, arguments[index]).ok().map(|flags| flags as i32)
+        }
+    }
+}
+
 /// What a call gives as a path, and the directory that it begins in.
 fn named(
     pid: pid_t,
@@ -219,7 +227,7 @@ fn named(
 }
 
 /// What lies where a call's path leads.
-pub(super) fn target(
+pub(in crate::recorder) fn target(
     pid: pid_t,
     arguments: &[u64; 6],
     at: PathArgument,
