@@ -1,18 +1,44 @@
-//! Links the unwinder into the program: finding, mapping and relocating the shared one at every
-//! start would take a noticeable part of a short `retake exec`.
+//! Tells the program which commit it was built from, in which profile, and for what.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
+/// A packager who builds without a repository gives the commit in this variable.
+const COMMIT: &str = "RETAKE_COMMIT";
+
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    // Without gcc's static unwinder (another compiler, another system) the shared one serves.
-    let found = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output();
-    let path = found.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    if let Some(directory) =
-        path.ok().filter(|p| p.is_absolute()).and_then(|p| Some(p.parent()?.to_owned()))
-    {
-        println!("cargo::rustc-link-search=native={}", directory.display());
-        println!("cargo::rustc-link-lib=static:+whole-archive,-bundle=gcc_eh");
+    println!("cargo:rerun-if-env-changed={COMMIT}");
+    let given = std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty());
+    let commit = given.or_else(commit).unwrap_or_else(|| "unknown".to_owned());
+    println!("cargo:rustc-env={COMMIT}={commit}");
+    println!("cargo:rustc-env=RETAKE_PROFILE={}", profile().unwrap_or_default());
+    println!("cargo:rustc-env=RETAKE_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+}
+
+/// The commit that is checked out.
+fn commit() -> Option<String> {
+    // Sources that lie in somebody else's repository have no commit of their own.
+    git(&["rev-parse", "--show-prefix"]).filter(|inside| inside == "crates/cli/")?;
+    // What a new commit changes. One that does not exist would have this run each time.
+    for file in ["HEAD", "logs/HEAD"] {
+        let path = git(&["rev-parse", "--git-path", file])?;
+        if Path::new(&path).exists() {
+            println!("cargo:rerun-if-changed={path}");
+        }
     }
+    git(&["rev-parse", "--short=9", "HEAD"])
+}
+
+/// The directory that cargo names after the profile: `target/PROFILE/build/retake-HASH/out`.
+fn profile() -> Option<String> {
+    let out = std::env::var("OUT_DIR").ok()?;
+    let directory = Path::new(&out).ancestors().nth(3)?.file_name()?;
+    Some(directory.to_string_lossy().into_owned())
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let text = text.trim();
+    (output.status.success() && !text.is_empty()).then(|| text.to_owned())
 }

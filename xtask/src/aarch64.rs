@@ -1,4 +1,4 @@
-//! That `first` compiles for aarch64. No machine of that kind is at hand, so nothing runs there.
+//! A compiler for aarch64, and that `first` compiles with it. No machine of that kind is at hand.
 //!
 //! The toolchain at hand has one target and cannot always fetch another one. Debian packages a
 //! compiler with the libraries of both; they are unpacked beside the other downloads, and the system
@@ -17,16 +17,11 @@ const VERSIONED: [&str; 2] = ["libstd-rust-web-", "libllvm"];
 
 /// Compiles it, or says why that is left out.
 pub(crate) fn check(target: &Path) -> Result<(), String> {
-    let debian = on_path("apt-get") && on_path("dpkg-deb");
-    if !debian || std::env::consts::ARCH != "x86_64" {
-        println!("no Debian on x86_64: whether first compiles for aarch64 is left out");
-        return Ok(());
-    }
-    let place = target.join("aarch64");
-    let Some(compiler) = install(&place)? else {
+    let Some(compiler) = compiler(target)? else {
         println!("no package {}: whether first compiles for aarch64 is left out", COMPILER[0]);
         return Ok(());
     };
+    let place = target.join("aarch64");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = "aarch64-unknown-linux-gnu";
     let arguments =
@@ -41,7 +36,16 @@ pub(crate) fn check(target: &Path) -> Result<(), String> {
     )
 }
 
-/// Where the compiler is; `None` where there is no such package.
+/// Where the compiler is, installed below a directory for build products; `None` where it cannot be.
+pub(crate) fn compiler(target: &Path) -> Result<Option<PathBuf>, String> {
+    let debian = on_path("apt-get") && on_path("dpkg-deb");
+    match debian && std::env::consts::ARCH == "x86_64" {
+        true => install(&target.join("aarch64")),
+        false => Ok(None),
+    }
+}
+
+/// `None` where there is no such package.
 fn install(place: &Path) -> Result<Option<PathBuf>, String> {
     let compiler = place.join("compiler");
     if compiler.is_dir() {

@@ -1,5 +1,5 @@
 //! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask screenshots`,
-//! `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
+//! `cargo xtask dist`, `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
 
@@ -12,10 +12,13 @@ mod build_time;
 mod chromiums;
 #[cfg(feature = "bench")]
 mod cluster;
+mod dependency_rules;
+mod dist;
 mod documents;
 #[cfg(feature = "bench")]
 mod fuzz;
 mod page;
+mod promises;
 mod screenshots;
 mod test;
 mod test_programs;
@@ -30,7 +33,9 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["docs"] => test::write_docs(),
         ["screenshots"] => screenshots::run(),
+        ["dist", ref options @ ..] => dist::run(options),
         ["bench", "build"] => build_time::run(),
+        ["bench", "promises"] => promises::write(),
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
         ["bench", name] => bench_released(name),
@@ -41,7 +46,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(seconds),
         #[cfg(not(feature = "bench"))]
         ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | docs | screenshots | bench NAME, such as exec | fuzz SECONDS".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,13 +36,17 @@ console.save_svg(sys.argv[1], title='retake')
 ";
 
 /// Pages by the name that the tests give their pictures, and the one that they have in the documents.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 10] = [
     ("overview-1280-light", "ui-overview"),
     ("run-1280-light", "ui-run"),
     ("agent-1280-dark", "ui-agent"),
     ("matrix-1280-light", "ui-matrix"),
     ("crash-1280-light", "ui-crash"),
     ("runs-1280-light", "ui-runs"),
+    ("why-1280-light", "ui-failed-run"),
+    ("tests-1280-light", "ui-tests"),
+    ("compare-1280-light", "ui-compare"),
+    ("transcript-1280-dark", "ui-transcript"),
 ];
 
 fn text(error: impl std::fmt::Display) -> String {

@@ -82,6 +82,10 @@ const AGENTS: [Agent; 5] = [
     },
 ];
 
+/// What the pages are examined with: npm package, its script, and the variable by which tests find it.
+const AXE: (&str, &str, &str) =
+    ("axe-core@4.14.0", "node_modules/axe-core/axe.min.js", "RETAKE_AXE");
+
 const WORKSPACE: &str = "--workspace";
 /// The benchmarks must compile and pass lints like everything else.
 const BENCH: &str = "--features=xtask/bench";
@@ -91,6 +95,7 @@ pub(crate) fn run() -> Result<(), String> {
     crate::browser::install()?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     crate::architecture::check(root())?;
+    crate::dependency_rules::check()?;
     // Downloads wait for the network, compilers do not.
     let tools = std::thread::spawn(tools);
     let lints = lints_while_compiling()?;
@@ -134,6 +139,7 @@ fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));
     }
+    variables.push((AXE.2, npm_program(&[AXE.0], AXE.1, AXE.2)?));
     variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
     aarch64::check(&target())?;
     crate::documents::check()?;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use crate::adapters::AgentKind;
 
 /// The agent's output may make the log this large.
-const LARGEST: u64 = 256 << 20;
+const LARGEST: u64 = 64 << 20;
 
 /// Written when this much is held, at the end of an iteration, and at the end.
 const BUFFER: usize = 10 * 1024;

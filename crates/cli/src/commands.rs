@@ -12,8 +12,8 @@ use crate::run_one;
 #[cfg(feature = "web")]
 use crate::ui;
 use crate::{
-    again, agent, audit, completions, config, crash, doctor, exec, help, init, invoked_as, man,
-    matrix, report_runs, runs, test_history, tour,
+    again, agent, audit, build, completions, config, crash, doctor, exec, help, init, invoked_as,
+    man, matrix, report_runs, runs, self_test, test_history, tour,
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -39,6 +39,7 @@ impl Exit {
 #[command(
     name = "retake",
     version,
+    long_version = build::LONG_VERSION,
     max_term_width = 100,
     disable_help_subcommand = true,
     after_help = help::topics()
@@ -80,6 +81,7 @@ enum Command {
     Completions(completions::Args),
     Man(man::Args),
     Tour(tour::Args),
+    SelfTest(self_test::Args),
     Help(help::Args),
     #[command(name = "__mock-agent", hide = true)]
     MockAgent(MockAgent),
@@ -135,6 +137,7 @@ pub(crate) fn main() -> Exit {
         Command::Completions(args) => completions::completions(&args, definition()),
         Command::Man(args) => man::man(&args, definition()),
         Command::Tour(args) => tour::tour(&args),
+        Command::SelfTest(args) => self_test::self_test(&args),
         Command::Help(args) => help::help(&args, definition()),
     };
     answered.unwrap_or_else(|failure| failure.tell())

@@ -1,7 +1,7 @@
 //! `retake doctor`: is the record whole, is everything in its place, is anything left running?
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use retake_runner::confined;
 use retake_runner::leftovers::{self, Leftover};
@@ -13,17 +13,21 @@ use serde::Serialize;
 
 use crate::audit::ReadingProgress;
 use crate::record::Record;
-use crate::{Exit, Failure, context, term, words};
+use crate::{Exit, Failure, context, doctor_report, term, words};
 
 /// Examine the record: integrity, lost and orphaned files, processes left running, free disk
 ///
-/// Also says where the record is and why. Exits 1 when it finds a problem. Only --repair and --move
-/// change anything. --repair overwrites nothing: what it replaces is kept beside the record.
+/// Also says where the record is and why. Exits 1 when it finds a problem. Only --repair, --give-up and
+/// --move change anything. --repair overwrites nothing: what it replaces is kept beside the record.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Repair damage, mark interrupted runs, set orphaned files aside, end leftover processes
     #[arg(long)]
     repair: bool,
+    /// Record runs on other machines as lost whose results cannot be looked for, even if they may
+    /// still exist
+    #[arg(long)]
+    give_up: bool,
     /// Check that outputs exist without reading them
     #[arg(long)]
     quick: bool,
@@ -33,6 +37,9 @@ pub(crate) struct Args {
     /// Move the record to its default location: in a git repository, the git directory
     #[arg(long = "move")]
     relocate: bool,
+    /// Also write a new FILE for a bug report: build, machine, findings; no secrets, no commands
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -103,6 +110,8 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         document.repaired = done(&repair(root).map_err(Failure::erasing)?);
         document.repaired.extend(end_leftovers(&record)?);
     }
+    let missing = missing_runs(&record, args)?;
+    document.repaired.extend(missing.recorded);
     match record.read_if_any() {
         Ok(Some(store)) => document.examined(&store, args)?,
         Ok(None) => {}
@@ -113,12 +122,17 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         }
         Err(failure) => return Err(failure),
     }
+    document.problems.extend(missing.left);
     document.problems.extend(location_problem(location));
     document.ok = document.problems.is_empty();
     if args.json {
         term::document(&document)?;
     } else {
         term::data(document.text().as_bytes())?;
+    }
+    if let Some(path) = &args.report {
+        doctor_report::write(path, &document.text(), &record)?;
+        term::say(&format!("the report is in {}: read it before you send it", path.display()));
     }
     Ok(if document.ok { Exit::OK } else { Exit::FAILED })
 }
@@ -168,6 +182,50 @@ fn push_failed(store: &Path) -> Option<String> {
     {
         let _ = store;
         None
+    }
+}
+
+/// What was done about runs on other machines that cannot be followed, and what was not.
+#[derive(Default)]
+struct MissingRunsText {
+    recorded: Vec<String>,
+    left: Vec<String>,
+}
+
+/// Looks for runs on other machines whose results cannot be looked for.
+#[cfg(feature = "slurm")]
+fn missing_runs(record: &Record, args: &Args) -> Result<MissingRunsText, Failure> {
+    use retake_slurm::abandoned_batches::{RecordAsLost, record_missing};
+
+    let which = match (args.give_up, args.repair) {
+        (true, _) => RecordAsLost::All,
+        (false, true) => RecordAsLost::Removed,
+        (false, false) => RecordAsLost::Nothing,
+    };
+    // Without a mark of a run on another machine there is nothing to look for, and nothing to open.
+    let root = &record.project.location()?.store;
+    if !retake_store::has_remote_runs(root) {
+        return Ok(MissingRunsText::default());
+    }
+    let mut store = match Store::open(root) {
+        Ok(store) => store,
+        // What is wrong with the record itself is found below.
+        Err(_) if which == RecordAsLost::Nothing => return Ok(MissingRunsText::default()),
+        Err(error) => return Err(error.into()),
+    };
+    let found = record_missing(&mut store, which)
+        .map_err(|error| Failure::Refused(crate::slurm_words::sentence(&error)))?;
+    Ok(MissingRunsText {
+        recorded: found.recorded.iter().map(crate::slurm_words::recorded_as_lost).collect(),
+        left: found.left.iter().map(crate::slurm_words::missing_runs).collect(),
+    })
+}
+
+#[cfg(not(feature = "slurm"))]
+fn missing_runs(_record: &Record, args: &Args) -> Result<MissingRunsText, Failure> {
+    match args.give_up {
+        true => Err(Failure::Usage("--give-up: this retake was built without slurm".to_owned())),
+        false => Ok(MissingRunsText::default()),
     }
 }
 

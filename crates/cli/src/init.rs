@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use retake_runner::notice::Notice;
 use retake_runner::project::Project;
+use retake_runner::project_identity;
 use retake_types::config::commented_defaults;
 use serde::Serialize;
 
@@ -85,6 +86,8 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     if create(&ignore, IGNORE)? {
         created.push(ignore);
     }
+    // What the team's database knows the project by where it has no remote repository.
+    created.extend(project_identity::make_id(root).map_err(failed("make", &agent))?);
     let notify = context::notify();
     if let Err(error) = Project::find(root, None)?.take_over_earlier(&notify) {
         notify(Notice::NotTakenOver(error));

@@ -7,6 +7,8 @@
 mod again;
 mod agent;
 mod audit;
+mod build;
+mod ci_files;
 mod commands;
 mod completions;
 mod config;
@@ -14,6 +16,7 @@ mod context;
 mod crash;
 mod denied;
 mod doctor;
+mod doctor_report;
 mod exec;
 mod failure;
 mod help;
@@ -24,6 +27,7 @@ mod matrix;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod network_words;
+mod own_runs;
 mod record;
 #[cfg(all(test, feature = "mcp", feature = "postgres", feature = "slurm", feature = "web"))]
 mod reference;
@@ -31,6 +35,7 @@ mod report_runs;
 #[cfg(feature = "slurm")]
 mod run_one;
 mod runs;
+mod self_test;
 #[cfg(feature = "slurm")]
 mod slurm_words;
 mod term;

@@ -26,8 +26,7 @@ pub(super) fn run_one(args: &Args) -> Exit {
         notify: context::notify(),
     };
     match node::execute(&args.files, &node_words) {
-        Ok(true) => Exit::OK,
-        Ok(false) => Exit::FAILED,
+        Ok(end) => Exit::Code(end.exit_code()),
         Err(error) => {
             term::say(&words::no_process(&error));
             Exit::FAILED

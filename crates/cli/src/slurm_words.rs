@@ -1,6 +1,9 @@
 //! The sentences of the command line for errors of runs on other machines.
 
-use retake_slurm::{Error, ProgramError, RemoteRefusal};
+use retake_slurm::abandoned_batches::MissingRuns;
+use retake_slurm::{BatchPresence, Error, ProgramError, RemoteRefusal};
+
+use crate::term;
 
 /// Why something cannot run on other machines, with the options that are about it: one sentence for
 /// each reason.
@@ -25,7 +28,44 @@ pub(crate) fn sentence(error: &Error) -> String {
         Error::Program(ProgramError::NotStarted { program, why }) => {
             format!("{program} could not be started: {why}; --on slurm needs Slurm's own programs")
         }
+        Error::BatchNotReachable { .. } => format!(
+            "{error}; make it visible again and repeat the command, or have them recorded as lost \
+             with `retake doctor --give-up`"
+        ),
+        Error::BatchRemoved { .. } => {
+            format!("{error}; `retake doctor --repair` records them as lost")
+        }
         other => other.to_string(),
+    }
+}
+
+/// What `retake doctor` says of runs whose results cannot be looked for.
+pub(crate) fn missing_runs(missing: &MissingRuns) -> String {
+    let runs = term::count(missing.runs.len() as u64, "run");
+    let dir = missing.dir.as_ref().map(|dir| dir.display().to_string());
+    match (dir, &missing.presence) {
+        (Some(dir), BatchPresence::NotReachable(why)) => format!(
+            "the results of {runs} on Slurm cannot be looked for in {dir}: {why}; make it visible \
+             again, or record them as lost with `retake doctor --give-up`"
+        ),
+        (Some(dir), _) => format!(
+            "{dir} was removed before the results of {runs} on Slurm were recorded; `retake doctor \
+             --repair` records them as lost"
+        ),
+        (None, _) => format!(
+            "{runs} on Slurm have no outcome and belong to no batch that is known here; `retake \
+             doctor --repair` records them as lost"
+        ),
+    }
+}
+
+/// What `retake doctor` says of runs that it gave an outcome.
+pub(crate) fn recorded_as_lost(missing: &MissingRuns) -> String {
+    let runs = term::count(missing.runs.len() as u64, "run");
+    let were = if missing.runs.len() == 1 { "was" } else { "were" };
+    match &missing.dir {
+        Some(dir) => format!("{runs} of {} {were} recorded as lost, if not found", dir.display()),
+        None => format!("{runs} on Slurm that no batch knows of {were} recorded as lost"),
     }
 }
 

@@ -1,19 +1,14 @@
 //! `retake tour`: the main jobs, shown with real runs in a project of their own.
 
-use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use retake_engine::{
-    Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent, ProcessResult, quote,
-};
+use retake_engine::{LiveOutput, quote};
 use retake_runner::project::Project;
-use retake_runner::signals;
-use retake_types::{RefusalReason, RunId};
+use retake_types::RunId;
 
 use super::{Exit, Failure};
+use crate::own_runs::OwnRuns;
 use crate::term;
 
 /// See what retake does, with real runs in a temporary project; under a minute
@@ -21,46 +16,23 @@ use crate::term;
 pub(crate) struct Args {}
 
 struct Tour {
-    keeper: Keeper,
-    cancel: Cancel,
-    program: PathBuf,
-    home: PathBuf,
+    runs: OwnRuns,
 }
 
 pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
-    let failed =
-        |what: &str, error: &dyn std::fmt::Display| Failure::Refused(format!("{what}: {error}"));
-    let home = std::env::temp_dir().join(format!("retake-tour-{}", RunId::new().short()));
-    let project = home.join("project");
-    std::fs::create_dir_all(&project).map_err(|e| failed("no directory for the tour", &e))?;
-    let settings = KeeperSettings {
-        dispositions: signals::original(),
-        owns_children: true,
-        ..KeeperSettings::default()
-    };
-    let mut tour = Tour {
-        keeper: Keeper::start(settings).map_err(|e| failed("could not start a process", &e))?,
-        cancel: signals::install(1).map_err(|e| failed("no event descriptor", &e))?[0].clone(),
-        program: std::env::current_exe().map_err(|e| failed("retake cannot find itself", &e))?,
-        home: home.clone(),
-    };
+    let mut tour = Tour { runs: OwnRuns::new("tour")? };
     let told = tour.tell();
-    let stopped = tour.cancel.requested();
-    drop(tour);
-    signals::uninstall();
-    // What the tour made is of no use afterwards; what cannot be removed is in /tmp.
-    _ = std::fs::remove_dir_all(&home);
-    match (stopped, told) {
+    match (tour.runs.end(), told) {
         (Some(signal), _) => Ok(Exit::Signal(signal)),
         (None, Ok(())) => Ok(Exit::OK),
-        (None, Err(error)) => Err(failed("the tour could not go on", &error)),
+        (None, Err(error)) => Err(Failure::Refused(format!("the tour had to stop: {error}"))),
     }
 }
 
 impl Tour {
     fn tell(&mut self) -> std::io::Result<()> {
         say("retake runs commands and remembers every run. This tour takes a temporary project,")?;
-        say(&format!("{}, and removes it afterwards.", self.home.display()))?;
+        say(&format!("{}, and removes it afterwards.", self.runs.home().display()))?;
         self.show(&["init"])?;
 
         stop("One command. Its output passes through, its exit code becomes retake's own.")?;
@@ -134,7 +106,7 @@ impl Tour {
     }
 
     fn project(&self) -> PathBuf {
-        self.home.join("project")
+        self.runs.project()
     }
 
     fn show(&mut self, arguments: &[&str]) -> std::io::Result<()> {
@@ -148,7 +120,7 @@ impl Tour {
         say(&format!("\n  $ {variables}retake {}", quote(arguments.iter().copied())))?;
         let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
         let pass = LiveOutput { stdout: Some(stdout.as_fd()), stderr: Some(stderr.as_fd()) };
-        let finished = self.run(set, arguments, pass, &mut |_| {})?;
+        let finished = self.runs.run(set, arguments, pass, &mut |_| {})?;
         match finished.outcome.exit_code() {
             Some(0) => Ok(()),
             Some(code) => say(&format!("  (exit code {code})")),
@@ -156,48 +128,10 @@ impl Tour {
         }
     }
 
-    fn run(
-        &mut self,
-        set: &[(&str, &str)],
-        arguments: &[&str],
-        attach: LiveOutput<'_>,
-        observer: &mut dyn FnMut(ProcessEvent<'_>),
-    ) -> std::io::Result<ProcessResult> {
-        let words = [self.program.clone().into_os_string()].into_iter();
-        let mut request = Launch::new(words.chain(arguments.iter().map(OsString::from)));
-        request.cwd = self.project();
-        request.timeout = Some(Duration::from_secs(30));
-        // Looks as it would in the user's own terminal.
-        request.pty = attach.stdout.is_some() && std::io::stdout().is_terminal();
-        request.environment.retain(|(name, _)| {
-            !name.to_string_lossy().starts_with("RETAKE_") && set.iter().all(|(n, _)| name != n)
-        });
-        let own = |name: &str, value: &Path| (OsString::from(name), value.as_os_str().to_owned());
-        request.environment.extend([
-            own("XDG_DATA_HOME", &self.home.join("data")),
-            own("XDG_CONFIG_HOME", &self.home.join("config")),
-            own("PAGER", Path::new("cat")),
-        ]);
-        request.environment.extend(set.iter().map(|(n, v)| (OsString::from(n), OsString::from(v))));
-        let command = Command::new(request)
-            .map_err(|problems| std::io::Error::other(RefusalReason::listed(&problems)))?;
-        let finished = self.keeper.run(&command, &self.cancel, attach, observer);
-        if self.cancel.requested().is_some() {
-            return Err(std::io::Error::other("interrupted"));
-        }
-        Ok(finished)
-    }
-
     /// The ids of the two newest runs, as lists show them.
     fn newest_two(&mut self) -> std::io::Result<[String; 2]> {
-        let mut text = Vec::new();
-        let list = ["runs", "list", "--json", "--limit", "2"];
-        self.run(&[], &list, LiveOutput::default(), &mut |event| {
-            if let ProcessEvent::Output { bytes, .. } = event {
-                text.extend_from_slice(bytes);
-            }
-        })?;
-        let runs: serde_json::Value = serde_json::from_slice(&text)?;
+        let list = self.runs.ask(&[], &["runs", "list", "--json", "--limit", "2"])?;
+        let runs: serde_json::Value = serde_json::from_slice(&list.stdout)?;
         let short = |at: usize| -> Option<String> {
             let id: RunId = runs[at]["id"].as_str()?.parse().ok()?;
             Some(id.short())

@@ -1,12 +1,15 @@
 //! `retake ui`: the record as a web page.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use retake_runner::project::Project;
+use retake_runner::record_location::RecordLocation;
 use retake_runner::signals;
-use retake_web::{AccessTokens, App, Server, ServerError};
+use retake_web::{AccessTokens, App, RunPermission, Server, ServerError};
 
 use crate::record::Record;
-use crate::{Exit, Failure, term};
+use crate::{Exit, Failure, context, term};
 
 /// Serve a page that shows runs and loops
 ///
@@ -20,6 +23,12 @@ pub(crate) struct Args {
     /// Open the page in the browser
     #[arg(long)]
     open: bool,
+    /// Let the page run recorded commands once more
+    ///
+    /// Only requests of the project's own record, unchanged, under the project's sandbox. Runs that were
+    /// imported, or recorded by another user or on another machine, stay refused.
+    #[arg(long)]
+    allow_run: bool,
 }
 
 pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -30,6 +39,7 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         None => record.project.store()?.to_owned(),
     };
     let project = record.project;
+    let permission = args.allow_run.then(|| permission(&project, &record_directory)).transpose()?;
     let workspaces =
         project.root.as_deref().and_then(|_| super::agent::workspace_directories(store).ok());
     let server = Server::bind(args.port).map_err(refused)?;
@@ -41,8 +51,52 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     if args.open {
         open(&address);
     }
-    server.serve(App::new(record_directory, tokens, port, workspaces)).map_err(refused)?;
+    let mut app = App::new(record_directory, tokens, port, workspaces);
+    if let Some(permission) = permission {
+        app = app.allow_runs(permission);
+    }
+    server.serve(app).map_err(refused)?;
     Ok(signals::received().map_or(Exit::OK, Exit::Signal))
+}
+
+/// What the page needs to run something; refused over a record that is not this user's own.
+fn permission(project: &Project, directory: &Path) -> Result<RunPermission, Failure> {
+    let foreign = |why: String| {
+        Failure::Refused(format!(
+            "--allow-run: {why}; a record that somebody else could have written must not make this machine run its commands"
+        ))
+    };
+    let own = RecordLocation::find(&context::here());
+    // The same directory, however it is written.
+    let same = |own: &Path| match (own.canonicalize(), directory.canonicalize()) {
+        (Ok(own), Ok(named)) => own == named,
+        _ => own == directory,
+    };
+    if !own.is_some_and(|own| same(&own.store)) {
+        let directory = directory.display();
+        return Err(foreign(format!("{directory} is not the record of this directory")));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    for path in [directory.to_owned(), directory.join("retake.db")] {
+        match std::fs::metadata(&path) {
+            Ok(found) if found.uid() != user => {
+                let path = path.display();
+                return Err(foreign(format!("{path} belongs to another user")));
+            }
+            Ok(found) if found.mode() & 0o022 != 0 => {
+                let path = path.display();
+                return Err(foreign(format!("{path} can be written by others")));
+            }
+            // What is not there yet will be made by this user.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(RunPermission {
+        project: project.clone(),
+        notify: context::notify_of_own_runs(),
+        on_open: context::collect_remote,
+        finish: context::finish,
+    })
 }
 
 fn refused(error: ServerError) -> Failure {

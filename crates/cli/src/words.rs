@@ -197,6 +197,38 @@ fn remote_notice(notice: &RemoteNotice) -> String {
     match notice {
         RemoteNotice::SchedulerFails(error) => format!("{error}; trying again"),
         RemoteNotice::SchedulerAnswersAgain => "Slurm answers again".to_owned(),
+        RemoteNotice::QueueFull { waiting, limit, said } => {
+            let limit = limit.map_or_else(String::new, |limit| format!(" (MaxJobCount={limit})"));
+            format!(
+                "Slurm's queue is full{limit}: {} for jobs to end there, then {} submitted; \
+                 sbatch: {said}",
+                match waiting {
+                    1 => "1 run waits".to_owned(),
+                    more => format!("{more} runs wait"),
+                },
+                if *waiting == 1 { "it is" } else { "they are" },
+            )
+        }
+        RemoteNotice::QueueAccepts => "Slurm's queue takes jobs again".to_owned(),
+        RemoteNotice::LeftRunning { runs } => format!(
+            "Slurm does not answer, so {} cancelled in the shared directory only: what runs ends by \
+             itself within seconds where it sees that directory, what waits ends when it starts; \
+             the next `retake matrix run`, `retake crash explore` or `retake exec --on slurm` \
+             records how",
+            match runs {
+                1 => "1 run is".to_owned(),
+                more => format!("{more} runs are"),
+            },
+        ),
+        RemoteNotice::DirectoryNotReachable { dir, why } => format!(
+            "{} is not reachable now: {why}; waiting until it is, nothing is run again meanwhile",
+            dir.display()
+        ),
+        RemoteNotice::DirectoryFull(dir) => format!(
+            "{} is full: free space there; what has no room for its result is not run again now",
+            dir.display()
+        ),
+        RemoteNotice::DirectoryUsable(dir) => format!("{} is usable again", dir.display()),
         RemoteNotice::SubmittedAgain { run, why } => {
             format!("run {} is submitted again: {why}", run.short())
         }

@@ -19,6 +19,7 @@ use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
 use crate::report::{CrashReport, ReportNote};
+use crate::state_range::StateShard;
 use crate::timeline;
 
 pub struct CrashTest<'a> {
@@ -39,6 +40,8 @@ pub struct CrashTest<'a> {
     /// The command that checks the state of a finding again, made from the finding's id.
     pub repro: &'a dyn Fn(&str) -> String,
     pub observer: &'a dyn CrashObserver,
+    /// Only this part of the states.
+    pub shard: Option<StateShard>,
 }
 
 impl CrashTest<'_> {
@@ -52,7 +55,7 @@ impl CrashTest<'_> {
         let options = ExploreOptions { seed: self.seed, ..ExploreOptions::default() };
         let recovery =
             self.recovery.then(|| RecoveryCrashes::new(self.check, self.model, options.clone()));
-        let exploration = Exploration {
+        let mut exploration = Exploration {
             recording: self.recording,
             model: self.model,
             options,
@@ -62,6 +65,11 @@ impl CrashTest<'_> {
             observer: self.observer,
             range: None,
         };
+        if let Some(shard) = self.shard {
+            let total = exploration.states()?.coverage().distinct_states();
+            exploration.range = Some(shard.range(total));
+        }
+        let exploration = exploration;
         let begun = Instant::now();
         exploration.check_uncrashed(&mut workers.workers[0])?;
         let took = begun.elapsed();
@@ -81,6 +89,8 @@ impl CrashTest<'_> {
         let other_paths = workers.other_path.iter().chain(&explored.other_paths).cloned();
         let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
         notes.dedup();
+        let part = self.shard.zip(exploration.range);
+        notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
         let files = files_before(self.recording);
         notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
         notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));

@@ -164,7 +164,7 @@ where
             }
             self.executor.poll(&mut self.worker).map_err(not_followed)?;
             let status = self.executor.status();
-            if under_way(&status) == 0 {
+            if under_way(&status) == 0 || self.executor.is_left() {
                 return Ok(());
             }
             let progress =

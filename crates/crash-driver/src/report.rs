@@ -11,7 +11,7 @@ use retake_types::{signal_name, text};
 use serde::Serialize;
 
 use crate::share_failure::ShareFailure;
-use crate::state_range::StateRange;
+use crate::state_range::{StateRange, StateShard};
 
 /// The result of an exploration.
 #[derive(Clone, Debug)]
@@ -71,6 +71,8 @@ pub enum ReportNote {
     FailsWithoutFault(u64),
     /// The program said success and left other files than without the fault; the check passes.
     FaultsIgnored { faults: u64, first: String },
+    /// Only these states were to be checked.
+    Shard { shard: StateShard, range: StateRange },
 }
 
 impl fmt::Display for ReportNote {
@@ -83,6 +85,12 @@ impl fmt::Display for ReportNote {
             Self::DuringRecovery(states) => {
                 write!(f, "{} during recovery checked, too", text::count(*states, "state"))
             }
+            Self::Shard { shard, range } => write!(
+                f,
+                "shard {shard} only, with {} from number {}; the other shards check the rest",
+                text::count(range.states(), "state"),
+                range.from
+            ),
             Self::RootNotEmpty { files: 1 } => {
                 write!(f, "the root was not empty: 1 file counts as durable")
             }

@@ -22,6 +22,8 @@ pub enum BadStateRange {
     NoNumber(&'static str),
     #[error("is empty, or does not begin with 1 or more")]
     Empty,
+    #[error("is not K/N with K from 1 to N, and N at most 10000")]
+    NoShard,
 }
 
 impl StateRange {
@@ -53,6 +55,44 @@ impl FromStr for StateRange {
             return Err(BadStateRange::Empty);
         }
         Ok(range)
+    }
+}
+
+/// One of several parts of an exploration: the K of K/N, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShard {
+    pub number: u64,
+    pub of: u64,
+}
+
+impl StateShard {
+    /// The states of this part, of so many; the parts of one exploration have every state once.
+    pub fn range(self, total: u64) -> StateRange {
+        let end = |number: u64| {
+            let all = u128::from(total) * u128::from(number) / u128::from(self.of.max(1));
+            u64::try_from(all).unwrap_or(u64::MAX)
+        };
+        StateRange { from: end(self.number - 1) + 1, to: end(self.number) }
+    }
+}
+
+impl fmt::Display for StateShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+impl FromStr for StateShard {
+    type Err = BadStateRange;
+
+    fn from_str(text: &str) -> Result<Self, BadStateRange> {
+        let (number, of) = text.split_once('/').ok_or(BadStateRange::NoShard)?;
+        match (number.parse(), of.parse()) {
+            (Ok(number), Ok(of)) if (1..=of).contains(&number) && of <= 10_000 => {
+                Ok(Self { number, of })
+            }
+            _ => Err(BadStateRange::NoShard),
+        }
     }
 }
 
@@ -90,6 +130,23 @@ pub(crate) fn uncovered(total: u64, known: &[StateRange], size: u64) -> Vec<Stat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shards_have_every_state_once() {
+        for (total, of) in [(0, 3), (1, 3), (10, 3), (9, 3), (1000, 7), (u64::MAX, 10_000)] {
+            let mut next = 1;
+            for number in 1..=of {
+                let range = StateShard { number, of }.range(total);
+                assert_eq!(range.from, next, "{number}/{of} of {total}");
+                next = range.to.wrapping_add(1);
+            }
+            assert_eq!(next.wrapping_sub(1), total);
+        }
+        assert_eq!("2/3".parse(), Ok(StateShard { number: 2, of: 3 }));
+        for wrong in ["", "0/1", "2/1", "1/0", "x/2", "1/10001"] {
+            assert_eq!(wrong.parse::<StateShard>(), Err(BadStateRange::NoShard), "{wrong}");
+        }
+    }
 
     fn range(from: u64, to: u64) -> StateRange {
         StateRange { from, to }

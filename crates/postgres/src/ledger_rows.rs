@@ -1,6 +1,7 @@
 //! What the ledger says, as rows of the tables there.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use retake_store::{LedgerContent, LedgerRow};
 use retake_types::{Intent, RunId, RunOutcome};
@@ -16,18 +17,25 @@ pub(super) struct LedgerRows {
     pub(super) endings: CopyRows,
     /// Inclusive ranges of entries that are not to exist any more.
     pub(super) deleted: Vec<(u64, u64)>,
-    pub(super) begun: u64,
+    /// The runs that begin with these entries.
+    pub(super) runs_begun: Vec<RunId>,
 }
 
 /// The columns of a run's ending, in the order in which they are sent.
 pub(super) const ENDING: &str = "outcome, exit_code, signal, end_time, duration_ms, user_cpu_ms, \
-     system_cpu_ms, max_rss_kb, stdout_bytes, stderr_bytes, error_code, error, node, effects";
+     system_cpu_ms, max_rss_kb, stdout_bytes, stderr_bytes, error_code, error, node, effects, \
+     outcome_seq";
 
 impl LedgerRows {
-    pub(super) fn of(record: RunId, entries: &[LedgerRow]) -> Self {
+    /// `project` gives the number of the project that a directory belongs to.
+    pub(super) fn of<E>(
+        record: RunId,
+        entries: &[LedgerRow],
+        project: &mut dyn FnMut(&Path) -> Result<i32, E>,
+    ) -> Result<Self, E> {
         let mut sorted = Self::default();
         let mut begun: BTreeMap<RunId, (&Intent, u64)> = BTreeMap::new();
-        let mut ended: BTreeMap<RunId, &RunOutcome> = BTreeMap::new();
+        let mut ended: BTreeMap<RunId, (&RunOutcome, u64)> = BTreeMap::new();
         for entry in entries {
             sorted
                 .ledger
@@ -39,30 +47,33 @@ impl LedgerRows {
                 .end();
             match &entry.content {
                 LedgerContent::Intent(intent) => _ = begun.insert(intent.id(), (intent, entry.seq)),
-                LedgerContent::Outcome { run, outcome } => _ = ended.insert(*run, outcome),
+                LedgerContent::Outcome { run, outcome } => {
+                    ended.insert(*run, (outcome, entry.seq));
+                }
                 LedgerContent::Deleted(ranges) => sorted.deleted.extend(ranges),
                 LedgerContent::Nothing => {}
             }
         }
-        sorted.begun = begun.len() as u64;
+        sorted.runs_begun = begun.keys().copied().collect();
         for (id, (intent, seq)) in begun {
-            run(&mut sorted.runs, record, seq, intent, ended.remove(&id));
+            let project = project(Path::new(&intent.working_directory()))?;
+            run(&mut sorted.runs, (record, seq), intent, ended.remove(&id), project);
         }
         for (id, outcome) in ended {
             sorted.endings.show(Some(id));
             fields(&mut sorted.endings, Some(outcome));
             sorted.endings.end();
         }
-        sorted
+        Ok(sorted)
     }
 }
 
 fn run(
     rows: &mut CopyRows,
-    record: RunId,
-    seq: u64,
+    (record, seq): (RunId, u64),
     intent: &Intent,
-    outcome: Option<&RunOutcome>,
+    outcome: Option<(&RunOutcome, u64)>,
+    project: i32,
 ) {
     rows.show(Some(intent.id()))
         .show(Some(record))
@@ -82,10 +93,12 @@ fn run(
         .json(&intent.request.labels)
         .json(&intent.request.correlation_ids);
     fields(rows, outcome);
+    rows.show(Some(project)).show(intent.reported_by);
     rows.end();
 }
 
-fn fields(rows: &mut CopyRows, outcome: Option<&RunOutcome>) {
+fn fields(rows: &mut CopyRows, ended: Option<(&RunOutcome, u64)>) {
+    let outcome = ended.map(|(outcome, _)| outcome);
     let number = |of: fn(&RunOutcome) -> u64| outcome.map(|outcome| fitting(of(outcome)));
     let error = outcome.and_then(|outcome| outcome.error.as_ref());
     let node = outcome.and_then(|outcome| outcome.ran_on.as_ref()?.node.as_deref());
@@ -106,6 +119,7 @@ fn fields(rows: &mut CopyRows, outcome: Option<&RunOutcome>) {
         Some(effects) => rows.json(effects),
         None => rows.field(None),
     };
+    rows.show(ended.map(|(_, seq)| seq));
 }
 
 /// There is no larger number there.

@@ -8,14 +8,17 @@
 mod address;
 mod background;
 mod copy_rows;
+mod database;
 mod error_text;
 mod ledger_rows;
+mod months;
 mod schema;
 mod send;
 mod tls;
 
 pub use address::{Address, AddressError};
 pub use background::{last_failure, lock, set_last_failure, start_in_background};
+pub use database::{DatabaseState, ProjectSize, Retention, set_retention, state};
 pub use send::{DamagedOutput, PushOptions, Pushed, push};
 
 /// Why a push broke off. What was sent until then is there.
@@ -34,6 +37,9 @@ pub enum Error {
          (it knows {known}); use a newer one"
     )]
     Newer { found: i32, known: i32 },
+    /// Nothing was pushed there yet.
+    #[error("the database has no schema `retake`; the first push makes it")]
+    NoSchema,
     #[error(
         "entry {seq} of this record is not the one that was pushed: the record was replaced since, or \
          is a copy that went on by itself; what is in the database is left as it is"

@@ -1,38 +1,58 @@
-//! The tables there. Made on the first push, by one of those who push at the same time.
+//! The tables there. Made on the first push, by one of those who push at the same time, and brought
+//! to this version by the first push of a retake that knows it.
+//!
+//! Who pushes holds [`LOCK`] shared for as long as that takes; who changes the tables holds it alone.
+//! A retake that knows only an earlier version finds a number it does not know, and pushes nothing.
 
-use postgres::Transaction;
+use postgres::{Client, GenericClient, Transaction};
 
 use super::Error;
 
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// Any number, as long as it is always the same.
 const LOCK: i64 = 0x7265_7461_6b65;
 
-/// Sees to it that the tables are there and are ours to use.
-pub(super) fn ready(transaction: &mut Transaction<'_>) -> Result<(), Error> {
-    let found = version(transaction)?;
-    if found == Some(VERSION) {
-        return Ok(());
+/// Sees to it that the tables are there and are ours to use, and stay so while the client lives.
+pub(super) fn ready(client: &mut Client) -> Result<(), Error> {
+    loop {
+        client.execute("SELECT pg_advisory_lock_shared($1)", &[&LOCK])?;
+        if known_version(client)? == Some(VERSION) {
+            return Ok(());
+        }
+        // Whoever wants it alone waits for all who share it, this client among them.
+        client.execute("SELECT pg_advisory_unlock_shared($1)", &[&LOCK])?;
+        let mut transaction = client.transaction()?;
+        transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
+        make(&mut transaction)?;
+        transaction.commit()?;
     }
-    if let Some(found) = found.filter(|found| *found > VERSION) {
-        return Err(Error::Newer { found, known: VERSION });
+}
+
+fn make(transaction: &mut Transaction<'_>) -> Result<(), Error> {
+    match known_version(transaction)? {
+        Some(VERSION) => return Ok(()),
+        // Version 1 is the only earlier one.
+        Some(_) => {
+            transaction.batch_execute(include_str!("upgrade_v1.sql"))?;
+            transaction.batch_execute(include_str!("schema_v2.sql"))?;
+            transaction.batch_execute(include_str!("upgrade_v1_rows.sql"))?;
+        }
+        None => transaction.batch_execute(include_str!("schema_v2.sql"))?,
     }
-    // Two that make the same table at once would both fail.
-    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
-    if version(transaction)? == Some(VERSION) {
-        return Ok(());
-    }
-    transaction.batch_execute(include_str!("schema.sql"))?;
     transaction.execute("INSERT INTO retake.version VALUES ($1)", &[&VERSION])?;
     Ok(())
 }
 
-fn version(transaction: &mut Transaction<'_>) -> Result<Option<i32>, Error> {
-    let there = transaction.query_one("SELECT to_regclass('retake.version') IS NOT NULL", &[])?;
+/// The version of the tables; `None` if there are none. One that is not known is an error.
+pub(super) fn known_version(client: &mut impl GenericClient) -> Result<Option<i32>, Error> {
+    let there = client.query_one("SELECT to_regclass('retake.version') IS NOT NULL", &[])?;
     if !there.get::<_, bool>(0) {
         return Ok(None);
     }
-    let row = transaction.query_one("SELECT max(number) FROM retake.version", &[])?;
-    Ok(row.get(0))
+    let row = client.query_one("SELECT max(number) FROM retake.version", &[])?;
+    match row.get::<_, Option<i32>>(0) {
+        Some(found) if found > VERSION => Err(Error::Newer { found, known: VERSION }),
+        found => Ok(found),
+    }
 }

@@ -1,16 +1,19 @@
 //! Sending: the ledger in order, then loops with their events, then output if it is wanted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 
-use postgres::{Client, Transaction};
+use postgres::{Client, GenericClient, Row, Transaction};
 use retake_runner::machine;
+use retake_runner::project_identity::ProjectNames;
 use retake_store::Store;
 use retake_types::{LoopId, RunId, StopReason, Stream};
 
 use super::copy_rows::CopyRows;
 use super::ledger_rows::{ENDING, LedgerRows};
-use super::{Address, Error, schema, tls};
+use super::months::Months;
+use super::{Address, Error, database, schema};
 
 /// Entries in one transaction.
 const ENTRIES: usize = 4000;
@@ -20,8 +23,10 @@ const RUNS: i64 = 200;
 const BYTES: usize = 16 << 20;
 
 /// What is sent beyond runs, loops, events and the ledger.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PushOptions {
+    /// The project that the record is used from, if it is one.
+    pub root: Option<PathBuf>,
     /// Output is sent, at most this many bytes of each stream.
     pub output_bytes: Option<u64>,
     /// A record that is not the one that was pushed is a copy of it, and gets a name of its own.
@@ -57,10 +62,15 @@ pub fn push(
     options: PushOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Pushed, Error> {
-    let connector = tls::connector(&address.trust)?;
-    let mut client = address.config.connect(connector).map_err(Error::Connect)?;
-    let mut sender = Sender { record: store.record_id()?, store, pushed: Pushed::default() };
-    sender.introduce(&mut client)?;
+    let mut client = database::connect(address)?;
+    let record = store.record_id()?;
+    let names = ProjectNames::new(record, options.root.as_deref());
+    let projects = Projects { names, numbers: HashMap::new() };
+    let (pushed, months) = (Pushed::default(), Months::default());
+    let mut sender = Sender { record, store, projects, months, pushed, temporary: Vec::new() };
+    schema::ready(&mut client)?;
+    sender.register(&mut client)?;
+    sender.name_projects(&mut client)?;
     match sender.ledger(&mut client, progress) {
         Err(Error::Replaced { .. }) if options.as_copy => {
             sender.record = sender.store.rename_record()?;
@@ -73,29 +83,110 @@ pub fn push(
     if let Some(most) = options.output_bytes {
         sender.outputs(&mut client, most)?;
     }
+    database::apply_daily(&mut client)?;
     Ok(sender.pushed)
 }
 
 struct Sender<'a> {
     store: &'a mut Store,
     record: RunId,
+    projects: Projects,
+    months: Months,
     pushed: Pushed,
+    /// Temporary tables that were made: only those that are needed are.
+    temporary: Vec<&'static str>,
+}
+
+/// The numbers of projects there.
+struct Projects {
+    names: ProjectNames,
+    numbers: HashMap<String, i32>,
+}
+
+impl Projects {
+    /// The number of the project that a run in this directory belongs to.
+    fn number(&mut self, client: &mut impl GenericClient, directory: &Path) -> Result<i32, Error> {
+        let name = self.names.of(directory);
+        number_of(&mut self.numbers, client, name)
+    }
+}
+
+fn number_of(
+    numbers: &mut HashMap<String, i32>,
+    client: &mut impl GenericClient,
+    name: &str,
+) -> Result<i32, Error> {
+    if let Some(number) = numbers.get(name) {
+        return Ok(*number);
+    }
+    let number = client.query_one("SELECT retake.project_of($1)", &[&name])?.get(0);
+    numbers.insert(name.to_owned(), number);
+    Ok(number)
+}
+
+/// A table for rows on their way, by what it is called.
+fn temporary_table(name: &str) -> String {
+    match name {
+        "new_endings" => format!(
+            "CREATE TEMP TABLE new_endings ON COMMIT DELETE ROWS AS
+               SELECT id, {ENDING} FROM retake.runs WITH NO DATA"
+        ),
+        other => {
+            let like = other.trim_start_matches("new_");
+            format!("CREATE TEMP TABLE {other} (LIKE retake.{like}) ON COMMIT DELETE ROWS")
+        }
+    }
 }
 
 impl Sender<'_> {
-    /// Makes what is missing there: the tables, our row, and room for what arrives.
-    fn introduce(&self, client: &mut Client) -> Result<(), Error> {
+    /// Makes a temporary table, once. To be called outside of a transaction.
+    fn need(&mut self, client: &mut Client, table: &'static str) -> Result<(), Error> {
+        if !self.temporary.contains(&table) {
+            client.batch_execute(&temporary_table(table))?;
+            self.temporary.push(table);
+        }
+        Ok(())
+    }
+
+    /// Finds the projects of runs of this record that were pushed when projects were not noted.
+    fn name_projects(&mut self, client: &mut Client) -> Result<(), Error> {
+        let unnamed = format!("record:{}", self.record);
+        if self.projects.names.fallback() == unnamed {
+            return Ok(());
+        }
+        let found =
+            client.query_opt("SELECT id FROM retake.projects WHERE name = $1", &[&unnamed])?;
+        let Some(old) = found.map(|row| row.get::<_, i32>(0)) else { return Ok(()) };
+        let record = self.record.to_string();
+        let directories = client.query(
+            "SELECT DISTINCT working_directory FROM retake.runs
+             WHERE record = $1::text::uuid AND project = $2",
+            &[&record, &old],
+        )?;
         let mut transaction = client.transaction()?;
-        schema::ready(&mut transaction)?;
+        for row in &directories {
+            let directory: &str = row.get(0);
+            let new = self.projects.number(&mut transaction, Path::new(directory))?;
+            if new == old {
+                continue;
+            }
+            let moved = transaction.query_one(
+                "SELECT array_agg(id)::text FROM retake.runs
+                 WHERE record = $1::text::uuid AND project = $2 AND working_directory = $3",
+                &[&record, &old, &directory],
+            )?;
+            move_runs(&mut transaction, &moved, new)?;
+        }
+        let own = number_of(
+            &mut self.projects.numbers,
+            &mut transaction,
+            self.projects.names.fallback(),
+        )?;
+        transaction.execute(
+            "UPDATE retake.loops SET project = $2 WHERE project = $1 AND record = $3::text::uuid",
+            &[&old, &own, &record],
+        )?;
         transaction.commit()?;
-        self.register(client)?;
-        client.batch_execute(&format!(
-            "CREATE TEMP TABLE new_runs (LIKE retake.runs) ON COMMIT DELETE ROWS;
-             CREATE TEMP TABLE new_endings ON COMMIT DELETE ROWS AS
-               SELECT id, {ENDING} FROM retake.runs WITH NO DATA;
-             CREATE TEMP TABLE new_loops (LIKE retake.loops) ON COMMIT DELETE ROWS;
-             CREATE TEMP TABLE new_outputs (LIKE retake.outputs) ON COMMIT DELETE ROWS;"
-        ))?;
         Ok(())
     }
 
@@ -120,10 +211,15 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// How much was sent already. Other pushes of this record wait for this transaction.
-    fn position(&self, transaction: &mut Transaction<'_>) -> Result<(u64, Option<String>), Error> {
-        let row = transaction.query_one(
-            "SELECT pushed, head FROM retake.records WHERE id = $1::text::uuid FOR UPDATE",
+    /// How much was sent already. With `FOR UPDATE` other pushes of this record wait for this
+    /// transaction.
+    fn position(
+        &self,
+        client: &mut impl GenericClient,
+        lock: &str,
+    ) -> Result<(u64, Option<String>), Error> {
+        let row = client.query_one(
+            &format!("SELECT pushed, head FROM retake.records WHERE id = $1::text::uuid {lock}"),
             &[&self.record.to_string()],
         )?;
         Ok((row.get::<_, i64>(0).unsigned_abs(), row.get(1)))
@@ -135,8 +231,7 @@ impl Sender<'_> {
         client: &mut Client,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<bool, Error> {
-        let mut transaction = client.transaction()?;
-        let (position, head) = self.position(&mut transaction)?;
+        let (position, head) = self.position(client, "")?;
         // One entry more than is new: the last that is there must be the one that is here.
         let mut entries = self.store.ledger_after(position.saturating_sub(1), ENTRIES + 1)?;
         if position > 0 {
@@ -148,7 +243,18 @@ impl Sender<'_> {
             entries.remove(0);
         }
         let Some(last) = entries.last() else { return Ok(false) };
-        let sorted = LedgerRows::of(self.record, &entries);
+        let sorted = LedgerRows::of(self.record, &entries, &mut |directory| {
+            self.projects.number(client, directory)
+        })?;
+        // Tables are made before the transaction: making one waits for everybody who writes.
+        self.months.add(client, sorted.runs_begun.iter().copied())?;
+        self.need(client, "new_runs")?;
+        self.need(client, "new_endings")?;
+        let mut transaction = client.transaction()?;
+        if self.position(&mut transaction, "FOR UPDATE")?.0 != position {
+            // Someone else has pushed this record meanwhile.
+            return Ok(true);
+        }
         let record = self.record.to_string();
         copy(
             &mut transaction,
@@ -157,17 +263,27 @@ impl Sender<'_> {
         )?;
         copy(&mut transaction, "new_runs", &sorted.runs)?;
         copy(&mut transaction, "new_endings", &sorted.endings)?;
-        let sets = ENDING.split(", ").map(|column| format!("{column} = excluded.{column}"));
-        let sets: Vec<String> = sets.collect();
-        // A run that another record has as well stays that record's.
-        transaction.batch_execute(&format!(
-            "INSERT INTO retake.runs SELECT * FROM new_runs ON CONFLICT (id) DO UPDATE SET {}
-               WHERE retake.runs.outcome IS NULL AND excluded.outcome IS NOT NULL;
-             UPDATE retake.runs AS run SET ({ENDING}) = ({}) FROM new_endings AS new
-               WHERE run.id = new.id AND run.outcome IS NULL;",
-            sets.join(", "),
-            ENDING.split(", ").map(|column| format!("new.{column}")).collect::<Vec<_>>().join(", "),
-        ))?;
+        // A run that another record has as well stays that record's. What has its outcome since now
+        // counts once.
+        let ended = transaction.query_one(
+            &format!(
+                "WITH begun AS (
+                   INSERT INTO retake.runs SELECT * FROM new_runs
+                   ON CONFLICT (id) DO UPDATE SET {}
+                     WHERE retake.runs.outcome IS NULL AND excluded.outcome IS NOT NULL
+                   RETURNING id, outcome),
+                 ended AS (
+                   UPDATE retake.runs AS run SET ({ENDING}) = ({}) FROM new_endings AS new
+                     WHERE run.id = new.id AND run.outcome IS NULL
+                   RETURNING run.id)
+                 SELECT array_agg(id)::text FROM
+                   (SELECT id FROM begun WHERE outcome IS NOT NULL UNION SELECT id FROM ended) AS all_ended",
+                columns("excluded", true),
+                columns("new", false),
+            ),
+            &[],
+        )?;
+        derive(&mut transaction, &ended, 1)?;
         for (from, to) in &sorted.deleted {
             let range = [from, to].map(|seq| i64::try_from(*seq).unwrap_or(i64::MAX));
             transaction.execute(
@@ -175,10 +291,19 @@ impl Sender<'_> {
                  WHERE record = $1::text::uuid AND seq BETWEEN $2 AND $3",
                 &[&record, &range[0], &range[1]],
             )?;
-            transaction.execute(
-                "DELETE FROM retake.runs WHERE record = $1::text::uuid AND seq BETWEEN $2 AND $3",
+            let gone = transaction.query_one(
+                "SELECT array_agg(id)::text FROM retake.runs
+                 WHERE record = $1::text::uuid AND seq BETWEEN $2 AND $3",
                 &[&record, &range[0], &range[1]],
             )?;
+            derive(&mut transaction, &gone, -1)?;
+            if let Some(ids) = ids(&gone) {
+                let delete = |table: &str, column: &str| {
+                    format!("DELETE FROM retake.{table} WHERE {column} = ANY ($1::text::uuid[])")
+                };
+                transaction.execute(&delete("outputs", "run"), &[&ids])?;
+                transaction.execute(&delete("runs", "id"), &[&ids])?;
+            }
         }
         let reached = i64::try_from(last.seq).unwrap_or(i64::MAX);
         transaction.execute(
@@ -188,19 +313,39 @@ impl Sender<'_> {
         )?;
         transaction.commit()?;
         self.pushed.entries += entries.len() as u64;
-        self.pushed.runs += sorted.begun;
+        self.pushed.runs += sorted.runs_begun.len() as u64;
         progress(last.seq, self.store.head()?.count.max(last.seq));
         Ok(entries.len() >= ENTRIES)
     }
 
     /// Loops change until they end; events only become more.
     fn loops(&mut self, client: &mut Client) -> Result<(), Error> {
-        let loops = self.store.list_loops(None, usize::MAX)?;
+        let mut loops = self.store.list_loops(None, usize::MAX)?;
         let local = self.store.last_loop_entries()?;
-        let mut transaction = client.transaction()?;
-        self.position(&mut transaction)?;
-        let mut rows = CopyRows::default();
+        // What ended and is there as it is here is not sent again.
+        let ended = client.query(
+            "SELECT id::text, (SELECT coalesce(max(seq), 0) FROM retake.events WHERE loop_id = id)
+             FROM retake.loops WHERE record = $1::text::uuid AND end_time IS NOT NULL",
+            &[&self.record.to_string()],
+        )?;
+        let ended: BTreeMap<LoopId, u64> = read_positions(&ended);
+        loops.retain(|known| {
+            ended.get(&known.id) != Some(&local.get(&known.id).copied().unwrap_or(0))
+        });
+        if loops.is_empty() {
+            return Ok(());
+        }
+        let mut numbers = Vec::new();
         for known in &loops {
+            let directory = self.loop_directory(known.id)?;
+            let own = PathBuf::from("/");
+            numbers.push(self.projects.number(client, directory.as_deref().unwrap_or(&own))?);
+        }
+        self.need(client, "new_loops")?;
+        let mut transaction = client.transaction()?;
+        self.position(&mut transaction, "FOR UPDATE")?;
+        let mut rows = CopyRows::default();
+        for (known, project) in loops.iter().zip(numbers) {
             rows.show(Some(known.id))
                 .show(Some(self.record))
                 .text(known.kind.as_str())
@@ -209,6 +354,7 @@ impl Sender<'_> {
                 .field(known.stop_reason.as_ref().map(StopReason::as_str))
                 .show(Some(known.start_time))
                 .show(known.end_time)
+                .show(Some(project))
                 .end();
         }
         copy(&mut transaction, "new_loops", &rows)?;
@@ -226,12 +372,7 @@ impl Sender<'_> {
              GROUP BY loop_id",
             &[],
         )?;
-        let there: BTreeMap<LoopId, u64> = there
-            .iter()
-            .filter_map(|row| {
-                Some((row.get::<_, &str>(0).parse().ok()?, row.get::<_, i64>(1).unsigned_abs()))
-            })
-            .collect();
+        let there = read_positions(&there);
         let mut rows = CopyRows::default();
         let mut count = 0;
         for known in &loops {
@@ -259,10 +400,35 @@ impl Sender<'_> {
         Ok(())
     }
 
+    /// Where the first run of a loop worked: what its project is known by.
+    fn loop_directory(&self, id: LoopId) -> Result<Option<PathBuf>, Error> {
+        let first = self.store.runs_of_loop(id)?.into_iter().next();
+        Ok(first.map(|run| PathBuf::from(run.intent.working_directory())))
+    }
+
     /// Output of runs of which a stream is not there, or less than is wanted, whenever they were pushed.
     fn outputs(&mut self, client: &mut Client, most: u64) -> Result<(), Error> {
-        let mut after = 0i64;
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
+        let record = self.record.to_string();
+        // What was looked at with this limit or a larger one is not looked at again.
+        let row = client.query_one(
+            "SELECT outputs_pushed, outputs_limit, pushed FROM retake.records
+             WHERE id = $1::text::uuid",
+            &[&record],
+        )?;
+        let (looked, known, reached): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+        let mut after = if known >= limit { looked } else { 0 };
+        if after >= reached {
+            return Ok(());
+        }
+        // A run that is not over yet is looked at the next time.
+        let open = client.query_one(
+            "SELECT min(seq) FROM retake.runs
+             WHERE record = $1::text::uuid AND seq > $2 AND outcome IS NULL",
+            &[&record, &after],
+        )?;
+        let until = open.get::<_, Option<i64>>(0).map_or(reached, |open| open - 1);
+        self.need(client, "new_outputs")?;
         loop {
             let mut transaction = client.transaction()?;
             let missing = transaction.query(
@@ -278,7 +444,18 @@ impl Sender<'_> {
                  ORDER BY seq LIMIT $3",
                 &[&self.record.to_string(), &after, &RUNS, &limit],
             )?;
-            let Some(last) = missing.last() else { return Ok(()) };
+            let Some(last) = missing.last() else {
+                // What is damaged is named each time.
+                if self.pushed.damaged.is_empty() {
+                    transaction.execute(
+                        "UPDATE retake.records SET outputs_pushed = $2, outputs_limit = $3
+                         WHERE id = $1::text::uuid",
+                        &[&record, &until, &limit.max(known)],
+                    )?;
+                    transaction.commit()?;
+                }
+                return Ok(());
+            };
             after = last.get(1);
             let mut rows = CopyRows::default();
             for row in &missing {
@@ -333,6 +510,47 @@ impl Sender<'_> {
         }
         Ok(())
     }
+}
+
+/// The columns of an ending, from a table of this name; with `name = `, if they are to be set.
+fn columns(table: &str, set: bool) -> String {
+    let column = |name: &str| match set {
+        true => format!("{name} = {table}.{name}"),
+        false => format!("{table}.{name}"),
+    };
+    ENDING.split(", ").map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// An array of ids as the database writes it; `None` for none.
+fn ids(row: &Row) -> Option<String> {
+    row.get(0)
+}
+
+/// Adds what follows from runs (`sign` 1), or takes it back (-1).
+fn derive(transaction: &mut Transaction<'_>, row: &Row, sign: i32) -> Result<(), Error> {
+    if let Some(ids) = ids(row) {
+        transaction.execute("SELECT retake.derive($1::text::uuid[], $2)", &[&ids, &sign])?;
+    }
+    Ok(())
+}
+
+/// Has runs belong to another project, with all that follows from them.
+fn move_runs(transaction: &mut Transaction<'_>, row: &Row, project: i32) -> Result<(), Error> {
+    let Some(ids) = ids(row) else { return Ok(()) };
+    derive(transaction, row, -1)?;
+    transaction.execute(
+        "UPDATE retake.runs SET project = $2 WHERE id = ANY ($1::text::uuid[])",
+        &[&ids, &project],
+    )?;
+    derive(transaction, row, 1)
+}
+
+/// Loops and the number of their last event.
+fn read_positions(rows: &[Row]) -> BTreeMap<LoopId, u64> {
+    let read = |row: &Row| {
+        Some((row.get::<_, &str>(0).parse().ok()?, row.get::<_, i64>(1).unsigned_abs()))
+    };
+    rows.iter().filter_map(read).collect()
 }
 
 fn copy(transaction: &mut Transaction<'_>, into: &str, rows: &CopyRows) -> Result<(), Error> {

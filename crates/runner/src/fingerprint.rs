@@ -95,6 +95,32 @@ pub fn compare(then: &str, now: &Variables, secrets: &[String]) -> Option<Change
     Some(changes)
 }
 
+/// How many variables of one run another has with another value, has in addition, and lacks. Names
+/// are not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeCounts {
+    pub other: usize,
+    pub new: usize,
+    pub gone: usize,
+}
+
+/// Compares what [`variables`] gave for two runs. `None` when one of them is damaged.
+pub fn compare_recorded(a: &str, b: &str) -> Option<ChangeCounts> {
+    let read = |text: &str| -> Option<HashMap<[u8; HALF], [u8; HALF]>> {
+        let bytes = BASE64_STANDARD_NO_PAD.decode(text).ok()?;
+        let (pairs, []) = bytes.as_chunks::<{ 2 * HALF }>() else { return None };
+        let halves = pairs.iter().map(|pair| pair.as_chunks::<HALF>().0);
+        Some(halves.map(|halves| (halves[0], halves[1])).collect())
+    };
+    let (a, b) = (read(a)?, read(b)?);
+    let other = |(name, value): (&[u8; HALF], &[u8; HALF])| b.get(name).is_some_and(|b| b != value);
+    Some(ChangeCounts {
+        other: a.iter().filter(|pair| other(*pair)).count(),
+        new: b.keys().filter(|name| !a.contains_key(*name)).count(),
+        gone: a.keys().filter(|name| !b.contains_key(*name)).count(),
+    })
+}
+
 /// Whether a variable differs from shell to shell and means nothing to a command's result.
 pub fn is_fleeting(name: &str) -> bool {
     name == PARENT_VARIABLE || FLEETING.contains(&name)
@@ -155,6 +181,10 @@ mod tests {
         assert_eq!(changes, Changes { other: vec!["B".into()], new: vec!["D".into()], gone: 1 });
         assert_eq!(compare(&kept, &then, &[]), Some(Changes::default()));
         assert_eq!(compare("AAAA", &then, &[]), None);
+        let recorded = compare_recorded(&kept, &variables(&now, &[])).unwrap();
+        assert_eq!(recorded, ChangeCounts { other: 1, new: 1, gone: 1 });
+        assert_eq!(compare_recorded(&kept, &kept), Some(ChangeCounts::default()));
+        assert_eq!(compare_recorded(&kept, "AAAA"), None);
 
         // A value that changes is hashed again.
         for value in ["1", "2", "1"] {

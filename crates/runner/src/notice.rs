@@ -84,6 +84,28 @@ pub enum RemoteNotice {
     /// as that lasts.
     SchedulerFails(String),
     SchedulerAnswersAgain,
+    /// The scheduler takes no more jobs for now, its limit if that is known, and how many runs wait
+    /// for that. Reported once for as long as that lasts.
+    QueueFull {
+        waiting: u64,
+        limit: Option<u64>,
+        said: String,
+    },
+    QueueAccepts,
+    /// A signal asked for the end and the scheduler does not answer: this many runs end by
+    /// themselves, or are collected later.
+    LeftRunning {
+        runs: u64,
+    },
+    /// What is in the shared directory cannot be used for the time being. Reported once for as long
+    /// as that lasts.
+    DirectoryNotReachable {
+        dir: PathBuf,
+        why: String,
+    },
+    /// The shared directory has no room.
+    DirectoryFull(PathBuf),
+    DirectoryUsable(PathBuf),
     /// It was lost, and there may be another try.
     SubmittedAgain {
         run: RunId,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, SignalDispositions};
 
@@ -98,6 +99,13 @@ pub fn interrupt(signal: i32) {
 /// The signal that asked for the end.
 pub fn received() -> Option<i32> {
     END.get().into_iter().chain(cancels()).find_map(Cancel::requested)
+}
+
+/// How long ago a signal asked for the end, counted from when that was first noticed here.
+pub fn received_since() -> Option<Duration> {
+    static NOTICED: OnceLock<Instant> = OnceLock::new();
+    received()?;
+    Some(NOTICED.get_or_init(Instant::now).elapsed())
 }
 
 fn cancels() -> &'static [Cancel] {

@@ -1,17 +1,23 @@
 //! Batches whose submitter is gone: the next process that opens the record collects their results.
 //!
-//! Nothing here waits for a run, or fails a command.
+//! Nothing here waits for a run, or fails a command. A batch is forgotten only when each of its runs
+//! has an outcome in the record. Where results can no longer come, because the directory was removed
+//! or the user gives up on it, [`record_missing`] records the runs as lost.
+
+use std::path::PathBuf;
 
 use retake_runner::notice::{Notice, Notify, RemoteNotice};
 use retake_runner::worker::Worker;
 use retake_store::Store;
-use retake_types::StopReason;
+use retake_store::redact::Redactor;
+use retake_types::{ErrorCode, ErrorDetail, Outcome, RanOn, Redacted, RunError, RunId, StopReason};
 
-use crate::batch::{ASK_EVERY, Attached, Batch};
-use crate::batch_dir::BatchDir;
+use crate::batch::{ASK_EVERY, Attached, Batch, MissingBatch};
+use crate::batch_dir::{BatchDir, BatchManifest};
 use crate::batch_entry::{self, BatchQuestion, OwnedBatch};
+use crate::batch_presence::{self, BatchPresence};
 use crate::error::Error;
-use crate::slurm_commands::SiteLimits;
+use crate::result_file::{self, bare_ending};
 use crate::slurm_programs::SlurmPrograms;
 
 /// Collects the results of abandoned batches, asks the scheduler about the rest, and does not wait
@@ -28,15 +34,16 @@ fn follow(
     programs: &mut SlurmPrograms<'_>,
     store: &mut Store,
 ) -> Result<(), Error> {
-    let mut batch = match Batch::attach(programs, store, owned)? {
+    let mut batch = match Batch::attach(store, owned)? {
         Attached::Batch(batch) => batch,
         Attached::Nothing(owned) => return release(owned, store),
+        Attached::Missing(missing) => return Err(missing.error()),
     };
     // A submission that was not confirmed takes a second look before it is submitted again.
     for _ in 0..3 {
         batch.ask_now();
         batch.step(programs, store)?;
-        if batch.submitted() {
+        if batch.submitted() || programs.unanswered {
             break;
         }
         std::thread::sleep(ASK_EVERY);
@@ -50,17 +57,17 @@ fn follow(
 /// asking any scheduler.
 pub fn collect_finished(store: &mut Store, notify: &Notify) {
     for_each_abandoned(store, notify, |owned, store| {
-        let batch_dir = BatchDir::at(&owned.entry.dir);
-        if !batch_dir.manifest().exists() {
+        if batch_presence::of(&owned.entry) != BatchPresence::There {
             // Nothing was submitted, or the shared directory cannot be seen now.
             return match owned.entry.question.as_ref().map(|question| is_awaited(store, question)) {
                 Some(Ok(false)) => release(owned, store),
                 _ => Ok(()),
             };
         }
+        let batch_dir = BatchDir::at(&owned.entry.dir);
         let manifest = batch_dir.read_manifest()?;
         let remote = store.remote_runs()?;
-        let mut batch = Batch::new(owned, batch_dir, manifest, SiteLimits { array: 1 });
+        let mut batch = Batch::new(owned, batch_dir, manifest);
         batch.expect(&remote);
         batch.import_results(store)?;
         if batch.done() { release(batch.clear()?, store) } else { Ok(()) }
@@ -101,4 +108,138 @@ fn for_each_abandoned(
         }
         Err(error) => notify(Notice::Remote(RemoteNotice::BatchesUnknown(error.to_string()))),
     }
+}
+
+/// Runs without an outcome whose results cannot be looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingRuns {
+    /// The directory of their batch; `None` for runs that no batch knows of.
+    pub dir: Option<PathBuf>,
+    pub runs: Vec<RunId>,
+    pub presence: BatchPresence,
+}
+
+/// Which missing runs get an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordAsLost {
+    /// None: they are only looked for.
+    Nothing,
+    /// Those whose results are gone for good.
+    Removed,
+    /// Also those whose results may still exist somewhere.
+    All,
+}
+
+/// What was found of missing runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingReport {
+    /// They have an outcome now: lost, except where a result was found after all.
+    pub recorded: Vec<MissingRuns>,
+    /// They have none.
+    pub left: Vec<MissingRuns>,
+}
+
+/// Finds runs that no process follows and whose results cannot be looked for, and records them as
+/// lost as far as asked. What is still there of a directory is recorded first.
+pub fn record_missing(store: &mut Store, which: RecordAsLost) -> Result<MissingReport, Error> {
+    let mut found = MissingReport::default();
+    // Before the batches: one that is begun meanwhile is among them.
+    let remote = store.remote_runs()?;
+    let mut known: Vec<RunId> = Vec::new();
+    let mut unknown = false;
+    for entry in batch_entry::all(store.path())? {
+        match entry.runs.is_empty() {
+            true => match BatchDir::at(&entry.dir).read_manifest() {
+                Ok(manifest) => known.extend(manifest.runs),
+                Err(_) => unknown = true,
+            },
+            false => known.extend(entry.runs),
+        }
+    }
+    known.sort_unstable();
+    for owned in batch_entry::take_abandoned(store.path())? {
+        if batch_presence::of(&owned.entry) == BatchPresence::There {
+            continue;
+        }
+        let Attached::Missing(mut missing) = Batch::attach(store, owned)? else { continue };
+        if missing.owned.entry.runs.is_empty() {
+            // Its runs are not noted: those that no other batch has.
+            missing.awaited.retain(|run| known.binary_search(run).is_err());
+        }
+        let about = MissingRuns {
+            dir: Some(missing.owned.entry.dir.clone()),
+            runs: missing.awaited.clone(),
+            presence: missing.presence.clone(),
+        };
+        let wanted = match (which, &about.presence) {
+            (RecordAsLost::Nothing, _) => false,
+            (RecordAsLost::Removed, presence) => *presence == BatchPresence::Removed,
+            (RecordAsLost::All, _) => true,
+        };
+        match wanted {
+            true => {
+                record_lost(store, missing)?;
+                found.recorded.push(about);
+            }
+            false => found.left.push(about),
+        }
+    }
+    let orphans: Vec<RunId> =
+        remote.into_iter().filter(|run| known.binary_search(run).is_err()).collect();
+    // Those of a batch of an earlier release are listed with it.
+    if !unknown && !orphans.is_empty() {
+        let about =
+            MissingRuns { dir: None, runs: orphans.clone(), presence: BatchPresence::Removed };
+        match which {
+            RecordAsLost::Nothing => found.left.push(about),
+            RecordAsLost::Removed | RecordAsLost::All => {
+                record_runs_lost(store, &orphans)?;
+                found.recorded.push(about);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Records what is still there of a batch, and the rest of its runs as lost.
+fn record_lost(store: &mut Store, missing: MissingBatch) -> Result<(), Error> {
+    let MissingBatch { owned, awaited, .. } = missing;
+    let mut lost = awaited;
+    let owned = if owned.entry.runs.is_empty() {
+        owned
+    } else {
+        let manifest =
+            BatchManifest::new(owned.entry.key.clone(), owned.entry.kind, owned.entry.runs.clone());
+        let batch_dir = BatchDir::at(&owned.entry.dir);
+        let mut batch = Batch::new(owned, batch_dir, manifest);
+        batch.expect(&store.remote_runs()?);
+        if batch.has_results() {
+            batch.import_results(store)?;
+        }
+        let remote = store.remote_runs()?;
+        lost.retain(|run| remote.binary_search(run).is_ok());
+        batch.into_owned()
+    };
+    record_runs_lost(store, &lost)?;
+    // What is left of the directory holds no result that is not recorded.
+    drop(std::fs::remove_dir_all(&owned.entry.dir));
+    release(owned, store)
+}
+
+fn record_runs_lost(store: &mut Store, runs: &[RunId]) -> Result<(), Error> {
+    for run in runs {
+        let intent = store.get(*run)?.intent;
+        let ran_on = RanOn { executor: "slurm".to_owned(), ..RanOn::default() };
+        let mut outcome = bare_ending(&Outcome::Interrupted, ran_on);
+        outcome.error = Some(RunError {
+            code: ErrorCode::NoResources,
+            detail: Some(ErrorDetail::RunLost),
+            message: "the run was lost: its result cannot be looked for any more".to_owned(),
+            hint: None,
+            problems: Vec::new(),
+        });
+        let outcome = Redacted::new(outcome, &mut Redactor::shapes());
+        store.import(&mut result_file::bytes(&intent, outcome)?.as_slice())?;
+    }
+    Ok(())
 }

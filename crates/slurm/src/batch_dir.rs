@@ -17,7 +17,7 @@
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -30,6 +30,10 @@ use crate::error::Error;
 use crate::request_file::RequestFile;
 
 const VERSION: u32 = 1;
+
+/// What is quoted of a runner's log at most: bytes and lines.
+const LOG_QUOTED: u64 = 2048;
+const LOG_LINES: usize = 3;
 
 /// What is in `batch.json`: all that a later process needs to know to collect the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +53,9 @@ pub struct BatchManifest {
     pub repeatable: bool,
     /// The scheduler's own limit for a task, in minutes.
     pub minutes: Option<u64>,
+    /// How long a result may take to become visible. Earlier releases did not wait.
+    #[serde(default)]
+    pub visible_after_ms: u64,
     pub options: Vec<String>,
 }
 
@@ -63,6 +70,7 @@ impl BatchManifest {
             at_once: 0,
             repeatable: false,
             minutes: None,
+            visible_after_ms: 0,
             options: Vec::new(),
         }
     }
@@ -213,6 +221,31 @@ impl BatchDir {
         Ok(intent)
     }
 
+    /// The last lines that the runner of a task wrote, in one line; `None` if it wrote nothing.
+    pub fn runner_log(&self, submission: usize, task: usize) -> Option<String> {
+        let mut file = File::open(self.dir.join(format!("log/{submission}.{task}"))).ok()?;
+        let from = file.metadata().ok()?.len().saturating_sub(LOG_QUOTED);
+        file.seek(SeekFrom::Start(from)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(LOG_QUOTED).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let mut lines = text.lines();
+        if from > 0 {
+            // It may begin in the middle.
+            lines.next();
+        }
+        let lines: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+        (!last.is_empty()).then(|| last.join("; "))
+    }
+
+    /// The bytes that this user can still write to the file system of the batch.
+    pub fn free_bytes(&self) -> Result<u64, Error> {
+        let failed = |error: rustix::io::Errno| Error::io("look at", &self.dir)(error.into());
+        let system = rustix::fs::statvfs(&self.dir).map_err(failed)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
     /// The cells that have a result.
     pub fn finished(&self) -> Result<Vec<usize>, Error> {
         let path = self.results();
@@ -314,6 +347,20 @@ mod tests {
         for wrong in ["/s/k/order/x.json", "/s/k/other/1.json", "order.json", "/s/k/order/1"] {
             assert!(BatchDir::of_request_file(Path::new(wrong)).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_runners_log_is_quoted() {
+        let (_dir, batch_dir) = BatchDir::for_test();
+        assert_eq!(batch_dir.runner_log(0, 3), None);
+        let log = batch_dir.path().join("log/0.3");
+        fs::write(&log, "\n").unwrap();
+        assert_eq!(batch_dir.runner_log(0, 3), None);
+        fs::write(&log, "one\ntwo\n\nthree\nfour\n").unwrap();
+        assert_eq!(batch_dir.runner_log(0, 3).unwrap(), "two; three; four");
+        let long = format!("{}\nlast\n", "x".repeat(5000));
+        fs::write(&log, long).unwrap();
+        assert_eq!(batch_dir.runner_log(0, 3).unwrap(), "last");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_runner::loop_driver::remote::Question;
-use retake_types::{Kind, LoopId};
+use retake_types::{Kind, LoopId, RunId};
 use serde::{Deserialize, Serialize};
 
 use crate::batch_dir;
@@ -25,6 +25,12 @@ pub(crate) struct BatchEntry {
     pub kind: Kind,
     /// The directory of the batch.
     pub dir: PathBuf,
+    /// The name of the shared directory that it is in; entries of earlier releases have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
+    /// The run of each cell; entries of earlier releases have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunId>,
     /// An entry with a question outlives its batch.
     #[serde(rename = "claim", default, skip_serializing_if = "Option::is_none")]
     pub question: Option<BatchQuestion>,
@@ -124,6 +130,27 @@ pub(crate) fn take_abandoned(store: &Path) -> Result<Vec<OwnedBatch>, Error> {
     Ok(owned)
 }
 
+/// What is known of all batches, also of those whose submitter lives. A file that its submitter is
+/// just writing is left out: nothing of that batch is in the record yet.
+pub(crate) fn all(store: &Path) -> Result<Vec<BatchEntry>, Error> {
+    let dir = directory(store);
+    let files = match fs::read_dir(&dir) {
+        Ok(files) => files,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("read", &dir)(error)),
+    };
+    let mut entries = Vec::new();
+    for file in files {
+        let path = file.map_err(Error::io("read", &dir))?.path();
+        match fs::read_to_string(&path) {
+            Ok(text) => entries.extend(serde_json::from_str::<BatchEntry>(&text).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("read", &path)(error)),
+        }
+    }
+    Ok(entries)
+}
+
 fn adopt(path: &Path) -> Result<Option<OwnedBatch>, Error> {
     let failed = |error| Error::io("read", path)(error);
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
@@ -158,10 +185,17 @@ mod tests {
     fn a_batch_has_one_owner_at_a_time_and_another_when_it_is_gone() {
         let store = tempfile::tempdir().unwrap();
         assert!(take_abandoned(store.path()).unwrap().is_empty());
-        let entry =
-            BatchEntry { key: "k1".into(), kind: Kind::Exec, dir: "/s/k1".into(), question: None };
+        let entry = BatchEntry {
+            key: "k1".into(),
+            kind: Kind::Exec,
+            dir: "/s/k1".into(),
+            shared: Some("s".into()),
+            runs: vec![RunId::new(), RunId::new()],
+            question: None,
+        };
         let held = OwnedBatch::begin(store.path(), entry.clone()).unwrap();
         assert!(take_abandoned(store.path()).unwrap().is_empty());
+        assert_eq!(all(store.path()).unwrap(), std::slice::from_ref(&entry));
         drop(held);
         let mut found = take_abandoned(store.path()).unwrap();
         assert_eq!(found.len(), 1);
@@ -175,9 +209,14 @@ mod tests {
     fn an_entry_with_a_question_is_kept_for_a_while() {
         let store = tempfile::tempdir().unwrap();
         let question = BatchQuestion { hash: "t".into(), loop_id: LoopId::new() };
-        let entry =
-            BatchEntry { key: "k".into(), kind: Kind::Crash, dir: "/s/k".into(), question: None };
-        let entry = BatchEntry { question: Some(question), ..entry };
+        let entry = BatchEntry {
+            key: "k".into(),
+            kind: Kind::Crash,
+            dir: "/s/k".into(),
+            shared: None,
+            runs: Vec::new(),
+            question: Some(question),
+        };
         OwnedBatch::begin(store.path(), entry.clone()).unwrap().release().unwrap();
         let found = take_abandoned(store.path()).unwrap().remove(0);
         assert_eq!(found.entry, entry);

@@ -34,6 +34,27 @@ pub enum Error {
     NoSharedDir,
     #[error("slurm.shared_dir: {}: {why}", path.display())]
     SharedDir { path: PathBuf, why: SharedDirError },
+    /// Runs of an earlier submission whose results cannot be looked for now.
+    #[error("the results of {} cannot be looked for in {}: {why}", text::count(*runs, "run"), dir.display())]
+    BatchNotReachable { dir: PathBuf, runs: u64, why: Unreachable },
+    /// Runs whose results were removed before they were recorded.
+    #[error("{} was removed before the results of {} were recorded", dir.display(), text::count(*runs, "run"))]
+    BatchRemoved { dir: PathBuf, runs: u64 },
+}
+
+/// Why a batch is not reachable now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    #[error("the shared directory is not there")]
+    NoSharedDir,
+    #[error("another directory than the shared one is there now")]
+    OtherDirectory,
+    /// The batch is of an earlier release, which did not note which directory it used.
+    #[error("it is not there")]
+    Unknown,
+    /// The system's own reason.
+    #[error("{0}")]
+    System(String),
 }
 
 /// Why a directory cannot be the shared one.
@@ -49,6 +70,8 @@ pub enum SharedDirError {
     NotADirectory,
     #[error("belongs to someone else, who could change what is run")]
     OtherOwner,
+    #[error("the variable {0} is not set")]
+    NoVariable(String),
     /// The system's own reason.
     #[error("{0}")]
     System(String),
@@ -74,6 +97,21 @@ fn listed(refusals: &[RemoteRefusal]) -> impl fmt::Display {
 }
 
 impl Error {
+    /// Whether a file system has no room left.
+    pub(crate) fn is_full(&self) -> bool {
+        let source = match self {
+            Self::Io { source, .. } => source,
+            Self::Store(retake_store::Error::Io { source, .. }) => source,
+            _ => return false,
+        };
+        matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    }
+
+    /// Whether it is about a file or directory below this one.
+    pub(crate) fn is_below(&self, dir: &Path) -> bool {
+        matches!(self, Self::Io { path, .. } if path.starts_with(dir))
+    }
+
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }

@@ -20,11 +20,13 @@ use crate::batch_entry::{self, OwnedBatch};
 use crate::error::Error;
 use crate::request_file::RequestFile;
 use crate::shared_dir::SharedDir;
-use crate::slurm_commands::SlurmTarget;
+use crate::slurm_commands::{self, SiteLimits, SlurmTarget};
 use crate::slurm_programs::SlurmPrograms;
 
-/// Runs in one batch: its directory has a few files for each.
-const LARGEST_BATCH: usize = 10_000;
+/// Runs in one batch: while it is written nothing is collected, and nodes may be idle.
+const LARGEST_BATCH: usize = 1000;
+/// Runs under way at once.
+const MOST_UNDER_WAY: usize = 10_000;
 /// The pause while no batch is under way.
 const IDLE: Duration = Duration::from_millis(10);
 
@@ -40,6 +42,10 @@ pub struct SlurmExecutor {
     batches: Vec<SubmittedBatch>,
     /// The entries of batches whose results may still be asked for again.
     collected: Vec<OwnedBatch>,
+    /// What the site allows, once it was asked.
+    site: Option<SiteLimits>,
+    /// A signal asked for the end, and Slurm does not answer.
+    unanswered: bool,
 }
 
 struct Asked {
@@ -67,6 +73,8 @@ impl SlurmExecutor {
             asked: None,
             batches: Vec::new(),
             collected: Vec::new(),
+            site: None,
+            unanswered: false,
         })
     }
 
@@ -120,6 +128,18 @@ impl RemoteExecutor for SlurmExecutor {
 
     fn capacity(&self) -> usize {
         // The input of a question lies in one batch.
+        if self.asked.is_some() {
+            return usize::MAX;
+        }
+        let pack = self.target.pack.max(1);
+        // Others use the controller, too.
+        let jobs = self.site.and_then(|site| site.jobs).map(|jobs| (jobs / 2).max(1));
+        let at_once = Some(self.target.max_in_flight).filter(|limit| *limit > 0);
+        let limits = [jobs.map(|jobs| jobs.saturating_mul(pack)), at_once];
+        limits.into_iter().flatten().fold(MOST_UNDER_WAY, usize::min)
+    }
+
+    fn batch_size(&self) -> usize {
         if self.asked.is_some() { usize::MAX } else { LARGEST_BATCH }
     }
 
@@ -136,12 +156,26 @@ impl RemoteExecutor for SlurmExecutor {
             Some(Asked { question, key, input }) => (key, Some(question.into()), Some(input)),
             None => (new_key(), None, None),
         };
-        let target = self.target.clone();
-        let request =
-            BatchRequest { key, kind, files, repeatable: self.repeatable, target, question, input };
         let (keeper, store) = worker.keeper_and_store()?;
-        let mut programs = SlurmPrograms::new(keeper);
-        let batch = Batch::prepare(&mut programs, &self.shared, store, request)?;
+        // Asked once: a controller that is away later is waited for.
+        let site = match self.site {
+            Some(site) => site,
+            None => {
+                let site = slurm_commands::site_limits(&mut SlurmPrograms::new(keeper))?;
+                *self.site.insert(site)
+            }
+        };
+        let request = BatchRequest {
+            key,
+            kind,
+            files,
+            repeatable: self.repeatable,
+            target: self.target.clone(),
+            question,
+            input,
+            site,
+        };
+        let batch = Batch::prepare(&self.shared, store, request)?;
         let numbers = runs.iter().map(|(number, _)| *number).collect();
         self.batches.push(SubmittedBatch { batch, numbers });
         Ok(())
@@ -162,6 +196,12 @@ impl RemoteExecutor for SlurmExecutor {
                 }
             }
         }
+        if programs.unanswered && !std::mem::replace(&mut self.unanswered, true) {
+            let runs = self.batches.iter().map(|submitted| submitted.batch.left() as u64).sum();
+            if runs > 0 {
+                (self.notify)(Notice::Remote(RemoteNotice::LeftRunning { runs }));
+            }
+        }
         for SubmittedBatch { batch, .. } in
             self.batches.extract_if(.., |submitted| submitted.batch.done())
         {
@@ -176,6 +216,10 @@ impl RemoteExecutor for SlurmExecutor {
 
     fn cancel(&mut self) -> Result<(), Error> {
         self.batches.iter_mut().try_for_each(|submitted| submitted.batch.cancel())
+    }
+
+    fn is_left(&self) -> bool {
+        self.unanswered
     }
 
     fn refresh_status(&mut self) {
@@ -208,12 +252,14 @@ impl RemoteExecutor for SlurmExecutor {
         let mut programs = SlurmPrograms::new(keeper);
         let abandoned = batch_entry::take_abandoned(store.path())?;
         for owned in abandoned.into_iter().filter(|owned| owned.entry.kind == kind) {
-            let mut batch = match Batch::attach(&mut programs, store, owned)? {
+            let mut batch = match Batch::attach(store, owned)? {
                 Attached::Batch(batch) => batch,
                 Attached::Nothing(owned) => {
                     owned.remove()?;
                     continue;
                 }
+                // Its cells must not run a second time while their results may exist.
+                Attached::Missing(missing) => return Err(missing.error()),
             };
             progress(EarlierRuns::Found);
             while !batch.done() {
@@ -227,6 +273,10 @@ impl RemoteExecutor for SlurmExecutor {
                 }
                 let left = batch.states().filter(|state| **state != CellState::Done).count();
                 progress(EarlierRuns::Left(left));
+                if programs.unanswered {
+                    notify(Notice::Remote(RemoteNotice::LeftRunning { runs: left as u64 }));
+                    return Ok(());
+                }
                 if !batch.done() {
                     std::thread::sleep(batch.pause());
                 }
@@ -251,17 +301,17 @@ impl ResumableExecutor for SlurmExecutor {
     }
 
     fn take_over(&mut self, worker: &mut Worker, hash: &str) -> Result<Vec<LoopId>, Error> {
-        let (keeper, store) = worker.keeper_and_store()?;
-        let mut programs = SlurmPrograms::new(keeper);
+        let store = worker.store()?;
         let mut loops = Vec::new();
         for owned in batch_entry::take_abandoned(store.path())? {
             let question = owned.entry.question.as_ref().filter(|known| known.hash == hash);
             let Some(loop_id) = question.map(|question| question.loop_id) else { continue };
-            match Batch::attach(&mut programs, store, owned)? {
+            match Batch::attach(store, owned)? {
                 Attached::Batch(batch) => {
                     self.batches.push(SubmittedBatch { batch: *batch, numbers: Vec::new() });
                 }
                 Attached::Nothing(owned) => self.collected.push(owned),
+                Attached::Missing(missing) => return Err(missing.error()),
             }
             loops.push(loop_id);
         }
@@ -289,6 +339,25 @@ fn status<'a>(states: impl Iterator<Item = &'a CellState>) -> RemoteStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_is_under_way_than_the_user_and_the_site_allow() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared_dir = Some(dir.path().to_str().unwrap().to_owned());
+        let executor = |max_in_flight: u64, pack: u64, jobs: Option<usize>| {
+            let shared_dir = shared_dir.clone();
+            let config = SlurmConfig { shared_dir, max_in_flight, pack, ..SlurmConfig::default() };
+            let notify = retake_runner::notice::ignore();
+            let mut executor = SlurmExecutor::new("slurm", &config, notify).unwrap();
+            executor.site = Some(SiteLimits { array: 1000, jobs });
+            executor.capacity()
+        };
+        assert_eq!(executor(0, 1, None), MOST_UNDER_WAY);
+        assert_eq!(executor(64, 1, Some(10_000)), 64);
+        assert_eq!(executor(64, 10, Some(10_000)), 64);
+        assert_eq!(executor(0, 10, Some(100)), 500);
+        assert_eq!(executor(0, 1, Some(1)), 1);
+    }
 
     #[test]
     fn each_node_is_named_once_and_what_is_done_is_nowhere() {

@@ -4,7 +4,7 @@
 //! Pure: no process, clock or file. The result of a cell is its result file; this only decides
 //! whether one can still be expected.
 
-use crate::slurm_commands::{NO_SHARED_DIR, TaskRow};
+use crate::slurm_commands::{NO_SHARED_DIR, SHARED_DIR_FULL, TaskRow};
 
 /// What the scheduler's row means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(crate) enum JobEnd {
     /// The scheduler's own limit, which is later than ours.
     TimedOut,
     OutOfMemory,
+    /// The shared directory had no room for a result. Another try would have none either.
+    DirectoryFull,
     /// The machine, the scheduler or the runner failed: nothing is known of the command.
     Lost {
         why: String,
@@ -83,6 +85,9 @@ fn job_state(row: &TaskRow) -> JobState {
         "OUT_OF_MEMORY" => JobState::Over(JobEnd::OutOfMemory),
         "FAILED" if row.status == NO_SHARED_DIR << 8 => {
             lost(format!("the shared directory cannot be seen{}", on()))
+        }
+        "FAILED" if row.status == i32::from(SHARED_DIR_FULL) << 8 => {
+            JobState::Over(JobEnd::DirectoryFull)
         }
         "COMPLETED" => lost(format!("the task ended{} without leaving a result", on())),
         "FAILED" => lost(format!("the runner failed{} ({})", on(), status(row.status))),
@@ -151,6 +156,11 @@ pub(crate) fn resolve(end: Option<&JobEnd>, history: CellHistory) -> Resolution 
         Some(JobEnd::Cancelled) => Resolution::CancelledOutside,
         Some(JobEnd::TimedOut) => Resolution::TimedOut,
         Some(JobEnd::OutOfMemory) => Resolution::OutOfMemory,
+        Some(JobEnd::DirectoryFull) if history.cancelled => Resolution::Cancelled,
+        Some(JobEnd::DirectoryFull) => Resolution::Lost {
+            why: "the shared directory has no room for its result".to_owned(),
+            tries: history.losses + 1,
+        },
         Some(JobEnd::Lost { why }) => lost(why),
         // Tasks that are cancelled before they begin leave no trace.
         None if history.vanished_from_queue && !history.started && !history.cancelled => {
@@ -195,6 +205,7 @@ mod tests {
         assert_eq!(of("OUT_OF_MEMORY", "None", 0), JobState::Over(JobEnd::OutOfMemory));
         assert_eq!(of("SOMETHING_NEW", "None", 0), JobState::Queued);
         assert_eq!(JobState::of(None), JobState::Unknown);
+        assert_eq!(of("FAILED", "None", 98 << 8), JobState::Over(JobEnd::DirectoryFull));
         let why = |state, status| match of(state, "None", status) {
             JobState::Over(JobEnd::Lost { why }) => why,
             other => panic!("{other:?}"),
@@ -224,6 +235,15 @@ mod tests {
         // What may not be repeated is repeated only if it never began.
         assert_eq!(resolve(Some(&end), known(false, false, 0)), again);
         assert_eq!(resolve(Some(&end), known(true, false, 0)), lost(1));
+    }
+
+    #[test]
+    fn what_a_full_directory_did_not_take_is_not_tried_again() {
+        let known = CellHistory { repeatable: true, ..CellHistory::default() };
+        let resolved = resolve(Some(&JobEnd::DirectoryFull), known);
+        assert!(matches!(resolved, Resolution::Lost { tries: 1, .. }), "{resolved:?}");
+        let cancelled = CellHistory { cancelled: true, ..known };
+        assert_eq!(resolve(Some(&JobEnd::DirectoryFull), cancelled), Resolution::Cancelled);
     }
 
     #[test]

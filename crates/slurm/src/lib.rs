@@ -16,6 +16,7 @@ pub mod abandoned_batches;
 mod batch;
 mod batch_dir;
 mod batch_entry;
+mod batch_presence;
 mod cancellation;
 mod cancelled_by;
 mod error;
@@ -30,7 +31,8 @@ mod slurm_programs;
 
 pub use abandoned_batches::collect_finished;
 pub use batch::CellState;
-pub use error::{Error, RemoteRefusal, SharedDirError};
+pub use batch_presence::BatchPresence;
+pub use error::{Error, RemoteRefusal, SharedDirError, Unreachable};
 pub use executor::SlurmExecutor;
 pub use request_file::{PROCESSORS_VARIABLE, RequestFile};
 pub use shared_dir::SharedDir;

@@ -8,12 +8,13 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use retake_engine::{Cancel, Keeper, KeeperSession, KeeperSettings};
 use retake_runner::disturbance::MachineWatch;
+use retake_runner::effects_watch::EffectsWatch;
 use retake_runner::metrics::MetricsObserver;
 use retake_runner::notice::{Notice, Notify, RemoteNotice};
 use retake_runner::run::{self, ExecutedRun, Observer, OutputUse};
@@ -32,9 +33,15 @@ use crate::cancelled_by::CancelledBy;
 use crate::error::Error;
 use crate::request_file::{PROCESSORS_VARIABLE, RequestFile};
 use crate::result_file::{self, bare_ending};
+use crate::shared_dir;
+use crate::slurm_commands::SHARED_DIR_FULL;
 
 /// How often an attempt looks whether its result is still wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A command is not started where its result would have less room than this.
+const ROOM_FOR_RESULT: u64 = 256 * 1024;
+/// How long a shared directory that is away is waited for when a result is ready.
+const AWAY_AT_MOST: Duration = Duration::from_secs(600);
 
 /// The words of the front end.
 pub struct NodeWords<'a> {
@@ -45,8 +52,30 @@ pub struct NodeWords<'a> {
     pub notify: Notify,
 }
 
-/// Executes request files one after the other; `false` if one of them has no result.
-pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<bool> {
+/// What became of request files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// Each has a result.
+    AllHaveResults,
+    /// Some have none: the runner failed.
+    Failed,
+    /// The shared directory has no room for results.
+    DirectoryFull,
+}
+
+impl NodeEnd {
+    /// What the task tells the scheduler, and through it the submitter.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::AllHaveResults => 0,
+            Self::Failed => 1,
+            Self::DirectoryFull => SHARED_DIR_FULL,
+        }
+    }
+}
+
+/// Executes request files one after the other.
+pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<NodeEnd> {
     let mut keeper = Keeper::start(KeeperSettings {
         session: KeeperSession::Own,
         dispositions: signals::original(),
@@ -56,19 +85,24 @@ pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<bool> {
     let cancels = signals::install(1)?;
     cancellation::watch_for_announcements();
     let task = MachineWatch::start(&[keeper.pid()]);
-    let mut all_have_results = true;
+    let mut end = NodeEnd::AllHaveResults;
     for file in files {
         match execute_one(file, &mut keeper, (&cancels[0], &task), words) {
             Ok(Continue::WithNext) => {}
             Ok(Continue::No) => break,
             Err(error) => {
                 (words.failed)(file, &error);
-                all_have_results = false;
+                end = NodeEnd::Failed;
+                if error.is_full() {
+                    // The next ones would run in vain.
+                    end = NodeEnd::DirectoryFull;
+                    break;
+                }
             }
         }
     }
     drop(keeper);
-    Ok(all_have_results)
+    Ok(end)
 }
 
 /// Whether the next request file is executed.
@@ -155,6 +189,10 @@ fn execute_one(
     if cancel.requested().is_some() {
         return Ok(Continue::No);
     }
+    if attempt.batch_dir.free_bytes()? < ROOM_FOR_RESULT {
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        return Err(Error::io("write", attempt.batch_dir.path())(full));
+    }
     let metrics = file.request.effects.metrics.clone();
     let measure_machine = metrics.is_some();
     let cwd = file.request.cwd.as_path().to_owned();
@@ -172,10 +210,15 @@ fn execute_one(
     let metrics_file = scratch.as_ref().map(ScratchDir::metrics);
     let measured = metrics_file.as_deref().zip(metrics.as_ref());
     let mut measure = measured.map(|(file, metrics)| MetricsObserver::new(file, metrics, &cwd));
+    let context = Arc::new(context);
+    let watches = measure.is_none() && prepared.request.effects.watches();
+    let mut watch =
+        watches.then(|| EffectsWatch::begin(&prepared.request, &prepared.redactor, &context));
     let mut nobody = ();
-    let observer: &mut dyn Observer = match &mut measure {
-        Some(measure) => measure,
-        None => &mut nobody,
+    let observer: &mut dyn Observer = match (&mut measure, &mut watch) {
+        (Some(measure), _) => measure,
+        (None, Some(watch)) => watch,
+        (None, None) => &mut nobody,
     };
     let mut result = attempt.new_result();
     let mut keep = |stream, bytes: RedactedBytes<'_>| result.append(stream, bytes);
@@ -232,6 +275,7 @@ fn finish(
     // The intent's time is that of the submission.
     outcome.end_time = Timestamp::now();
     outcome.ran_on = Some(ran_on.clone());
+    wait_until_seen(batch_dir, cancel);
     attempt.write(written, &file.intent, executed.redacted_outcome())?;
     if cancelled == Some(CancelledBy::SomeoneElse) {
         let from = batch_dir.temporary(*cell, attempt.name());
@@ -304,7 +348,7 @@ fn while_wanted<T>(
                 done = waited.unwrap_or_else(PoisonError::into_inner).0;
                 let unwanted = batch_dir.cancelled()
                     || batch_dir.result(cell).exists()
-                    || !batch_dir.results().exists();
+                    || is_removed(batch_dir);
                 if !*done && unwanted {
                     cancel.cancel(libc::SIGTERM);
                     return;
@@ -316,6 +360,26 @@ fn while_wanted<T>(
         over.1.notify_all();
         worked
     })
+}
+
+/// Whether the batch was removed: its shared directory can be seen without it. One that cannot be
+/// seen may be away for a moment.
+fn is_removed(batch_dir: &BatchDir) -> bool {
+    let shared = batch_dir.path().parent().and_then(Path::parent);
+    !batch_dir.results().exists()
+        && shared.is_some_and(|dir| matches!(shared_dir::read_id(dir), Ok(Some(_))))
+}
+
+/// Waits until the batch can be seen, or was removed, or nobody wants its results.
+fn wait_until_seen(batch_dir: &BatchDir, cancel: &Cancel) {
+    let until = Instant::now() + AWAY_AT_MOST;
+    while !batch_dir.results().exists()
+        && !is_removed(batch_dir)
+        && cancel.requested().is_none()
+        && Instant::now() < until
+    {
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 fn refused(reasons: &[RefusalReason], ran_on: RanOn, words: &NodeWords<'_>) -> RunOutcome {

@@ -44,6 +44,11 @@ pub struct RequestFile {
     /// The run gets the number of its processors in [`PROCESSORS_VARIABLE`].
     #[serde(default)]
     pub processors: bool,
+    /// What `track` and `tests` of the request need of the project's configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tracking_ignore: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub test_reports: Vec<String>,
 }
 
 impl RequestFile {
@@ -99,6 +104,8 @@ impl RequestFile {
             redaction: context.redaction.clone(),
             redactions: prepared.redactions.clone(),
             processors: false,
+            tracking_ignore: tracking_ignore(prepared, context),
+            test_reports: context.test_reports.clone(),
         })
     }
 
@@ -137,8 +144,8 @@ impl RequestFile {
             project: Project::unrecorded(),
             execution: self.execution.clone(),
             redaction: self.redaction.clone(),
-            tracking_ignore: Vec::new(),
-            test_reports: Vec::new(),
+            tracking_ignore: self.tracking_ignore.clone(),
+            test_reports: self.test_reports.clone(),
             policies: PolicyCache::default(),
             network: None,
             notify,
@@ -150,6 +157,19 @@ impl RequestFile {
         prepared.redactions = self.redactions.clone();
         Ok((prepared, context))
     }
+}
+
+/// What is not tracked: as configured, and the record, which the other machine does not know.
+fn tracking_ignore(prepared: &PreparedRun, context: &RunContext) -> Vec<String> {
+    let Some(root) = &prepared.request.effects.track else { return Vec::new() };
+    let mut ignored = context.tracking_ignore.clone();
+    if let Ok(store) = context.project.store()
+        && let Ok(inside) = store.strip_prefix(root.as_path())
+        && !inside.as_os_str().is_empty()
+    {
+        ignored.push(format!("/{}", inside.display()));
+    }
+    ignored
 }
 
 /// The scheduler's own limit, in minutes: never before that of retake.

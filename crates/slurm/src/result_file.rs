@@ -41,6 +41,17 @@ pub(crate) fn write(
     to.get_ref().sync_all().map_err(failed)
 }
 
+/// A result without output, as it would be written.
+pub(crate) fn bytes(
+    intent: &Redacted<Intent>,
+    outcome: Redacted<RunOutcome>,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    // No output, so no file beside it.
+    ResultFile::new(Path::new("")).finish(intent, outcome, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Makes the written result the one of its cell, unless there is one already.
 pub(crate) fn publish(
     batch_dir: &BatchDir,

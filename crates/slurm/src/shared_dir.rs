@@ -8,10 +8,50 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use retake_types::text;
+use retake_types::{RunId, text};
 
-use crate::batch_dir::BatchDir;
+use crate::batch_dir::{self, BatchDir};
 use crate::error::{Error, SharedDirError};
+
+/// The file that names a shared directory.
+const ID: &str = "id";
+
+/// The name of a shared directory; `None` for a directory that has none.
+pub(crate) fn read_id(shared: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(shared.join(ID)) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|id| !id.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A path in which `~` and variables (`$NAME`, `${NAME}`) have their values; the name of one that has
+/// none.
+fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> Result<PathBuf, String> {
+    let found = |name: &str| value(name).filter(|value| !value.is_empty()).ok_or(name.to_owned());
+    let mut path = String::new();
+    let mut rest = text;
+    if let Some(after) =
+        text.strip_prefix('~').filter(|after| after.is_empty() || after.starts_with('/'))
+    {
+        path.push_str(&found("HOME")?);
+        rest = after;
+    }
+    while let Some((before, after)) = rest.split_once('$') {
+        path.push_str(before);
+        let (name, after) = match after.strip_prefix('{').and_then(|after| after.split_once('}')) {
+            Some(braced) => braced,
+            None => {
+                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                after.split_at(end.unwrap_or(after.len()))
+            }
+        };
+        path.push_str(&found(name)?);
+        rest = after;
+    }
+    path.push_str(rest);
+    Ok(path.into())
+}
 
 #[derive(Clone, Debug)]
 pub struct SharedDir {
@@ -22,7 +62,11 @@ impl SharedDir {
     /// The configured directory. It must be there: one that is not may be a file system that is not
     /// mounted, and what is made in its place would be seen by nobody else.
     pub fn new(configured: Option<&str>) -> Result<Self, Error> {
-        let dir = PathBuf::from(configured.ok_or(Error::NoSharedDir)?);
+        let configured = configured.ok_or(Error::NoSharedDir)?;
+        let dir = expand(configured, |name| std::env::var(name).ok()).map_err(|variable| {
+            let path = PathBuf::from(configured);
+            Error::SharedDir { path, why: SharedDirError::NoVariable(variable) }
+        })?;
         let wrong = |why| Error::SharedDir { path: dir.clone(), why };
         let system = |error: &io::Error| wrong(SharedDirError::System(text::plain(error)));
         if !dir.is_absolute() {
@@ -52,6 +96,22 @@ impl SharedDir {
             return Err(wrong(SharedDirError::OtherOwner));
         }
         Ok(shared)
+    }
+
+    /// Tells this directory from another one that is found under the same name, such as an empty
+    /// mount point. Made on first use.
+    pub(crate) fn id(&self) -> Result<String, Error> {
+        let path = self.dir.join(ID);
+        if let Some(id) = read_id(&self.dir).map_err(Error::io("read", &path))? {
+            return Ok(id);
+        }
+        let _lock = self.lock()?;
+        if let Some(id) = read_id(&self.dir).map_err(Error::io("read", &path))? {
+            return Ok(id);
+        }
+        let id = RunId::new().to_string();
+        batch_dir::write(&path, id.as_bytes())?;
+        Ok(id)
     }
 
     pub fn batches(&self) -> PathBuf {
@@ -145,6 +205,37 @@ mod tests {
         assert_eq!(shared.program().unwrap(), program);
         assert_eq!(fs::metadata(&program).unwrap().ino(), made.ino());
         assert_eq!(fs::read_dir(dir.path().join("bin")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_path_may_begin_at_home_and_have_variables() {
+        let value = |name: &str| match name {
+            "HOME" => Some("/home/me".to_owned()),
+            "SCRATCH" => Some("/scratch".to_owned()),
+            _ => None,
+        };
+        for (text, path) in [
+            ("~/.retake", "/home/me/.retake"),
+            ("~", "/home/me"),
+            ("$SCRATCH/x", "/scratch/x"),
+            ("${SCRATCH}x/$HOME", "/scratchx//home/me"),
+            ("/a/~b", "/a/~b"),
+        ] {
+            assert_eq!(expand(text, value), Ok(PathBuf::from(path)), "{text}");
+        }
+        assert_eq!(expand("$NOTHING/x", value), Err("NOTHING".to_owned()));
+    }
+
+    #[test]
+    fn a_directory_keeps_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read_id(dir.path()).unwrap(), None);
+        let shared = SharedDir { dir: dir.path().to_owned() };
+        let id = shared.id().unwrap();
+        assert_eq!(shared.id().unwrap(), id);
+        assert_eq!(read_id(dir.path()).unwrap(), Some(id.clone()));
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(SharedDir { dir: other.path().to_owned() }.id().unwrap(), id);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use retake_types::config::SlurmConfig;
 
@@ -20,6 +21,8 @@ pub struct SlurmTarget {
     /// Cells at once; 0 for no limit.
     pub max_in_flight: usize,
     pub pack: usize,
+    /// How long a result may take to become visible.
+    pub visible_after: Duration,
 }
 
 impl SlurmTarget {
@@ -39,7 +42,12 @@ impl SlurmTarget {
         put("qos", config.qos.as_ref());
         options.extend(config.options.iter().cloned());
         let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        Ok(Self { options, max_in_flight: number(config.max_in_flight), pack: number(config.pack) })
+        Ok(Self {
+            options,
+            max_in_flight: number(config.max_in_flight),
+            pack: number(config.pack),
+            visible_after: config.visible_after,
+        })
     }
 }
 
@@ -48,6 +56,8 @@ impl SlurmTarget {
 pub(crate) struct SiteLimits {
     /// Tasks in one array.
     pub array: usize,
+    /// Jobs that the controller keeps at once, each task of an array among them.
+    pub jobs: Option<usize>,
 }
 
 /// One task as Slurm sees it.
@@ -73,6 +83,8 @@ pub(crate) type TaskRows = HashMap<(usize, usize), TaskRow>;
 
 /// Exit code of a task whose machine does not see the shared directory.
 pub(crate) const NO_SHARED_DIR: i32 = 97;
+/// Exit code of a task that could not leave a result because the shared directory is full.
+pub(crate) const SHARED_DIR_FULL: u8 = 98;
 
 const FORMAT: &str =
     "ArrayJobID:24,ArrayTaskID:24,State:24,Reason:64,NodeList:128,exit_code:16,Name:96";
@@ -80,12 +92,21 @@ const WIDTHS: [usize; 7] = [24, 24, 24, 64, 128, 16, 96];
 
 pub(crate) fn site_limits(programs: &mut SlurmPrograms<'_>) -> Result<SiteLimits, ProgramError> {
     let config = programs.run(&["scontrol", "show", "config"])?;
-    let limit = config.lines().find_map(|line| {
-        let (name, value) = line.split_once('=')?;
-        (name.trim() == "MaxArraySize").then(|| value.trim().parse::<usize>().ok())?
-    });
+    Ok(read_site_limits(&config))
+}
+
+fn read_site_limits(config: &str) -> SiteLimits {
+    let limit = |key: &str| {
+        config.lines().find_map(|line| {
+            let (name, value) = line.split_once('=')?;
+            (name.trim() == key).then(|| value.trim().parse::<usize>().ok())?
+        })
+    };
     // A site without arrays says 0; tasks are then submitted one by one.
-    Ok(SiteLimits { array: limit.unwrap_or(1001).max(2) - 1 })
+    SiteLimits {
+        array: limit("MaxArraySize").unwrap_or(1001).max(2) - 1,
+        jobs: limit("MaxJobCount"),
+    }
 }
 
 /// The name of a submission.
@@ -302,6 +323,14 @@ mod tests {
         assert_eq!(run(), Some(0));
         let arguments = std::fs::read_to_string(&touched).unwrap();
         assert_eq!(arguments, "__run-one order/6.json\n");
+    }
+
+    #[test]
+    fn limits_of_a_site_are_read_from_its_configuration() {
+        let text = "Configuration data as of 2026\nMaxArraySize            = 1001\n\
+                    MaxJobCount             = 10000\nMaxJobId                = 67043328\n";
+        assert_eq!(read_site_limits(text), SiteLimits { array: 1000, jobs: Some(10_000) });
+        assert_eq!(read_site_limits("MaxArraySize = 0"), SiteLimits { array: 1, jobs: None });
     }
 
     #[test]

@@ -4,13 +4,23 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
-use retake_types::{Outcome, RefusalReason, Stream};
+use retake_runner::signals;
+use retake_types::{Outcome, RefusalReason, Stream, signal_name};
 
 /// Longer than any of them waits for its own server.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Time between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_millis(100);
+/// How long programs may take in all once a signal asked for the end.
+const STOP_TIME: Duration = Duration::from_millis(1500);
+/// How long one program may take after that.
+const STOPPING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a program that runs is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// More than a listing of all jobs of a user needs.
 const MAX_OUTPUT: usize = 64 << 20;
 
@@ -24,6 +34,12 @@ pub enum ProgramError {
     NotStarted { program: String, why: String },
     #[error("{program}: {said}")]
     Failed { program: String, said: String },
+    /// Slurm has as many jobs as it takes: a job can be submitted once others have ended.
+    #[error("{program}: {said}")]
+    QueueFull { program: String, said: String },
+    /// It was ended because it took too long, or because a signal asks for the end.
+    #[error("{program} gave no answer within {} s", after.as_secs_f64().ceil())]
+    NoAnswer { program: String, after: Duration },
 }
 
 impl ProgramError {
@@ -47,6 +63,7 @@ impl ProgramError {
         ];
         match self {
             Self::NotStarted { .. } => false,
+            Self::QueueFull { .. } | Self::NoAnswer { .. } => true,
             Self::Failed { said, .. } => {
                 let said = said.to_lowercase();
                 SIGNS.iter().any(|sign| said.contains(sign))
@@ -55,22 +72,49 @@ impl ProgramError {
     }
 }
 
+/// What `sbatch` says while it waits for a full queue by itself, for minutes.
+const QUEUE_FULL: &[u8] = b"sleeping and retrying";
+
 /// Runs programs one at a time.
 pub(crate) struct SlurmPrograms<'a> {
     keeper: &'a mut Keeper,
     /// How long the last program took.
     pub last_duration: Duration,
+    /// A program failed after a signal had asked for the end: nothing more is to be expected of
+    /// Slurm in the time that is left.
+    pub unanswered: bool,
 }
 
 impl<'a> SlurmPrograms<'a> {
     pub(crate) fn new(keeper: &'a mut Keeper) -> Self {
-        Self { keeper, last_duration: Duration::ZERO }
+        Self { keeper, last_duration: Duration::ZERO, unanswered: false }
     }
 
-    /// What a program prints. A signal to this process does not end it: cancelling needs programs,
-    /// too.
+    /// What a program prints. A signal that asks for the end ends a program that waits; programs
+    /// that cancel can still be run then, for as long as they answer soon.
     pub(crate) fn run(&mut self, arguments: &[&str]) -> Result<String, ProgramError> {
         let program = arguments.first().copied().unwrap_or_default().to_owned();
+        let stopping = signals::received_since();
+        if stopping.is_some() && self.unanswered {
+            return Err(ProgramError::NoAnswer { program, after: Duration::ZERO });
+        }
+        let timeout = match stopping {
+            None => TIMEOUT,
+            Some(since) if since < STOP_TIME => (STOP_TIME - since).max(GRACE),
+            Some(_) => STOPPING_TIMEOUT,
+        };
+        let answer = self.run_within(arguments, program, timeout, stopping.is_some());
+        self.unanswered |= answer.is_err() && signals::received().is_some();
+        answer
+    }
+
+    fn run_within(
+        &mut self,
+        arguments: &[&str],
+        program: String,
+        timeout: Duration,
+        stopping: bool,
+    ) -> Result<String, ProgramError> {
         let not_started = |why: String| ProgramError::NotStarted { program: program.clone(), why };
         let environment: Vec<(OsString, OsString)> = PASSED_VARIABLES
             .iter()
@@ -79,7 +123,8 @@ impl<'a> SlurmPrograms<'a> {
         let request = Launch {
             environment,
             cwd: PathBuf::from("/"),
-            timeout: Some(TIMEOUT),
+            timeout: Some(timeout),
+            grace: GRACE,
             ..Launch::new(arguments.iter().copied())
         };
         let command = Command::new(request)
@@ -87,30 +132,82 @@ impl<'a> SlurmPrograms<'a> {
         let cancel = Cancel::new().map_err(|error| not_started(error.to_string()))?;
         let mut output = [Vec::new(), Vec::new()];
         let begun = Instant::now();
-        let finished = self.keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
-            if let ProcessEvent::Output { stream, bytes } = event {
-                let kept: &mut Vec<u8> = &mut output[stream.index()];
-                let room = MAX_OUTPUT.saturating_sub(kept.len());
-                kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            }
+        let keeper = &mut *self.keeper;
+        let finished = unless_stopped(&cancel, stopping, || {
+            keeper.run(&command, &cancel, LiveOutput::default(), &mut |event| {
+                if let ProcessEvent::Output { stream, bytes } = event {
+                    let kept: &mut Vec<u8> = &mut output[stream.index()];
+                    let room = MAX_OUTPUT.saturating_sub(kept.len());
+                    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                    if stream == Stream::Stderr && is_waiting_for_queue(kept) {
+                        // It would wait by itself, and nobody would know for what.
+                        cancel.cancel(libc::SIGTERM);
+                    }
+                }
+            })
         });
         self.last_duration = begun.elapsed();
         let text = |stream: Stream| String::from_utf8_lossy(&output[stream.index()]).into_owned();
         match finished.outcome {
             Outcome::Exited(0) => Ok(text(Stream::Stdout)),
             Outcome::NotStarted(failure) => Err(not_started(failure.to_string())),
+            _ if is_waiting_for_queue(&output[Stream::Stderr.index()]) => {
+                let said = words(&text(Stream::Stderr), &program).unwrap_or_default();
+                Err(ProgramError::QueueFull { program, said })
+            }
+            Outcome::TimedOut | Outcome::Cancelled(_) => {
+                Err(ProgramError::NoAnswer { program, after: self.last_duration })
+            }
             other => {
-                let said = text(Stream::Stderr);
-                let mut lines = said.lines().map(|line| {
-                    let line = line.strip_prefix(&format!("{program}: ")).unwrap_or(line);
-                    line.strip_prefix("error: ").unwrap_or(line).trim()
+                let said = words(&text(Stream::Stderr), &program).unwrap_or(match other {
+                    Outcome::Exited(code) => format!("exit code {code}"),
+                    Outcome::Signaled(signal) => format!("killed by {}", signal_name(signal)),
+                    other => format!("{other:?}"),
                 });
-                let said: Vec<&str> = lines.by_ref().filter(|line| !line.is_empty()).collect();
-                let said = if said.is_empty() { format!("{other:?}") } else { said.join("; ") };
                 Err(ProgramError::Failed { program, said })
             }
         }
     }
+}
+
+fn is_waiting_for_queue(stderr: &[u8]) -> bool {
+    stderr.windows(QUEUE_FULL.len()).any(|window| window == QUEUE_FULL)
+}
+
+/// What a program said, in one line and without its own name; `None` if it said nothing.
+fn words(said: &str, program: &str) -> Option<String> {
+    let lines = said.lines().map(|line| {
+        let line = line.strip_prefix(&format!("{program}: ")).unwrap_or(line);
+        line.strip_prefix("error: ").unwrap_or(line).trim()
+    });
+    let said: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Does the work, and ends it through its token when a signal asks for the end meanwhile. What was
+/// begun after the signal only has its time limit.
+fn unless_stopped<T>(cancel: &Cancel, stopping: bool, work: impl FnOnce() -> T) -> T {
+    if stopping {
+        return work();
+    }
+    let over = (Mutex::new(false), Condvar::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut done = over.0.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*done {
+                let waited = over.1.wait_timeout(done, LOOK_EVERY);
+                done = waited.unwrap_or_else(PoisonError::into_inner).0;
+                if signals::received().is_some() && !*done {
+                    cancel.cancel(libc::SIGTERM);
+                    return;
+                }
+            }
+        });
+        let worked = work();
+        *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        over.1.notify_all();
+        worked
+    })
 }
 
 #[cfg(test)]
@@ -136,5 +233,20 @@ mod tests {
         ] {
             assert!(!failed(said).is_temporary(), "{said}");
         }
+    }
+
+    #[test]
+    fn a_full_queue_is_known_by_what_sbatch_says_while_it_waits() {
+        let said = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n";
+        assert!(is_waiting_for_queue(said.as_bytes()));
+        assert!(!is_waiting_for_queue(b"sbatch: error: Invalid partition name specified"));
+        let text = words(said, "sbatch").unwrap();
+        assert_eq!(text, "Slurm temporarily unable to accept job, sleeping and retrying");
+        assert_eq!(words("\n", "sbatch"), None);
+        let full = ProgramError::QueueFull { program: "sbatch".into(), said: text };
+        assert!(full.is_temporary());
+        let silent = ProgramError::NoAnswer { program: "squeue".into(), after: TIMEOUT };
+        assert!(silent.is_temporary());
+        assert_eq!(silent.to_string(), "squeue gave no answer within 120 s");
     }
 }

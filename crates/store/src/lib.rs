@@ -51,6 +51,7 @@ pub use maintain::relocate::{Moved, interrupted_move, relocate};
 pub use maintain::repair::{Repaired, repair};
 pub use maintain::verify::{Break, BreakKind, Intact, Verification, VerifyDepth, VerifyProgress};
 pub use read::follow_output::OutputFollower;
+pub use read::grouped_runs::{GroupedPage, LoopRuns, RunEntry};
 pub use read::interleaved::{ByteOrigin, InterleavedReader};
 pub use read::lines::{head_end, tail_start};
 pub use read::loops::{LoopCursor, LoopEntry, LoopPage, StoredLoop};
@@ -58,13 +59,19 @@ pub use read::output_reader::OutputReader;
 pub use read::output_since::{NewOutput, OutputPart};
 pub use read::page_cursor::BadCursor;
 pub use read::run_lookup::StoredRunTree;
+pub use read::run_series::{NearestRun, RunNeighbours, RunSeries, RunsBetween};
 pub use read::runs::{RunCursor, RunFilter, RunPage, RunStatus};
 pub use read::runs_over_time::{TimeSlice, Totals};
 pub use read::scan::{ScannedLines, scan_lines, scan_threads};
 pub use read::search::{SearchEffort, SearchHit, SearchResults};
 pub use read::stats::{CommandStats, Stats};
+#[doc(hidden)]
+pub use read::test_history::NAMED_SQL;
 pub use read::test_history::{TestHistory, TestResult};
 pub use transfer::audit_record::AuditRecord;
+pub use transfer::bundle::{
+    BundleFault, BundleHeader, BundleLimits, BundledCell, CheckedBundle, check_bundle, is_bundle,
+};
 pub use transfer::export::Exported;
 pub use transfer::import::Imported;
 pub use transfer::ledger_copy::{LedgerContent, LedgerRow};
@@ -73,3 +80,4 @@ pub use transfer::result_file::ResultFile;
 pub use transfer::take_over::{EarlierRecord, TakenOver};
 pub use write::loop_recording::LoopRecording;
 pub use write::recording::{FinishedRecording, Recording};
+pub use write::remote_runs::has_remote_runs;

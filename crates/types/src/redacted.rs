@@ -18,8 +18,8 @@ use crate::request::{
 };
 use crate::{
     CorrelationIds, Denial, HostPattern, Intent, LeftFile, LeftProcess, NetworkRequest,
-    NetworkRule, OsText, ProgramFile, RanOn, RedactedParts, RunError, RunOutcome, RunRequest,
-    SandboxReport, SandboxRequest,
+    NetworkRule, OsText, ProgramFile, RanOn, RedactedParts, RunError, RunId, RunOutcome,
+    RunRequest, SandboxReport, SandboxRequest,
 };
 
 /// Replaces secrets. `None` is the answer for what has none.
@@ -74,6 +74,11 @@ impl Redacted<Value> {
 impl Redacted<Intent> {
     pub fn set_start_time(&mut self, time: Timestamp) {
         self.0.start_time = time;
+    }
+
+    /// Nothing of it was seen here: this reported it.
+    pub fn set_reported_by(&mut self, reporter: RunId) {
+        self.0.reported_by = Some(reporter);
     }
 }
 

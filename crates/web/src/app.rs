@@ -8,8 +8,12 @@ use tokio::sync::Semaphore;
 
 use crate::access_token::AccessTokens;
 use crate::audit::Audit;
+use crate::failure_reasons::ReasonsCache;
 use crate::figures::FiguresCache;
+use crate::line_index::LineIndexes;
+use crate::rerun::{Rerun, RunPermission};
 use crate::store_pool::StorePool;
+use crate::test_summary::TestsCache;
 
 /// More live pages than anyone reads; each costs a connection and a query now and then.
 pub(crate) const MAX_STREAMS: usize = 64;
@@ -22,7 +26,12 @@ pub struct App {
     /// configuration does not say where they are.
     pub(crate) workspaces: Option<WorkspaceDirectories>,
     pub(crate) figures: FiguresCache,
+    pub(crate) tests: TestsCache,
     pub(crate) audit: Audit,
+    pub(crate) reasons: ReasonsCache,
+    pub(crate) lines: LineIndexes,
+    /// Repeats recorded runs, where that was allowed.
+    pub(crate) rerun: Option<Rerun>,
     /// One permit for each live page.
     pub(crate) streams: Arc<Semaphore>,
 }
@@ -40,8 +49,18 @@ impl App {
             port,
             workspaces,
             figures: FiguresCache::default(),
+            tests: TestsCache::default(),
             audit: Audit::default(),
+            reasons: ReasonsCache::default(),
+            lines: LineIndexes::default(),
+            rerun: None,
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         }
+    }
+
+    /// Lets pages repeat runs of the record.
+    #[must_use]
+    pub fn allow_runs(self, permission: RunPermission) -> Self {
+        Self { rerun: Some(Rerun::new(permission)), ..self }
     }
 }

@@ -26,7 +26,11 @@ const ASSETS: [Asset; 3] = [
         stem: "app",
         suffix: "js",
         kind: "text/javascript; charset=utf-8",
-        content: concat!(include_str!("assets/app.js"), include_str!("assets/list.js")),
+        content: concat!(
+            include_str!("assets/app.js"),
+            include_str!("assets/output.js"),
+            include_str!("assets/list.js")
+        ),
     },
     Asset {
         stem: "icon",

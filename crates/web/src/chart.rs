@@ -23,6 +23,8 @@ pub(super) struct Chart<'a> {
     pub(super) ends: (&'a str, &'a str),
     /// What each slice is, on hover.
     pub(super) titles: &'a [String],
+    /// Where each slice leads; none where it is empty.
+    pub(super) links: &'a [String],
 }
 
 pub(super) struct Series<'a> {
@@ -60,8 +62,10 @@ impl Chart<'_> {
         let (inner, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
-        html.markup("<svg class=\"chart\" role=\"img\"")
-            .attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
+        // What is inside of an image cannot be reached.
+        let role = if self.links.is_empty() { "img" } else { "group" };
+        html.markup("<svg class=\"chart\"").attr("role", role);
+        html.attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
         html.attr("aria-label", self.says).markup(">");
         for part in [0.0, 0.5, 1.0] {
             let value = top * part;
@@ -90,6 +94,12 @@ impl Chart<'_> {
         let bar = (width * 0.8).min(36.0);
         for at in 0..self.count() {
             let mut under = 0.0;
+            let has = |series: &Series<'_>| series.values.get(at).copied().flatten() > Some(0.0);
+            let link = self.links.get(at).filter(|_| self.series.iter().any(has));
+            if let Some(link) = link {
+                html.markup("<a").attr("href", link);
+                html.attr("aria-label", self.titles.get(at).map_or("", String::as_str)).markup(">");
+            }
             html.markup("<g>");
             for series in self.series {
                 let Some(value) = series.values.get(at).copied().flatten() else { continue };
@@ -106,7 +116,7 @@ impl Chart<'_> {
             if let Some(title) = self.titles.get(at) {
                 html.markup("<title>").text(title).markup("</title>");
             }
-            html.markup("</g>");
+            html.markup(if link.is_some() { "</g></a>" } else { "</g>" });
         }
     }
 
@@ -225,6 +235,7 @@ mod tests {
                 unit: |value| format!("{value} ms"),
                 ends: ("then", "now"),
                 titles: &titles,
+                links: &[],
             }
             .draw(&mut html);
             let text = html.as_str();

@@ -53,6 +53,10 @@ impl RequestError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// Whether the connection to the record can be used again.
     pub(crate) fn is_store_usable(&self) -> bool {
         self.store_usable

@@ -2,7 +2,8 @@
 //!
 //! Pages are rendered here and work without their script. The record is only read, each time in a
 //! short query on a blocking thread whose answer is complete before the first byte is sent, so a
-//! slow client never holds a snapshot. Loops are controlled through their own mailbox. Nothing here
+//! slow client never holds a snapshot. Loops are controlled through their own mailbox, and
+//! a run is repeated only where the server was started for that. Nothing here
 //! prints, and no request is sent to anyone else.
 
 mod access_token;
@@ -14,17 +15,24 @@ mod audit;
 mod authorization;
 mod chart;
 mod connections;
+mod count_cache;
 mod error;
+mod failure_reasons;
 mod figures;
+mod line_index;
 mod live;
 mod loops;
 mod output_search;
 mod output_window;
 mod page;
 mod params;
+mod rerun;
+mod run_history;
 mod server;
 mod store_pool;
+mod test_summary;
 
 pub use access_token::AccessTokens;
 pub use app::App;
+pub use rerun::RunPermission;
 pub use server::{Server, ServerError};

@@ -11,11 +11,14 @@ use serde::{Serialize, Serializer};
 
 use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
+use crate::line_index::LineIndexes;
 use crate::params::Params;
 
 /// Bytes of a window by default, and at most.
 const WINDOW: usize = 64 << 10;
 const MAX_WINDOW: usize = 256 << 10;
+/// Bytes that are counted through at most for the numbers of the lines of a window.
+const COUNTED: u64 = 8 << 20;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;
 
@@ -93,6 +96,10 @@ pub(crate) struct OutputWindow {
     pub(crate) length: u64,
     /// Where it ends in each stream.
     pub(crate) offsets: [u64; 2],
+    /// The number of the line that it begins in, from 1; `None` where that is not counted yet.
+    pub(crate) line: Option<u64>,
+    /// That line began before.
+    pub(crate) begun: bool,
     pub(crate) pieces: Vec<WindowPiece>,
 }
 
@@ -142,6 +149,8 @@ pub(crate) struct WindowRequest {
     pub(crate) at: WindowPosition,
     pub(crate) size: usize,
     pub(crate) spans: bool,
+    /// Says when what a single stream wrote arrived.
+    pub(crate) times: bool,
 }
 
 impl WindowRequest {
@@ -151,21 +160,42 @@ impl WindowRequest {
             at: WindowPosition::from_params(params)?.unwrap_or(WindowPosition::From(0)),
             size: size(params)?,
             spans: params.flag("spans")?,
+            times: params.flag("times")?,
         })
     }
 
-    pub(crate) fn window(self, store: &Store, id: RunId) -> Result<OutputWindow, RequestError> {
+    /// Whether it needs the order of arrival, which may be large.
+    pub(crate) fn needs_order(self) -> bool {
+        self.times || self.source == OutputSource::Interleaved
+    }
+
+    /// The window. Lines are numbered where `lines` has counted up to here, or can soon.
+    pub(crate) fn window(
+        self,
+        store: &Store,
+        id: RunId,
+        lines: &LineIndexes,
+    ) -> Result<OutputWindow, RequestError> {
         let lost = |error: io::Error| RequestError::from(retake_store::Error::reading(id, error));
+        let of = (id, self.source);
         match self.source {
             OutputSource::One(stream) => {
                 let mut output = store.read_output(id, stream)?;
                 let length = output.length();
-                self.one(stream, &mut output, length).map_err(lost)
+                let arrivals = match self.times {
+                    true => Some(store.read_interleaved(id)?),
+                    false => None,
+                };
+                let window = self.one(stream, &mut output, length, arrivals.as_ref());
+                let window = window.and_then(|window| window.numbered(&mut output, lines, of));
+                window.map_err(lost)
             }
             OutputSource::Interleaved => {
                 let mut output = store.read_interleaved(id)?;
                 let length = output.length();
-                self.interleaved(&mut output, length).map_err(lost)
+                let window = self.interleaved(&mut output, length);
+                let window = window.and_then(|window| window.numbered(&mut output, lines, of));
+                window.map_err(lost)
             }
         }
     }
@@ -175,16 +205,45 @@ impl WindowRequest {
         stream: Stream,
         output: &mut OutputReader,
         length: u64,
+        arrivals: Option<&InterleavedReader>,
     ) -> io::Result<OutputWindow> {
         let (start, bytes) = cut(output, length, self.at, self.size)?;
         let end = start + bytes.len() as u64;
         let mut offsets = [0, 0];
         offsets[stream.index()] = end;
         let mut style = Style::default();
-        let content = Content::of(&bytes, self.spans.then_some(&mut style));
-        let pieces = vec![WindowPiece { stream, at_ms: None, content }];
-        let stream = self.source;
-        Ok(OutputWindow { stream, offset: start, end, length, offsets, pieces })
+        let arrivals = arrivals.map(|order| order.arrivals(stream, start..end)).unwrap_or_default();
+        // A time is that of the beginning of a line.
+        let line_at = |offset: u64| {
+            let from = (offset.saturating_sub(start) as usize).saturating_sub(1);
+            let feed = bytes[from..].iter().position(|byte| *byte == b'\n');
+            match offset <= start {
+                true => start,
+                false => feed.map_or(end, |feed| start + (from + feed) as u64 + 1),
+            }
+        };
+        let mut pieces = Vec::new();
+        // What comes before the first arrival that is known has no time.
+        let mut from = start;
+        let mut at_us = None;
+        let mut piece = |to: u64, at_us: Option<u64>, from: u64| {
+            let part = &bytes[(from - start) as usize..(to - start) as usize];
+            let content = Content::of(part, self.spans.then_some(&mut style));
+            pieces.push(WindowPiece { stream, at_ms: at_us.map(|us| us / 1000), content });
+        };
+        for (offset, next_us) in arrivals {
+            let offset = line_at(offset);
+            if offset >= end {
+                break;
+            }
+            if offset > from {
+                piece(offset, at_us, from);
+                from = offset;
+            }
+            at_us = next_us;
+        }
+        piece(end, at_us, from);
+        Ok(OutputWindow::new(self.source, (start, end, length), offsets, pieces))
     }
 
     fn interleaved(self, output: &mut InterleavedReader, length: u64) -> io::Result<OutputWindow> {
@@ -211,7 +270,32 @@ impl WindowRequest {
             }
             at = output.seek(SeekFrom::Start(until))?;
         }
-        Ok(OutputWindow { stream: self.source, offset: start, end, length, offsets, pieces })
+        Ok(OutputWindow::new(self.source, (start, end, length), offsets, pieces))
+    }
+}
+
+impl OutputWindow {
+    fn new(
+        stream: OutputSource,
+        (offset, end, length): (u64, u64, u64),
+        offsets: [u64; 2],
+        pieces: Vec<WindowPiece>,
+    ) -> Self {
+        Self { stream, offset, end, length, offsets, line: None, begun: false, pieces }
+    }
+
+    /// The same with the number of its first line, where that is known soon.
+    fn numbered(
+        mut self,
+        output: &mut (impl Read + Seek),
+        lines: &LineIndexes,
+        of: (RunId, OutputSource),
+    ) -> io::Result<Self> {
+        (self.line, _) = lines.line_at(of, output, self.length, (self.offset, COUNTED))?;
+        if let Some(before) = self.offset.checked_sub(1) {
+            self.begun = read(output, &(before..self.offset))? != b"\n";
+        }
+        Ok(self)
     }
 }
 

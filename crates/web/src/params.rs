@@ -116,6 +116,22 @@ impl Params {
         })
     }
 
+    /// Whether nothing but these names has a value.
+    pub(crate) fn only(&self, names: &[&str]) -> bool {
+        self.pairs.iter().all(|(name, _)| names.contains(&name.as_str()))
+    }
+
+    /// Every name with its value.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The address without one value of a name, and from its beginning.
+    pub(crate) fn without(&self, path: &str, (name, value): (&str, &str)) -> String {
+        let kept = self.pairs().filter(|pair| *pair != (name, value) && pair.0 != "cursor");
+        address_of(path, &kept.collect::<Vec<_>>())
+    }
+
     /// Whether there is any filter, besides the words to search and the cursor.
     pub(crate) fn filters(&self) -> bool {
         self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
@@ -138,8 +154,15 @@ impl Params {
         }))
     }
 
+    /// A moment, or the beginning of a day where the server runs.
     fn time(&self, name: &str) -> Result<Option<Timestamp>, RequestError> {
-        self.parsed(name, "a time such as 2026-05-01T12:00:00Z")
+        if let Some(day) = self.get(name).and_then(|text| text.parse::<jiff::civil::Date>().ok())
+            && self.get(name).is_some_and(|text| text.len() == 10)
+            && let Ok(zoned) = day.to_zoned(jiff::tz::TimeZone::system())
+        {
+            return Ok(Some(zoned.timestamp()));
+        }
+        self.parsed(name, "a time such as 2026-05-01 or 2026-05-01T12:00:00Z")
     }
 
     /// The address with other values for some names; an empty value takes a name away.
@@ -147,15 +170,21 @@ impl Params {
         let kept = self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let kept = kept.filter(|(key, _)| !changes.iter().any(|(changed, _)| changed == key));
         let added = changes.iter().copied().filter(|(_, value)| !value.is_empty());
-        let mut address = path.to_owned();
-        for (at, (key, value)) in kept.chain(added).enumerate() {
-            address.push(if at == 0 { '?' } else { '&' });
-            encode(key, &mut address);
-            address.push('=');
-            encode(value, &mut address);
-        }
-        address
+        let pairs: Vec<(&str, &str)> = kept.chain(added).collect();
+        address_of(path, &pairs)
     }
+}
+
+/// An address with a query.
+pub(crate) fn address_of(path: &str, pairs: &[(&str, &str)]) -> String {
+    let mut address = path.to_owned();
+    for (at, (key, value)) in pairs.iter().enumerate() {
+        address.push(if at == 0 { '?' } else { '&' });
+        encode(key, &mut address);
+        address.push('=');
+        encode(value, &mut address);
+    }
+    address
 }
 
 /// Part of a command line, unless it has a pattern of its own.
@@ -204,6 +233,8 @@ mod tests {
             assert!(error.message.contains(&format!("{name}={value}")), "{}", error.message);
         }
         assert!(params(&[("cursor", "1")]).cursor().is_err());
+        let day = params(&[("since", "2026-05-01")]).filter().unwrap().since.unwrap();
+        assert!(day.to_string().starts_with("2026-0"), "{day}");
         assert!(params(&[("command", "a\0b")]).filter().is_err());
         assert!(params(&[("limit", "0")]).limit(50, 200).is_err());
         assert_eq!(params(&[("limit", "999999")]).limit(50, 200).unwrap(), 200);
@@ -214,5 +245,8 @@ mod tests {
         let params = params(&[("q", "a&b=ü"), ("cursor", "1.2"), ("kind", "")]);
         assert_eq!(params.with("/runs", &[("cursor", "")]), "/runs?q=a%26b%3D%C3%BC");
         assert_eq!(params.with("/runs", &[("q", ""), ("cursor", "3")]), "/runs?cursor=3");
+        assert_eq!(params.without("/runs", ("q", "a&b=ü")), "/runs");
+        assert_eq!(params.without("/runs", ("q", "other")), "/runs?q=a%26b%3D%C3%BC");
+        assert!(params.only(&["q", "cursor"]) && !params.only(&["q"]));
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::app::App;
 use crate::connections::{Connection, Connections};
 use crate::error::RequestError;
-use crate::figures::TimeRange;
+use crate::figures::{Figures, TimeRange};
 use crate::page::PageError;
 use crate::{api, authorization, page};
 
@@ -72,7 +72,7 @@ impl Server {
 /// Counts what the overview shows, so that its first visitor does not wait for it.
 async fn warm_cache(app: Arc<App>) {
     // The first visitor meets the same error.
-    drop(app.figures.get(&app.store, TimeRange::Week).await);
+    drop(app.figures.get(&app.store, TimeRange::Week, Figures::count).await);
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -80,19 +80,27 @@ fn router(app: Arc<App>) -> Router {
         .route("/", get(page::overview))
         .route("/runs", get(page::runs))
         .route("/runs/{id}", get(page::run))
+        .route("/runs/{id}/raw", get(page::raw))
+        .route("/compare", get(page::compare))
+        .route("/tests", get(page::tests))
+        .route("/test", get(page::test))
         .route("/loops", get(page::loops))
         .route("/loops/{id}", get(page::one_loop))
         .route("/assets/{name}", get(page::asset))
         .route("/api/v1/overview", get(api::overview))
         .route("/api/v1/runs", get(api::runs))
         .route("/api/v1/runs/{id}", get(api::run))
+        .route("/api/v1/runs/{id}/again", post(api::again))
         .route("/api/v1/runs/{id}/logs", get(api::logs))
         .route("/api/v1/runs/{id}/find", get(api::find))
+        .route("/api/v1/runs/{id}/count", get(api::count))
+        .route("/api/v1/runs/{id}/line", get(api::line))
         .route("/api/v1/runs/{id}/events", get(api::run_events))
         .route("/api/v1/loops", get(api::loops))
         .route("/api/v1/loops/{id}", get(api::one_loop))
         .route("/api/v1/loops/{id}/events", get(api::loop_events))
         .route("/api/v1/loops/{id}/actions", post(api::act))
+        .route("/api/v1/tests", get(api::tests))
         .route("/api/v1/search", get(api::search))
         .route("/api/v1/audit", get(api::audit).post(api::verify))
         .fallback(not_found)

@@ -16,27 +16,41 @@ mod sandbox;
 mod slurm;
 mod ui;
 
+/// A benchmark that writes a page of its own.
+type Benchmark = fn() -> Result<(), String>;
+
+const ALL: [(&str, Benchmark); 11] = [
+    ("exec", exec::run),
+    ("record", record::run),
+    ("sandbox", sandbox::run),
+    ("effects", effects::run),
+    ("first", first::run),
+    ("crash", crash::run),
+    ("matrix", matrix::run),
+    ("agent", agent::run),
+    ("mcp", mcp::run),
+    ("ui", ui::run),
+    ("slurm", slurm::run),
+];
+
+/// Runs one of them, or `all`, and says anew which promises are held.
 pub(crate) fn run(name: &str) -> Result<(), String> {
-    match name {
-        "agent" => agent::run(),
-        "crash" => crash::run(),
-        "effects" => effects::run(),
-        "exec" => exec::run(),
-        "first" => first::run(),
-        "matrix" => matrix::run(),
-        "mcp" => mcp::run(),
-        "record" => record::run(),
-        "sandbox" => sandbox::run(),
-        "slurm" => slurm::run(),
-        "ui" => ui::run(),
-        _ => Err(format!(
-            "there is no benchmark {name}; there are: agent, crash, effects, exec, first, matrix, mcp, record, sandbox, slurm, ui"
-        )),
+    let chosen = ALL.iter().filter(|(known, _)| name == "all" || name == *known);
+    let mut any = false;
+    for (_, benchmark) in chosen {
+        benchmark()?;
+        any = true;
     }
+    if !any {
+        let names: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
+        return Err(format!("there is no benchmark {name}; there are: all, {}", names.join(", ")));
+    }
+    crate::promises::write()
 }
 
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
+        ["agent", batch @ ..] => agent::spin(batch),
         ["effects", batch @ ..] => effects::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
         ["record", batch @ ..] => record_output::spin(batch),

@@ -74,6 +74,13 @@ impl Slurm {
         }
     }
 
+    /// Stops the controller without ending it, or lets it continue: whoever asks it waits.
+    pub(crate) fn signal_controller(&self, signal: &str) {
+        if let Some(controller) = &self.controller {
+            controller.signal(signal);
+        }
+    }
+
     /// Whether this text is in what the controller has saved of its jobs.
     pub(crate) fn has_saved(&self, text: &str) -> bool {
         std::fs::read(self.dir.join("state/job_state"))
@@ -129,6 +136,8 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
+        // One that a test stopped answers nothing.
+        self.signal_controller("CONT");
         // Jobs first: their daemons, once gone, end nothing.
         _ = self.tool("scancel", &["--me"]);
         _ = wait_for("no job is left", || {

@@ -166,6 +166,11 @@ impl Live {
     }
 }
 
+/// A tool as people say it, and what a use of it is about: the file, the command or the pattern.
+pub fn tool_use(name: &str, input: &Payload<'_>) -> (String, Option<String>) {
+    (tool::title(name), tool::subject(name, input))
+}
+
 /// `⚠️ The account's limit is reached: continuing in 1h02m`.
 pub fn countdown(cause: WaitCause, left: Duration) -> String {
     format!("⚠️ {}: continuing in {}", wait_cause(cause), time(left))

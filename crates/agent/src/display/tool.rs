@@ -26,7 +26,7 @@ fn family(name: &str) -> &'static str {
 }
 
 /// `mcp__server__tool` as people say it.
-fn title(name: &str) -> String {
+pub(super) fn title(name: &str) -> String {
     if let Some((server, tool)) = name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__"))
     {
         return format!("{} (MCP server {})", line(tool), line(server));

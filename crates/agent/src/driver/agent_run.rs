@@ -171,10 +171,10 @@ impl<'a> AgentObserver<'a> {
                     if effects.parse_tests =>
                 {
                     // One tool call is one test run; the last of an iteration is how it stands.
-                    let may = tool_tests::may_hold_tests(content.as_json());
-                    let Some(cuts) = calls.returned(id).filter(|_| may) else {
+                    let Some(cuts) = calls.returned(id) else { return };
+                    if !tool_tests::may_hold_tests(content.as_json()) {
                         return;
-                    };
+                    }
                     let mut parser = TestOutputParser::of_cut_output(cuts);
                     parser.push(Stream::Stdout, content.text().as_bytes());
                     let code = exit_code.or((!is_error).then_some(0));

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
+use aho_corasick::packed::Searcher;
 use memchr::memmem;
 
 use retake_effects::test_results::OutputCuts;
@@ -26,16 +27,26 @@ const SHOWING_GIT: [&str; 6] = ["log", "show", "diff", "grep", "blame", "status"
 /// Every test runner has a line with a number and one of these words in it.
 const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
 
-static FIND_WORDS: LazyLock<AhoCorasick> =
+/// Looks at many bytes at once, where the processor can.
+static FIND_WORDS: LazyLock<Option<Searcher>> = LazyLock::new(|| Searcher::new(WORDS));
+static FIND_WORDS_ANYWHERE: LazyLock<AhoCorasick> =
     LazyLock::new(|| AhoCorasick::new(WORDS).expect("a few short words"));
+
+/// Where the next of the words begins.
+fn next_word(bytes: &[u8]) -> Option<usize> {
+    match &*FIND_WORDS {
+        Some(searcher) => searcher.find(bytes).map(|word| word.start()),
+        None => FIND_WORDS_ANYWHERE.find(bytes).map(|word| word.start()),
+    }
+}
 
 /// Whether a tool's result, still as JSON, can be what a test runner prints. Most are not, and
 /// reading one as such costs more than all the rest that is done with it.
 pub(super) fn may_hold_tests(json: &str) -> bool {
     let bytes = json.as_bytes();
     let mut from = 0;
-    while let Some(word) = FIND_WORDS.find(&bytes[from..]) {
-        let at = from + word.start();
+    while let Some(word) = next_word(&bytes[from..]) {
+        let at = from + word;
         // Line feeds are escapes here. One behind an escaped backslash is none, which does no harm.
         let line = LINE_FEED_BEFORE.rfind(&bytes[..at]).map_or(0, |end| end + 2);
         let end = LINE_FEED.find(&bytes[at..]).map_or(bytes.len(), |end| at + end);

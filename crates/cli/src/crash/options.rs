@@ -12,6 +12,7 @@ use retake_crash_driver::check::Check;
 use retake_crash_driver::check_sandbox::CheckSandbox;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::fresh_root::FreshRoot;
+use retake_crash_driver::state_range::StateShard;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
@@ -53,6 +54,10 @@ pub(super) struct ExplorationArgs {
     /// Check states on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
     #[arg(long, value_name = "WHERE")]
     pub(super) on: Option<String>,
+    /// Check only part K of N of the states, which are the same on every machine; the exit code is that
+    /// of this part
+    #[arg(long, value_name = "K/N", conflicts_with = "on")]
+    pub(super) shard: Option<StateShard>,
     /// Answer as JSON
     #[arg(long)]
     pub(super) json: bool,

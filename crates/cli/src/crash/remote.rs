@@ -4,11 +4,11 @@ use std::io;
 
 use retake_crash_driver::remote_exploration::{RemoteExploration, RemoteExplorer};
 use retake_runner::worker::Worker;
-use retake_slurm::{Error, SlurmExecutor};
+use retake_slurm::SlurmExecutor;
 
 use super::options::CrashProject;
 use super::share;
-use crate::Failure;
+use crate::{Failure, slurm_words};
 
 /// What `--on` asks for.
 pub(super) struct RemoteTarget {
@@ -19,7 +19,7 @@ impl RemoteTarget {
     pub(super) fn find(on: &str, project: &CrashProject) -> Result<Self, Failure> {
         let notify = project.context.notify.clone();
         let executor = SlurmExecutor::new(on, &project.config.slurm, notify)
-            .map_err(|error| Failure::Usage(error_text(&error)))?;
+            .map_err(|error| Failure::Usage(slurm_words::sentence(&error)))?;
         if !project.config.execution.audit.enabled {
             let why = "what runs elsewhere is collected by the record, and \
                        execution.audit.enabled is false";
@@ -41,18 +41,5 @@ impl RemoteTarget {
             jobs,
             arguments: share::arguments,
         }))
-    }
-}
-
-fn error_text(error: &Error) -> String {
-    match error {
-        Error::UnknownTarget(target) => {
-            format!("--on takes slurm or slurm:PARTITION, not {target}")
-        }
-        Error::NoSharedDir => "--on slurm needs a directory that this machine and every node see; \
-                               name it as slurm.shared_dir in .agent/config.yml, or in \
-                               $RETAKE_SLURM__SHARED_DIR"
-            .to_owned(),
-        other => other.to_string(),
     }
 }

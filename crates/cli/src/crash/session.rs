@@ -230,6 +230,7 @@ impl<'a> CrashSession<'a> {
             command: self.source.text(),
             repro: &|id| quote(["retake", "crash", "repro", &log, id]),
             observer: self.observer,
+            shard: args.shard,
         };
         let remote = remote.as_mut().map(|remote| &mut **remote as &mut dyn RemoteExplorer);
         test.run(&mut workers, &mut self.recorder, remote)

@@ -24,6 +24,8 @@ enum RemoteError {
     Refused(Refused),
     /// It was submitted; a later process collects its result.
     NotFollowed(String),
+    /// The same, because a signal asked for the end; that was said.
+    Left,
 }
 
 /// Runs what was prepared on the machines that `on` names, and prints the result here.
@@ -39,6 +41,7 @@ pub(super) fn run_and_show(prepared: Prepared, on: &str) -> Exit {
             term::say(&text);
             Exit::REFUSED
         }
+        Err(RemoteError::Left) => signals::received().map_or(Exit::REFUSED, Exit::Signal),
         Err(RemoteError::Refused(refused)) => refused.show(display.json),
     }
 }
@@ -88,6 +91,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
         ))
     })?;
     screen.clear();
+    let Some(run) = run else { return Err(RemoteError::Left) };
     let store = worker.store().map_err(|error| failed(error.into()))?;
     let output = pass_on(store, id, display, usize::try_from(limit).unwrap_or(usize::MAX));
     let outcome = run.outcome.as_deref().map_or(Outcome::Interrupted, recorded_outcome);
@@ -95,15 +99,23 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     Ok((finished, worker.end()))
 }
 
-/// Waits until the run is in the record.
-fn wait(executor: &mut SlurmExecutor, worker: &mut Worker, screen: &Screen) -> Result<Run, Error> {
+/// Waits until the run is in the record; `None` if a signal asked for the end and Slurm does not
+/// answer.
+fn wait(
+    executor: &mut SlurmExecutor,
+    worker: &mut Worker,
+    screen: &Screen,
+) -> Result<Option<Run>, Error> {
     loop {
         signals::stop_if_asked();
         if signals::received().is_some() {
             executor.cancel()?;
         }
         if let Some((_, run)) = executor.poll(worker)?.pop() {
-            return Ok(run);
+            return Ok(Some(run));
+        }
+        if executor.is_left() {
+            return Ok(None);
         }
         match executor.state() {
             Some(CellState::Queued) => screen.live("queued"),
@@ -179,6 +191,17 @@ fn recorded_outcome(outcome: &RunOutcome) -> Outcome {
 fn show(mut finished: FinishedRun, json: bool) -> Exit {
     finished.run = words::with_hint(finished.run);
     words::say_outcome(&finished);
+    // What is printed is what was recorded: the command's own bytes stayed on its machine.
+    let replaced = finished.run.outcome.as_ref().map_or(0, |outcome| outcome.redactions);
+    if replaced > 0 {
+        term::say(&format!(
+            "{} replaced in the output above, as in the record",
+            match replaced {
+                1 => "1 secret was".to_owned(),
+                more => format!("{more} secrets were"),
+            }
+        ));
+    }
     if json && let Err(error) = term::document(&Document::new(&finished.run, finished.output)) {
         term::say(&format!("the result could not be printed: {}", term::plain(&error)));
         return Exit::REFUSED;

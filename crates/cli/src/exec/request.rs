@@ -89,9 +89,6 @@ impl Typed {
         request.labels = labels(&args.texts(ExecFlag::Label), &mut problems);
         request.correlation_ids = correlation(args, &cwd);
         let on = args.text(ExecFlag::On);
-        if on.is_some() && request.effects.watches() {
-            problems.note("--track and --tests look at this machine; leave them out with --on");
-        }
         let display =
             Display { json: args.given(ExecFlag::Json), quiet: args.given(ExecFlag::Quiet) };
         Self { request, reasons: problems.0, display, on, configured }

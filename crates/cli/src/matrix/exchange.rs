@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use retake_matrix::config::{CHROME, CODE, COMMAND, CommandConfig};
 use retake_matrix::driver::{MatrixProject, Resources};
 use retake_matrix::exchange::{self, Export as Written, Imported, RunLine};
-use retake_matrix::plan::{Cell, FilterError, Matrix};
+use retake_matrix::plan::{Cell, Durations, FilterError, Matrix};
 use retake_runner::{prepare, regular_file};
 use retake_store::redact::Redactor;
 use retake_store::{Error, Store};
@@ -22,7 +22,13 @@ use serde::Serialize;
 use super::open::{self, Common, Filters, IfMissing, View};
 use crate::{Exit, Failure, term};
 
+/// The file for `--durations`.
+const DURATIONS: &str = "durations.json";
+
 /// Write the results as chrome-ranger would: DIR/runs.jsonl and DIR/output/
+///
+/// Also writes DIR/durations.json, by which `matrix run --shard --durations` makes parts that take about
+/// the same time.
 #[derive(clap::Args)]
 pub(super) struct Export {
     /// Where to; what is there is added to
@@ -96,6 +102,7 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
         }
     }
     written.finish().map_err(|error| failed(&error))?;
+    write_durations(&view, &args.directory)?;
     if args.common.json {
         term::document(&Exported { runs })?;
     } else {
@@ -103,6 +110,22 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
         term::say(&format!("wrote {count} to {}", args.directory.display()));
     }
     Ok(Exit::OK)
+}
+
+/// How long an iteration of each cell takes, for `matrix run --shard`: the mean of the successful
+/// ones.
+fn write_durations(view: &View, directory: &Path) -> Result<(), Failure> {
+    let mut durations = Durations::default();
+    for (cell, key) in view.matrix.cells.iter().zip(&view.keys) {
+        let ok = view.recorded.of(*key).iter().filter(|row| row.ok);
+        let times: Vec<f64> = ok.map(|row| row.duration_ms as f64).collect();
+        if !times.is_empty() {
+            let mean = times.iter().sum::<f64>() / times.len() as f64;
+            durations.cells_ms.insert(view.matrix.name(cell), mean.max(1.0));
+        }
+    }
+    let text = serde_json::to_string_pretty(&durations).expect("plain data") + "\n";
+    super::export_files::write(&directory.join(DURATIONS), text.as_bytes())
 }
 
 pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failure> {

@@ -1,6 +1,7 @@
 //! What `retake matrix run` and `retake matrix try` have in common: the options of a measurement, its
 //! workers, and what is shown in the end.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -21,8 +22,9 @@ use super::export_files::{Answer, ExportFiles, Exports, Lines};
 use super::open::{self, margin};
 use super::redacted_output::RedactedOutput;
 use super::remote::Executor;
+use super::shard::ShardPart;
 use super::{compare, remote, table, words};
-use crate::{Exit, Failure, context, term};
+use crate::{Exit, Failure, ci_files, context, term};
 
 /// How to measure, and what to make of it.
 #[derive(clap::Args)]
@@ -49,6 +51,9 @@ pub(super) struct Measuring {
     /// Keep secrets in what is recorded
     #[arg(long)]
     pub(super) no_redact: bool,
+    /// Add the results as Markdown to the end of a file, such as "$GITHUB_STEP_SUMMARY"
+    #[arg(long, value_name = "FILE")]
+    pub(super) summary: Option<PathBuf>,
     /// Say nothing while it runs, and show no table
     #[arg(long, short)]
     pub(super) quiet: bool,
@@ -166,6 +171,8 @@ pub(super) struct Measurement<'a> {
     pub(super) options: MatrixRunOptions,
     pub(super) screen: EventScreen,
     pub(super) json: bool,
+    /// The part of the matrix that this is, if it is one.
+    pub(super) part: Option<&'a ShardPart>,
 }
 
 impl Measurement<'_> {
@@ -191,7 +198,13 @@ impl Measurement<'_> {
         let exit = MatrixRun { project, options, observer: screen }
             .run(&mut workers, matrix, executor.as_mut())
             .map_err(remote::failure)
-            .and_then(|result| self.show(&result, &files));
+            .and_then(|result| {
+                if let Some(part) = self.part {
+                    part.write_bundle(workers[0].store()?, &result, project)?;
+                }
+                self.summarize(&result)?;
+                self.show(&result, &files)
+            });
         let stopped = signals::received();
         if let Some(ended) = workers.into_iter().map(Worker::end).last() {
             context::finish(ended, self.config);
@@ -264,6 +277,24 @@ impl Measurement<'_> {
         let metrics = std::slice::from_ref(&result.results);
         files.write(&Answer { document: &document, metrics, lines: Lines::Cells }, &shown)?;
         self.exit(result, missing)
+    }
+
+    /// Adds the numbers to the summary of a job.
+    fn summarize(&self, result: &MatrixRunResult) -> Result<(), Failure> {
+        let Some(file) = &self.measuring.summary else { return Ok(()) };
+        let part = self.part.map_or_else(String::new, |part| format!(", shard {}", part.shard));
+        let mut text = format!(
+            "### retake matrix{part}\n\n{}: {} ok, {} failed\n\n",
+            term::count((result.ok + result.failed) as u64, "run"),
+            result.ok,
+            result.failed
+        );
+        for problem in result.unavailable.iter().map(events::unavailable) {
+            text.push_str(&format!("- not run: {}\n", ci_files::markdown(&problem)));
+        }
+        text.push_str(&result.results.markdown());
+        let shown = RedactedOutput::of(self.project);
+        ci_files::append(file, &shown.text(&text))
     }
 
     fn say_spent(&self, result: &MatrixRunResult) {

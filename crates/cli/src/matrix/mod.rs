@@ -16,6 +16,7 @@ mod redacted_output;
 mod remote;
 mod report;
 mod run;
+mod shard;
 mod status;
 mod table;
 mod try_commands;

@@ -43,6 +43,25 @@ pub(super) fn open(
     Err(Failure::Usage(format!("--on {on}: this retake was built without slurm")))
 }
 
+/// Records runs as lost whose results cannot be looked for.
+#[cfg(feature = "slurm")]
+pub(super) fn give_up(project: &MatrixProject) -> Result<(), Failure> {
+    use retake_slurm::abandoned_batches::{RecordAsLost, record_missing};
+
+    let mut store = project.context.project.open_store(&project.context.notify)?;
+    let found = record_missing(&mut store, RecordAsLost::All)
+        .map_err(|error| Failure::Refused(slurm_words::sentence(&error)))?;
+    for recorded in &found.recorded {
+        crate::term::say(&slurm_words::recorded_as_lost(recorded));
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "slurm"))]
+pub(super) fn give_up(_project: &MatrixProject) -> Result<(), Failure> {
+    Err(Failure::Usage("--give-up: this retake was built without slurm".to_owned()))
+}
+
 /// Why a run ended early, in the words of the command line.
 pub(super) fn failure(error: MatrixRunError<<Executor as RemoteExecutor>::Error>) -> Failure {
     match error {

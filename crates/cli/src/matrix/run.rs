@@ -10,6 +10,7 @@ use super::events::EventScreen;
 use super::measure::{Measurement, Measuring, Origin, UNDECIDED};
 use super::open::{self, Common, Filters, IfMissing};
 use super::remote;
+use super::shard::Sharding;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure};
 
@@ -45,6 +46,12 @@ pub(super) struct Args {
     /// Run on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
     #[arg(long, value_name = "WHERE", conflicts_with_all = ["workers", "pin"])]
     on: Option<String>,
+    /// Record runs of an earlier --on slurm as lost whose results cannot be looked for, and run
+    /// their cells again
+    #[arg(long)]
+    give_up: bool,
+    #[command(flatten)]
+    sharding: Sharding,
     #[command(flatten)]
     measuring: Measuring,
 }
@@ -77,7 +84,14 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
             "--on: {hook} runs on this machine only; leave it out of the configuration"
         )));
     }
-    let matrix = open::cells(&project, &args.filters.pairs()?)?;
+    if args.give_up {
+        remote::give_up(&project)?;
+    }
+    let mut matrix = open::cells(&project, &args.filters.pairs()?)?;
+    let part = args.sharding.part(&mut matrix, &project.config)?;
+    if let Some(part) = part.as_ref().filter(|_| matrix.cells.is_empty()) {
+        return part.nothing_to_run(&project);
+    }
     let undecided_limit = match usize::try_from(config.slurm.max_in_flight) {
         Ok(limit @ 1..) => limit,
         _ => UNDECIDED,
@@ -90,6 +104,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         config: &config,
         screen,
         json: args.common.json,
+        part: part.as_ref(),
     };
     measurement.make(matrix, executor)
 }

@@ -148,6 +148,7 @@ pub(super) fn try_commands(args: &Args, store: Option<&Path>) -> Result<Exit, Fa
         config: &config,
         screen: EventScreen::new(args.measuring.quiet),
         json: args.json,
+        part: None,
     };
     measurement.make(matrix, None)
 }

@@ -6,18 +6,27 @@ use std::path::{Path, PathBuf};
 
 use jiff::{Timestamp, ToSpan};
 use retake_runner::config::Config;
-use retake_types::RunId;
+use retake_store::is_bundle;
+use retake_types::{RunId, parse_size};
 use serde::Serialize;
 
+use super::bundles;
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
 /// Import runs written by `runs export`; runs already recorded stay unchanged
+///
+/// Also imports bundles of `matrix run --shard`: give all of one plan at once. Their runs are marked as
+/// reported. A shard that is missing or there twice, a cell without all of its results, and bundles of
+/// another plan are reported, and make the exit code 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file, or - for stdin
+    /// The file, or - for stdin; several, if they are bundles
     #[arg(value_name = "FILE", default_value = "-")]
-    file: PathBuf,
+    files: Vec<PathBuf>,
+    /// How large a bundle may be
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    max_size: u64,
     /// Print what was imported as JSON
     #[arg(long)]
     json: bool,
@@ -36,17 +45,27 @@ struct Document<'a> {
 }
 
 pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let [file] = args.files.as_slice() else {
+        return bundles::import(&args.files, args.max_size, args.json, record);
+    };
     // Before the record is made: a wrong name must not leave an empty one behind.
-    let mut from: Box<dyn BufRead> = if args.file == Path::new("-") {
+    let mut from: Box<dyn BufRead> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
     } else {
-        let opened = File::open(&args.file);
+        let opened = File::open(file);
         Box::new(BufReader::new(opened.map_err(|source| Failure::File {
             action: "open",
-            path: args.file.clone(),
+            path: file.clone(),
             source,
         })?))
     };
+    if is_bundle(from.fill_buf().unwrap_or_default()) {
+        if file == Path::new("-") {
+            let why = "a bundle is read twice: give its file instead of stdin";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        return bundles::import(&args.files, args.max_size, args.json, record);
+    }
     let config = Config::load(record.project.root.as_deref())?;
     let result = record.add()?.import(&mut from)?;
     let now = Timestamp::now();

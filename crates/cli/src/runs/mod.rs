@@ -1,5 +1,8 @@
 //! `retake runs`: finding, reading, comparing and clearing away what was recorded.
 
+mod bundles;
+#[cfg(feature = "postgres")]
+mod database;
 mod delete;
 mod diff;
 mod effects;
@@ -15,6 +18,7 @@ mod push;
 mod search;
 mod show;
 mod stats;
+mod summary;
 
 use std::path::Path;
 
@@ -40,8 +44,11 @@ enum Command {
     Stats(Box<stats::Args>),
     Export(Box<export::Args>),
     Import(import::Args),
+    Summary(Box<summary::Args>),
     #[cfg(feature = "postgres")]
     Push(push::Args),
+    #[cfg(feature = "postgres")]
+    Database(database::Args),
     Prune(prune::Args),
     Delete(delete::Args),
 }
@@ -57,8 +64,11 @@ pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Stats(args) => stats::stats(&args, &record),
         Command::Export(args) => export::export(&args, &record),
         Command::Import(args) => import::import(&args, &record),
+        Command::Summary(args) => summary::summary(&args, &record),
         #[cfg(feature = "postgres")]
         Command::Push(args) => push::push(&args, &record),
+        #[cfg(feature = "postgres")]
+        Command::Database(args) => database::database(&args, &record),
         Command::Prune(args) => prune::prune(&args, &record),
         Command::Delete(args) => delete::delete(&args, &record),
     }

@@ -57,8 +57,22 @@ fn wait_for_lock(store: &Path) -> Option<File> {
     lock
 }
 
+/// The database that is meant.
+pub(super) fn address(to: Option<&str>, record: &Record) -> Result<Address, Failure> {
+    let config = Config::load(record.project.root.as_deref())?;
+    let to = to.or(config.push.as_deref()).ok_or_else(|| {
+        Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
+    })?;
+    let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
+    if let Some(file) = &address.ignored_password_file {
+        let file = file.display();
+        term::say(&format!("{file} is left alone: others may read it; `chmod 600` it"));
+    }
+    Ok(address)
+}
+
 /// Why a push failed, and which option helps.
-fn failure(error: &retake_postgres::Error) -> String {
+pub(super) fn failure(error: &retake_postgres::Error) -> String {
     match error {
         retake_postgres::Error::Replaced { .. } => {
             format!("{error}, and --as-copy sends this one beside it")
@@ -68,15 +82,7 @@ fn failure(error: &retake_postgres::Error) -> String {
 }
 
 pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let config = Config::load(record.project.root.as_deref())?;
-    let to = args.to.as_deref().or(config.push.as_deref()).ok_or_else(|| {
-        Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
-    })?;
-    let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
-    if let Some(file) = &address.ignored_password_file {
-        let file = file.display();
-        term::say(&format!("{file} is left alone: others may read it; `chmod 600` it"));
-    }
+    let address = address(args.to.as_deref(), record)?;
     let mut store = record.change()?;
     let path = store.path().to_owned();
     let lock = if args.background { retake_postgres::lock(&path) } else { wait_for_lock(&path) };
@@ -93,7 +99,8 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let mut progress = |done: u64, all: u64| {
         screen.progress("", done, all, &format!("{done}/{}", term::count(all, "entry")));
     };
-    let options = PushOptions { output_bytes: args.outputs, as_copy: args.as_copy };
+    let root = record.project.root.clone();
+    let options = PushOptions { root, output_bytes: args.outputs, as_copy: args.as_copy };
     let pushed = retake_postgres::push(&mut store, &address, options, &mut progress);
     screen.clear();
     let pushed = pushed.map_err(|error| {

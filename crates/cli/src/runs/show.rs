@@ -168,10 +168,14 @@ impl Facts {
         let (kind, iteration) = (intent.kind().as_str(), intent.iteration());
         self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
         if let Some(reporter) = intent.reported_by {
-            self.add(
-                "reported",
-                &format!("from inside the sandbox of {reporter}, seen by nobody else"),
-            );
+            // A bundle is no run.
+            let by = match store.get(reporter) {
+                Ok(_) => format!("from inside the sandbox of {reporter}, seen by nobody else"),
+                Err(_) => {
+                    format!("by {reporter}, a bundle or a run that is not here; not seen here")
+                }
+            };
+            self.add("reported", &by);
         }
         if let Some(parent) = intent.parent_id {
             // A parent that is not in this record still has its id.

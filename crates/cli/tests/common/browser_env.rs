@@ -93,6 +93,24 @@ impl Browser {
         eventually(script, || self.eval(script) == true);
     }
 
+    /// What axe-core finds wrong with the page for people who cannot see it, or not well; nothing where
+    /// axe-core is not there: `cargo xtask test` installs it.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        let Some(script) = std::env::var_os("RETAKE_AXE") else {
+            super::skip("RETAKE_AXE does not name the script of axe-core");
+            return Vec::new();
+        };
+        let script = std::fs::read_to_string(script).expect("axe-core");
+        // Not as a part of the page, whose policy would not have it.
+        self.post("/execute/sync", &json!({"script": script, "args": []}));
+        let found = self.eval(
+            "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map((one) => \
+             `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 160)).slice(0, 3).join(' | ')}`))",
+        );
+        let found = found.as_array().expect("a list").iter();
+        found.map(|one| one.as_str().expect("text").to_owned()).collect()
+    }
+
     pub(crate) fn devtools(&self, command: &str, params: &Value) {
         self.post("/goog/cdp/execute", &json!({"cmd": command, "params": params}));
     }

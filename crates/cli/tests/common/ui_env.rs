@@ -51,9 +51,14 @@ impl Sandbox {
     }
 
     pub(crate) fn ui_at(&self, port: u16) -> Ui {
+        self.ui_with(port, &[])
+    }
+
+    pub(crate) fn ui_with(&self, port: u16, options: &[&str]) -> Ui {
         let mut child = self
             .command(RETAKE)
             .args(["ui", "--port", &port.to_string()])
+            .args(options)
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");

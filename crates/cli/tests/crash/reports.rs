@@ -159,3 +159,30 @@ fn a_clean_test_leaves_no_log() {
     assert_eq!(env.loop_record().0.as_deref(), Some("clean"));
     assert!(!env.sandbox.project().join(".agent/data/crash").exists());
 }
+
+#[test]
+fn shards_check_every_state_once_and_find_what_one_machine_finds() {
+    let env = Env::new();
+    let whole = env.save(1, "file", &[]);
+    let check = compiled("check");
+    let (mut verified, mut failing) = (0, 0);
+    for shard in ["1/3", "2/3", "3/3"] {
+        let arguments =
+            ["explore", "last", "--json", "--verify", check.to_str().unwrap(), "--shard", shard];
+        let explored = env.crash(&arguments);
+        let answer = explored.json();
+        let found = answer["failing"].as_u64().unwrap();
+        assert_eq!(explored.code, i32::from(found > 0), "{}", explored.snapshot());
+        assert_eq!(answer["distinct"], whole["distinct"], "{answer}");
+        verified += answer["verified"].as_u64().unwrap();
+        failing += found;
+    }
+    assert_eq!(
+        (verified, failing),
+        (whole["verified"].as_u64().unwrap(), whole["failing"].as_u64().unwrap())
+    );
+    let text =
+        env.crash(&["explore", "last", "--verify", check.to_str().unwrap(), "--shard", "1/3"]);
+    assert!(text.snapshot().contains("shard 1/3 only"), "{}", text.snapshot());
+    assert_eq!(env.crash(&["explore", "last", "--verify", "true", "--shard", "4/3"]).code, 2);
+}

@@ -17,6 +17,7 @@ mod phases;
 mod real;
 mod running;
 mod screen;
+mod shards;
 mod stopping;
 mod tls;
 mod trees;

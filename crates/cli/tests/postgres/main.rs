@@ -1,8 +1,10 @@
 //! A real PostgreSQL gets the record.
 
 #![cfg(feature = "postgres")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod push;
+mod team;

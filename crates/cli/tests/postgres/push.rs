@@ -5,15 +5,15 @@ use std::process::Command;
 use crate::common::cluster::Postgres;
 use crate::common::{Called, RETAKE, Sandbox, called, eventually};
 
-struct Base {
+pub(crate) struct Base {
     /// Ends before the directory it is in.
-    postgres: Postgres,
-    sandbox: Sandbox,
+    pub(crate) postgres: Postgres,
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Base {
     /// `None` where there is no PostgreSQL; `cargo xtask test` installs one and insists.
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         if Postgres::programs().is_none() {
             assert!(std::env::var_os("RETAKE_REAL_TOOLS").is_none(), "PostgreSQL is not installed");
             return None;
@@ -25,7 +25,7 @@ impl Base {
         Some(Self { postgres, sandbox })
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.sandbox.command(RETAKE);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("PG") {
@@ -36,14 +36,14 @@ impl Base {
         command
     }
 
-    fn push(&self, options: &[&str]) -> Called {
+    pub(crate) fn push(&self, options: &[&str]) -> Called {
         let url = self.postgres.url();
         let fixed = ["runs", "push", "--json", "--to", &url];
         let arguments: Vec<&str> = fixed.iter().chain(options).copied().collect();
         called(&mut self.command(&arguments))
     }
 
-    fn count(&self, table: &str) -> usize {
+    pub(crate) fn count(&self, table: &str) -> usize {
         let answer = self.postgres.ask(&format!("SELECT count(*) FROM retake.{table}"));
         answer.parse().unwrap_or_else(|_| panic!("{answer}"))
     }

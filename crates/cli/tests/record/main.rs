@@ -13,4 +13,5 @@ mod maintaining;
 mod never_wedged;
 mod quick_starts;
 mod reading;
+mod this_machine;
 mod trust;

@@ -42,11 +42,43 @@ fn a_run_is_the_same_there_as_here() {
 }
 
 #[test]
+fn tests_and_changed_files_are_known_there_as_here() {
+    let Some(site) = Site::start(1, "") else { return };
+    let script =
+        "echo 1..2; echo 'ok 1 - adds'; echo 'not ok 2 - divides'; echo new > made; exit 1";
+    let options =
+        ["exec", "--json", "--on", "slurm", "--tests", "--track", "--", "sh", "-c", script];
+    let ran = site.retake(&options);
+    assert_eq!(ran.code, 1, "{}", ran.snapshot());
+    let effects = &ran.json()["effects"];
+    assert_eq!(effects["testResults"]["failed"], 1, "{effects}");
+    assert_eq!(effects["filesCreated"], serde_json::json!(["made"]), "{effects}");
+    let listed = site.retake(&["tests", "--json"]);
+    assert!(listed.stdout.contains("divides"), "{}", listed.snapshot());
+    site.settled();
+}
+
+#[test]
+fn what_is_replaced_in_printed_output_is_said_and_the_shared_directory_may_be_named_by_a_variable()
+{
+    let Some(site) = Site::start(1, "") else { return };
+    let token = format!("ghp_{}", "a1B2".repeat(9));
+    let script = format!("printf '%s' {} > token; printf 'ghp_'; cat token; echo", &token[4..]);
+    let mut command = site.command();
+    command.env("SCRATCH", site.sandbox.dir.path().canonicalize().unwrap());
+    command.env("RETAKE_SLURM__SHARED_DIR", "$SCRATCH/shared");
+    let ran = called(command.args(["exec", "--on", "slurm", "--", "sh", "-c", &script]));
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    assert!(!ran.stdout.contains(&token), "{}", ran.snapshot());
+    assert!(ran.stderr.contains("1 secret was replaced in the output"), "{}", ran.snapshot());
+    site.settled();
+}
+
+#[test]
 fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
     let Some(site) = Site::start(1, "") else { return };
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 3] = [
         (&["--on", "pbs", "true"], "--on takes slurm or slurm:PARTITION"),
-        (&["--on", "slurm", "--tests", "true"], "look at this machine"),
         (&["--on", "slurm:nowhere", "true"], "Invalid partition"),
         (&["--on", "slurm", "--env", "API_TOKEN=abcdef123456", "true"], "API_TOKEN is a secret"),
     ];

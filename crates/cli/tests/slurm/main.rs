@@ -7,6 +7,8 @@
 mod common;
 
 mod crash;
+mod edges;
 mod exec;
 mod matrix;
 mod shared_dir;
+mod stopping;

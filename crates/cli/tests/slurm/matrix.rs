@@ -13,7 +13,7 @@ use crate::common::{alive, called, eventually};
 
 impl Site {
     /// A matrix of so many cells, each running the command with its number in `$AXIS_N`.
-    fn matrix(&self, cells: usize, command: &str, pack: usize) {
+    pub(crate) fn matrix(&self, cells: usize, command: &str, pack: usize) {
         let values: Vec<String> = (0..cells).map(|n| format!("\"{n}\"")).collect();
         self.sandbox.file(
             "matrix.yml",
@@ -26,10 +26,10 @@ impl Site {
         self.sandbox.file(".agent/config.yml", &config);
     }
 
-    const RUN: [&'static str; 4] = ["matrix", "run", "--on", "slurm"];
+    pub(crate) const RUN: [&'static str; 4] = ["matrix", "run", "--on", "slurm"];
 
     /// Every cell has exactly one successful result, and nothing else is recorded of it.
-    fn complete(&self, cells: usize) {
+    pub(crate) fn complete(&self, cells: usize) {
         let runs = self.runs();
         let ok: Vec<&serde_json::Value> =
             runs.iter().filter(|run| run["outcome"] == "exited" && run["exitCode"] == 0).collect();
@@ -112,13 +112,13 @@ fn a_machine_that_others_use_is_named_with_its_cells() {
 }
 
 /// How often each cell has begun.
-fn attempts(project: &Path, cells: usize) -> Vec<usize> {
+pub(crate) fn attempts(project: &Path, cells: usize) -> Vec<usize> {
     let lines = |n: usize| std::fs::read_to_string(project.join(format!("ran.{n}")));
     (0..cells).map(|n| lines(n).map_or(0, |text| text.lines().count())).collect()
 }
 
 /// Like `eventually`, for what a scheduler takes its time for.
-fn in_the_end(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn in_the_end(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < until, "never happened: {what}");

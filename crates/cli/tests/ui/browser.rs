@@ -305,11 +305,11 @@ fn hostile_output_is_harmless() {
         browser.eval("(() => { const log = document.querySelector('.log'); log.scrollTop = log.scrollHeight; })()");
         std::thread::yield_now();
     }
-    browser.until("document.querySelectorAll('.log pre').length > 1");
+    browser.until("document.querySelectorAll('.log ol').length > 1");
     assert!(browser.eval(&format!("{text}.length")).as_u64().unwrap() < 400_000);
     browser.keys("f");
     browser.write("#inside input", "the END\u{e007}");
-    browser.until("document.querySelector('#found').textContent.startsWith('in merged')");
+    browser.until("document.querySelector('#found').textContent === '1 of 1 in merged'");
     browser.until("document.querySelector('mark.here').textContent === 'the end'");
     // It is brought into view.
     browser.until(
@@ -384,7 +384,30 @@ fn every_page_fits_both_widths_and_both_themes() {
     let agent = ui.get("/api/v1/loops?kind=agent").json()["loops"][0]["id"].clone();
     let agent = agent.as_str().unwrap().to_owned();
     enter(&browser, &ui);
+    let suite = |failing: bool| {
+        let (word, passed) = if failing { ("FAILED", 1) } else { ("ok", 2) };
+        let script = format!(
+            "cat <<'END'\nrunning 2 tests\ntest cart::adds ... ok\ntest cart::refunds ... {word}\n\n\
+             test result: {word}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\nEND\n\
+             echo 'error: see above' >&2\nexit {}\n",
+            2 - passed,
+            2 - passed
+        );
+        sandbox.file("suite.sh", &script);
+        exec(&sandbox, &["--tests", "--", "sh", "suite.sh"])
+    };
+    let (passed, broken) = (suite(false), suite(true));
+    let iteration = {
+        let detail = ui.get(&format!("/api/v1/loops/{agent}")).json();
+        detail["agent"]["iterations"][0]["runId"].as_str().unwrap().to_owned()
+    };
     let pages = [
+        ("tests", "/tests".to_owned()),
+        ("test", "/test?name=cart%3A%3Arefunds".to_owned()),
+        ("compare", format!("/compare?run={passed}&run={broken}")),
+        ("why", format!("/runs/{broken}?times=1&stdout=2")),
+        ("transcript", format!("/runs/{iteration}")),
+        ("runs-filtered", "/runs?status=ok&since=2020-01-01".to_owned()),
         ("overview", "/".to_owned()),
         ("runs", "/runs".to_owned()),
         ("run", format!("/runs/{failing}")),
@@ -397,7 +420,7 @@ fn every_page_fits_both_widths_and_both_themes() {
         ("trouble", "/runs/00000000".to_owned()),
         ("long", format!("/runs/{long}")),
     ];
-    for (width, theme) in [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")] {
+    for (width, theme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
         browser.look(width, theme);
         for (name, path) in &pages {
             browser.go(&address(&ui, path));
@@ -409,6 +432,7 @@ fn every_page_fits_both_widths_and_both_themes() {
             }
             fits(&browser);
             readable(&browser, name);
+            assert_eq!(browser.violations(), [""; 0], "{name}, {width}, {theme}");
             browser.picture(&format!("{name}-{width}-{theme}"));
         }
     }

@@ -138,7 +138,7 @@ fn what_is_found_is_marked_at_the_top_whatever_colours_it_has() {
     let marks = "<span class=\"f2\"><mark id=\"match\">server</mark></span><mark> ready</mark>";
     let (above, _) = page.split_once(marks).expect(&page);
     assert!(page.contains(&format!("action=\"/runs/{run}#match\"")), "{page}");
-    let shown = above.rsplit_once("<pre>").unwrap().1.lines().count();
+    let shown = above.rsplit_once("<ol ").unwrap().1.lines().count();
     assert!((3..100).contains(&shown), "{shown} lines above");
     let first = ui.get(&format!("/api/v1/runs/{run}/find?text=1000")).json();
     let at = first["found"][1].as_u64().unwrap();

@@ -8,6 +8,13 @@ mod common;
 
 mod api;
 mod browser;
+mod failures;
 mod faults;
+mod logs;
 mod loops;
 mod pages;
+mod rerun;
+mod runs_list;
+mod tasks;
+mod tests_page;
+mod transcript;

@@ -10,12 +10,21 @@ pub(crate) fn recorded(sandbox: &Sandbox, script: &str) -> String {
 
 /// Pages and the API, one of each kind, for things that hold everywhere.
 fn everywhere(run: &str) -> Vec<String> {
-    let mut paths: Vec<String> =
-        ["/", "/runs", "/loops", "/api/v1/overview", "/api/v1/runs", "/api/v1/loops"]
-            .map(str::to_owned)
-            .to_vec();
+    let mut paths: Vec<String> = [
+        "/",
+        "/runs",
+        "/tests",
+        "/compare",
+        "/loops",
+        "/api/v1/overview",
+        "/api/v1/runs",
+        "/api/v1/loops",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     paths.extend([
         format!("/runs/{run}"),
+        format!("/compare?run={run}&run={run}"),
         format!("/api/v1/runs/{run}"),
         format!("/api/v1/runs/{run}/logs?stream=stdout&offset=0"),
         format!("/api/v1/runs/{run}/events"),

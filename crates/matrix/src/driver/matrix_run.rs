@@ -79,6 +79,8 @@ pub struct MatrixRunResult {
     pub order: Order,
     /// The cells that could be run.
     pub matrix: Matrix,
+    /// The key of each.
+    pub keys: Vec<CellKey>,
     /// Iterations that were to be run, if that was decided beforehand.
     pub total: Option<usize>,
     pub ok: usize,
@@ -396,7 +398,7 @@ impl MatrixRun<'_> {
         let new = runner.new.into_inner().unwrap_or_else(PoisonError::into_inner);
         recorded.add((begun.loop_id, &begun.plan), new);
         let numbers = self.numbers((&matrix, &keys), &recorded, &resources, &compared);
-        Ok(self.result(begun, matrix, resources, &plan, numbers))
+        Ok(self.result(begun, (matrix, keys), resources, &plan, numbers))
     }
 
     fn plan(
@@ -459,7 +461,7 @@ impl MatrixRun<'_> {
     fn result(
         &self,
         begun: &Begun,
-        matrix: Matrix,
+        (matrix, keys): (Matrix, Vec<CellKey>),
         resources: Resources,
         plan: &MatrixPlan,
         Numbers { comparisons, tripped, rows, results, mixed_sessions }: Numbers,
@@ -488,6 +490,7 @@ impl MatrixRun<'_> {
             mixed_sessions,
             disturbances: plan.disturbances(),
             matrix,
+            keys,
         }
     }
 }

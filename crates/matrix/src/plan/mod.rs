@@ -8,6 +8,7 @@ mod matrix_plan;
 mod pairs;
 mod sampler;
 mod schedule;
+mod shard;
 
 pub use cells::{Cell, FilterError, Identity, Matrix, PairNames};
 pub use matrix_plan::{
@@ -16,3 +17,4 @@ pub use matrix_plan::{
 pub use pairs::{ComparedPairs, Selector, SelectorError, baselines};
 pub use sampler::{MOST_BLOCKS, Sampler, Shot};
 pub use schedule::{CellSchedule, CellStep, CellStepKind, PastRun, ScheduleMode, ScheduleOptions};
+pub use shard::{BadShard, Durations, Shard, ShardPlan, UnknownAxis};

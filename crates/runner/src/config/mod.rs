@@ -17,7 +17,7 @@ use retake_types::config::{
     RedactionConfig, SandboxConfig, SlurmConfig, UnknownKey, find, is_group, keys,
     misspelled_section,
 };
-use retake_types::{EnvMode, ShellMode, text};
+use retake_types::{EnvMode, ShellMode, parse_duration, text};
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
 use crate::{machine, regular_file};
@@ -310,6 +310,7 @@ impl Layers {
                 shared_dir: self.text("slurm.shared_dir"),
                 max_in_flight: self.number("slurm.max_in_flight"),
                 pack: self.number("slurm.pack"),
+                visible_after: self.duration("slurm.visible_after"),
             },
             sandbox,
             policy,
@@ -346,6 +347,12 @@ impl Layers {
 
     fn seconds(&self, path: &str) -> Duration {
         Duration::from_secs(self.number(path))
+    }
+
+    /// The default of a key that has one is valid, and what was given was checked.
+    fn duration(&self, path: &str) -> Duration {
+        let text = self.text(path).unwrap_or_default();
+        parse_duration(&text).unwrap_or_default()
     }
 
     fn count(&self, path: &str) -> usize {

@@ -31,6 +31,11 @@ pub trait RemoteExecutor {
     /// How many runs may be under way at once.
     fn capacity(&self) -> usize;
 
+    /// How many runs are submitted together at most.
+    fn batch_size(&self) -> usize {
+        usize::MAX
+    }
+
     /// Submits runs; each comes back from [`poll`](Self::poll) with its number.
     fn submit(
         &mut self,
@@ -43,6 +48,12 @@ pub trait RemoteExecutor {
 
     /// Asks for the end of everything that is under way; the outcomes still come back.
     fn cancel(&mut self) -> Result<(), Self::Error>;
+
+    /// Whether a signal asked for the end and those who run the rest do not answer: nothing more
+    /// comes back in time. A later process collects it.
+    fn is_left(&self) -> bool {
+        false
+    }
 
     /// Finds out with the next poll where every run is, however recently that was found out.
     fn refresh_status(&mut self) {}
@@ -227,9 +238,12 @@ where
         }
         let mut runs = Vec::new();
         let limit = steps.limit(plan, executor.capacity());
-        // Many small submissions cost more than waiting for a few runs.
-        if !stopping && under_way.len() * 2 <= limit {
-            while under_way.len() < limit {
+        let batch = executor.batch_size();
+        // Many small submissions cost more than waiting for a few runs; but what has ended makes room
+        // for what is next, whatever takes long.
+        let room = limit.saturating_sub(under_way.len());
+        if !stopping && room >= batch.min((limit / 8).max(1)) {
+            while under_way.len() < limit && runs.len() < batch {
                 let next = held.take().map_or_else(|| plan.next(Instant::now()), Next::Run);
                 let Next::Run(step) = next else { break };
                 runs.push((submitted, steps.prepare(plan, &step)?));
@@ -247,6 +261,9 @@ where
                 steps.reported(worker, plan, &step);
                 observer.reported(plan, &step);
             }
+        }
+        if stopping && executor.is_left() {
+            return Ok(());
         }
         let status = executor.status();
         steps.tick(plan, &status);

@@ -19,7 +19,7 @@ use crate::slurm_commands::TaskRow;
 
 /// Publishes what was decided. The next look for results finds it.
 pub(super) fn publish(
-    batch: &Batch,
+    batch: &mut Batch,
     cell: usize,
     resolution: &Resolution,
     row: Option<&TaskRow>,
@@ -76,14 +76,14 @@ pub(super) fn publish(
 }
 
 /// Publishes that it was never started, and why.
-pub(super) fn publish_refused(batch: &Batch, cell: usize, why: &str) -> Result<(), Error> {
+pub(super) fn publish_refused(batch: &mut Batch, cell: usize, why: &str) -> Result<(), Error> {
     let failure = StartFailure::Refused(vec![why.to_owned()]);
     let error = run::start_error(&failure);
     leave(batch, cell, &Outcome::NotStarted(failure), error, None)
 }
 
 fn leave(
-    batch: &Batch,
+    batch: &mut Batch,
     cell: usize,
     outcome: &Outcome,
     error: RunError,
@@ -112,7 +112,16 @@ fn leave(
     // Left by an earlier try that failed half way.
     _ = std::fs::remove_file(&temporary);
     let result = ResultFile::new(&temporary);
-    result_file::write(&batch.batch_dir, cell, &attempt, result, &intent, outcome)?;
-    result_file::publish(&batch.batch_dir, cell, &attempt)?;
-    Ok(())
+    let published =
+        result_file::write(&batch.batch_dir, cell, &attempt, result, &intent, outcome.clone())
+            .and_then(|()| result_file::publish(&batch.batch_dir, cell, &attempt));
+    match published {
+        Ok(_) => Ok(()),
+        // What has no room there goes into the record directly.
+        Err(error) if error.is_full() => {
+            batch.own_results.push((cell, result_file::bytes(&intent, outcome)?));
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }

@@ -8,8 +8,12 @@ mod missing_result;
 mod scheduler_poll;
 mod submission;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use retake_runner::notice::RemoteNotice;
@@ -19,17 +23,23 @@ use retake_types::{Kind, RunId};
 
 use crate::batch_dir::{self, BatchDir, BatchManifest};
 use crate::batch_entry::{BatchEntry, BatchQuestion, OwnedBatch};
+use crate::batch_presence::{self, BatchPresence};
 use crate::error::Error;
 use crate::request_file::{RequestFile, task_minutes};
 use crate::shared_dir::SharedDir;
 use crate::slurm_commands::{self, SiteLimits, SlurmTarget};
 use crate::slurm_programs::SlurmPrograms;
 pub(crate) use scheduler_poll::ASK_EVERY;
+use scheduler_poll::GRACE;
 use submission::Submission;
 
 /// How often the shared directory is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-const LOOK_AT_MOST: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_AT_MOST: Duration = Duration::from_secs(1);
+/// How often it is looked which cells have started. Only the live line depends on it.
+const STARTS_EVERY: Duration = Duration::from_secs(1);
+/// How often in a row something in a directory that is there may fail.
+const DIR_TRIES: u32 = 5;
 /// Results imported with one commit.
 const PER_COMMIT: usize = 200;
 
@@ -53,6 +63,8 @@ pub(super) struct Cell {
     since: Option<Instant>,
     /// When its result was found.
     done_at: Option<Instant>,
+    /// When its result could first not be understood.
+    damaged_at: Option<Instant>,
 }
 
 impl Cell {
@@ -67,6 +79,7 @@ impl Cell {
             seen_queued: false,
             since: None,
             done_at: None,
+            damaged_at: None,
         }
     }
 }
@@ -76,19 +89,43 @@ pub(crate) struct Batch {
     owned: OwnedBatch,
     pub(super) batch_dir: BatchDir,
     manifest: BatchManifest,
-    site: SiteLimits,
+    /// What the site allows, once it was asked.
+    site: Option<SiteLimits>,
     pub(super) cells: Vec<Cell>,
+    /// Cells that are to be submitted and are not part of a submission yet.
+    unlisted: Vec<usize>,
     submissions: Vec<Submission>,
+    /// Results that the submitter made and the shared directory did not take.
+    own_results: Vec<(usize, Vec<u8>)>,
     cancelled: bool,
     /// The scheduler knows that the batch is cancelled.
     cancel_sent: bool,
     ask_at: Instant,
     ask_pause: Duration,
     look_pause: Duration,
+    look_for_starts_at: Instant,
+    /// Cells whose result was found by its name, which a listing may not have yet.
+    found_by_name: BTreeSet<usize>,
+    /// Submitting is not tried before this.
+    submit_at: Instant,
     /// The scheduler failed when it was last asked.
     scheduler_fails: bool,
+    /// The queue was full when something was last submitted.
+    queue_full: bool,
+    dir_state: DirState,
+    told_full: bool,
+    /// How often in a row something in the directory could not be used although it is there.
+    dir_failures: u32,
     notices: Vec<RemoteNotice>,
     left: usize,
+}
+
+/// What is known of the directory of a batch under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DirState {
+    Usable,
+    NotReachable,
+    Full,
 }
 
 /// What an earlier process left of a batch.
@@ -96,6 +133,32 @@ pub(crate) enum Attached {
     Batch(Box<Batch>),
     /// All of it is recorded, or the submitter died before anything was submitted.
     Nothing(OwnedBatch),
+    /// Runs of it have no outcome in the record, and its directory cannot be used.
+    Missing(MissingBatch),
+}
+
+/// A batch whose results cannot be looked for.
+pub(crate) struct MissingBatch {
+    pub owned: OwnedBatch,
+    /// The runs that have no outcome.
+    pub awaited: Vec<RunId>,
+    pub presence: BatchPresence,
+}
+
+impl MissingBatch {
+    pub(crate) fn error(&self) -> Error {
+        missing_error(&self.owned, self.awaited.len(), &self.presence)
+    }
+}
+
+fn missing_error(owned: &OwnedBatch, runs: usize, presence: &BatchPresence) -> Error {
+    let (dir, runs) = (owned.entry.dir.clone(), runs as u64);
+    match presence {
+        BatchPresence::NotReachable(why) => {
+            Error::BatchNotReachable { dir, runs, why: why.clone() }
+        }
+        BatchPresence::Removed | BatchPresence::There => Error::BatchRemoved { dir, runs },
+    }
 }
 
 /// What a batch is made of.
@@ -109,6 +172,7 @@ pub(crate) struct BatchRequest {
     pub question: Option<BatchQuestion>,
     /// What every cell may read, as [`BatchDir::input`].
     pub input: Option<Vec<u8>>,
+    pub site: SiteLimits,
 }
 
 /// Names a batch that is about to be made.
@@ -120,25 +184,30 @@ impl Batch {
     /// Writes everything down, here and there, and the intents into the record. Nothing is
     /// submitted yet.
     pub(crate) fn prepare(
-        programs: &mut SlurmPrograms<'_>,
         shared: &SharedDir,
         store: &mut Store,
         request: BatchRequest,
     ) -> Result<Self, Error> {
-        let BatchRequest { key, kind, files, repeatable, target, question, input } = request;
-        let site = slurm_commands::site_limits(programs)?;
+        let BatchRequest { key, kind, files, repeatable, target, question, input, site } = request;
         let program = shared.program()?;
         let batch_dir = shared.batch(&key);
-        let entry =
-            BatchEntry { key: key.clone(), kind, dir: batch_dir.path().to_owned(), question };
+        let runs: Vec<RunId> = files.iter().map(|file| file.intent.id()).collect();
+        let entry = BatchEntry {
+            key: key.clone(),
+            kind,
+            dir: batch_dir.path().to_owned(),
+            shared: Some(shared.id()?),
+            runs: runs.clone(),
+            question,
+        };
         let owned = OwnedBatch::begin(store.path(), entry)?;
         let pack = target.pack.max(1);
-        let runs = files.iter().map(|file| file.intent.id()).collect();
         let manifest = BatchManifest {
             pack,
             at_once: target.max_in_flight.div_ceil(pack),
             repeatable,
             minutes: task_minutes(&files, pack),
+            visible_after_ms: u64::try_from(target.visible_after.as_millis()).unwrap_or(u64::MAX),
             options: target.options,
             ..BatchManifest::new(key, kind, runs)
         };
@@ -156,58 +225,69 @@ impl Batch {
         batch_dir::write(&path, &batch_dir::to_json(&manifest, &path)?)?;
         let intents: Vec<_> = files.into_iter().map(|file| file.intent).collect();
         store.begin_remote_runs(&intents)?;
-        let mut prepared = Self::new(owned, batch_dir, manifest, site);
-        prepared.list_for_submission((0..prepared.cells.len()).collect())?;
+        let mut prepared = Self::new(owned, batch_dir, manifest);
+        prepared.site = Some(site);
+        prepared.unlisted = (0..prepared.cells.len()).collect();
         Ok(prepared)
     }
 
-    /// Continues a batch whose submitter is gone.
-    pub(crate) fn attach(
-        programs: &mut SlurmPrograms<'_>,
-        store: &mut Store,
-        owned: OwnedBatch,
-    ) -> Result<Attached, Error> {
+    /// Continues a batch whose submitter is gone. The scheduler is not asked yet.
+    pub(crate) fn attach(store: &mut Store, owned: OwnedBatch) -> Result<Attached, Error> {
         let batch_dir = BatchDir::at(&owned.entry.dir);
-        let complete = batch_dir.manifest().exists();
         let remote = store.remote_runs()?;
-        let awaited = |run: &RunId| remote.binary_search(run).is_ok();
-        let manifest = match complete {
-            true => batch_dir.read_manifest()?,
-            false => BatchManifest::new(owned.entry.key.clone(), owned.entry.kind, Vec::new()),
+        let presence = batch_presence::of(&owned.entry);
+        let manifest = match presence {
+            BatchPresence::There => Some(batch_dir.read_manifest()?),
+            _ => None,
         };
-        if !manifest.runs.iter().any(awaited) {
+        let runs = match &manifest {
+            Some(manifest) => &manifest.runs,
+            // Which runs an entry of an earlier release is about is not known without its directory.
+            None if owned.entry.runs.is_empty() => &remote,
+            None => &owned.entry.runs,
+        };
+        let awaited = runs.iter().filter(|run| remote.binary_search(run).is_ok());
+        let awaited: Vec<RunId> = awaited.copied().collect();
+        let Some(manifest) = manifest.filter(|_| !awaited.is_empty()) else {
+            if !awaited.is_empty() {
+                return Ok(Attached::Missing(MissingBatch { owned, awaited, presence }));
+            }
             clear(&batch_dir)?;
             return Ok(Attached::Nothing(owned));
-        }
-        let site = slurm_commands::site_limits(programs)?;
-        let mut attached = Self::new(owned, batch_dir, manifest, site);
+        };
+        let mut attached = Self::new(owned, batch_dir, manifest);
         attached.expect(&remote);
         attached.cancelled = attached.batch_dir.cancelled();
         attached.read_submissions()?;
         Ok(Attached::Batch(Box::new(attached)))
     }
 
-    pub(crate) fn new(
-        owned: OwnedBatch,
-        batch_dir: BatchDir,
-        manifest: BatchManifest,
-        site: SiteLimits,
-    ) -> Self {
+    pub(crate) fn new(owned: OwnedBatch, batch_dir: BatchDir, manifest: BatchManifest) -> Self {
         let cells: Vec<Cell> = manifest.runs.iter().copied().map(Cell::new).collect();
+        let now = Instant::now();
         Self {
             owned,
             batch_dir,
             left: cells.len(),
             cells,
             manifest,
-            site,
+            site: None,
+            unlisted: Vec::new(),
             submissions: Vec::new(),
+            own_results: Vec::new(),
             cancelled: false,
             cancel_sent: false,
-            ask_at: Instant::now() + ASK_EVERY,
+            ask_at: now + ASK_EVERY,
             ask_pause: ASK_EVERY,
             look_pause: LOOK_EVERY,
+            look_for_starts_at: now,
+            found_by_name: BTreeSet::new(),
+            submit_at: now,
             scheduler_fails: false,
+            queue_full: false,
+            dir_state: DirState::Usable,
+            told_full: false,
+            dir_failures: 0,
             notices: Vec::new(),
         }
     }
@@ -230,6 +310,11 @@ impl Batch {
     /// Whether every cell has its result in the record.
     pub(crate) fn done(&self) -> bool {
         self.left == 0
+    }
+
+    /// How many cells have no result in the record.
+    pub(crate) fn left(&self) -> usize {
+        self.left
     }
 
     pub(crate) fn states(&self) -> impl Iterator<Item = &CellState> {
@@ -267,8 +352,83 @@ impl Batch {
     }
 
     /// Submits what is not submitted yet, imports new results, asks the scheduler when it is time to,
-    /// and gives the cells whose results are now in the record.
+    /// and gives the cells whose results are now in the record. While the directory of the batch is
+    /// not reachable or full nothing is decided: that is reported once, and waited for.
     pub(crate) fn step(
+        &mut self,
+        programs: &mut SlurmPrograms<'_>,
+        store: &mut Store,
+    ) -> Result<Vec<usize>, Error> {
+        let before = self.left;
+        let stepped = self.step_now(programs, store);
+        let error = match stepped {
+            Ok(new) => {
+                self.dir_failures = 0;
+                if std::mem::replace(&mut self.dir_state, DirState::Usable) != DirState::Usable {
+                    let dir = self.batch_dir.path().to_owned();
+                    self.notices.push(RemoteNotice::DirectoryUsable(dir));
+                }
+                return Ok(new);
+            }
+            Err(error) if error.is_below(self.batch_dir.path()) => error,
+            Err(error) => return Err(error),
+        };
+        self.look_pause = LOOK_AT_MOST;
+        let state = match batch_presence::of(&self.owned.entry) {
+            _ if error.is_full() => DirState::Full,
+            BatchPresence::NotReachable(_) => DirState::NotReachable,
+            presence @ BatchPresence::Removed => {
+                return Err(missing_error(&self.owned, self.left, &presence));
+            }
+            BatchPresence::There => {
+                self.dir_failures += 1;
+                if self.dir_failures > DIR_TRIES {
+                    return Err(error);
+                }
+                return Ok(self.finished_since(before));
+            }
+        };
+        self.note_dir(state, &error);
+        Ok(self.finished_since(before))
+    }
+
+    /// Reports that the directory cannot be used, once for as long as that lasts.
+    fn note_dir(&mut self, state: DirState, error: &Error) {
+        if std::mem::replace(&mut self.dir_state, state) == state {
+            return;
+        }
+        if state == DirState::Full {
+            self.note_full();
+        } else {
+            let dir = self.batch_dir.path().to_owned();
+            let why = error.to_string();
+            self.notices.push(RemoteNotice::DirectoryNotReachable { dir, why });
+        }
+    }
+
+    /// A node reported that the directory is full.
+    pub(super) fn note_full(&mut self) {
+        if !std::mem::replace(&mut self.told_full, true) {
+            let dir = self.batch_dir.path().to_owned();
+            self.notices.push(RemoteNotice::DirectoryFull(dir));
+        }
+    }
+
+    /// The cells that a step which failed later has finished, newest results last. The caller has
+    /// not been told of them.
+    fn finished_since(&mut self, left_before: usize) -> Vec<usize> {
+        let count = left_before - self.left;
+        let mut done: Vec<(Instant, usize)> = self
+            .cells
+            .iter()
+            .enumerate()
+            .filter_map(|(at, cell)| Some((cell.done_at?, at)))
+            .collect();
+        done.sort_unstable();
+        done.split_off(done.len() - count.min(done.len())).into_iter().map(|(_, at)| at).collect()
+    }
+
+    fn step_now(
         &mut self,
         programs: &mut SlurmPrograms<'_>,
         store: &mut Store,
@@ -277,7 +437,10 @@ impl Batch {
             self.submit_listed(programs)?;
         }
         let new = self.import_results(store)?;
-        self.look_for_starts()?;
+        if Instant::now() >= self.look_for_starts_at {
+            self.look_for_starts()?;
+            self.look_for_starts_at = Instant::now() + STARTS_EVERY;
+        }
         self.look_pause = match new.is_empty() {
             true => (self.look_pause * 5 / 4).min(LOOK_AT_MOST),
             false => LOOK_EVERY,
@@ -304,11 +467,14 @@ impl Batch {
 
     /// Imports new results into the record, many with one commit.
     pub(crate) fn import_results(&mut self, store: &mut Store) -> Result<Vec<usize>, Error> {
-        let finished = self.batch_dir.finished()?;
+        let mut finished = self.batch_dir.finished()?;
+        finished.extend(std::mem::take(&mut self.found_by_name));
         let open = |cell: &usize| self.cells.get(*cell).is_some_and(|c| c.state != CellState::Done);
         let mut new: Vec<usize> = finished.into_iter().filter(open).collect();
         new.sort_unstable();
+        new.dedup();
         let mut taken = Vec::with_capacity(new.len());
+        let mut failed = None;
         for part in new.chunks(PER_COMMIT) {
             if self.import(store, part).is_ok() {
                 taken.extend_from_slice(part);
@@ -320,8 +486,14 @@ impl Batch {
                     Err(Error::Store(retake_store::Error::BadImport { detail, .. })) => {
                         self.set_aside(*cell, &detail)?;
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => failed = Some(error),
                 }
+            }
+        }
+        for (cell, result) in std::mem::take(&mut self.own_results) {
+            if self.cells[cell].state != CellState::Done && !taken.contains(&cell) {
+                store.import(&mut result.as_slice())?;
+                taken.push(cell);
             }
         }
         for cell in &taken {
@@ -329,22 +501,32 @@ impl Batch {
             self.cells[*cell].done_at = Some(Instant::now());
             self.left -= 1;
         }
-        Ok(taken)
+        failed.map_or(Ok(taken), Err)
     }
 
     fn import(&self, store: &mut Store, cells: &[usize]) -> Result<(), Error> {
+        let failed = Rc::new(RefCell::new(None));
         let mut all: Box<dyn Read> = Box::new(io::empty());
         for cell in cells {
             let path = self.batch_dir.result(*cell);
             let file = File::open(&path).map_err(Error::io("read", &path))?;
-            all = Box::new(all.chain(file));
+            all = Box::new(all.chain(ResultReader { file, path, failed: failed.clone() }));
         }
-        store.import(&mut BufReader::with_capacity(256 * 1024, all))?;
-        Ok(())
+        let imported = store.import(&mut BufReader::with_capacity(256 * 1024, all));
+        // A file that could not be read is not a damaged one.
+        match failed.take() {
+            Some(error) => Err(error),
+            None => Ok(imported.map(|_| ())?),
+        }
     }
 
-    /// A result that cannot be read does not count.
+    /// A result that cannot be understood does not count, unless it can a little later: over a
+    /// network a file may be seen before all of it is.
     fn set_aside(&mut self, cell: usize, why: &str) -> Result<(), Error> {
+        let seen = self.cells[cell].damaged_at.get_or_insert_with(Instant::now);
+        if seen.elapsed() < GRACE {
+            return Ok(());
+        }
         let (from, to) = (self.batch_dir.result(cell), self.batch_dir.late(cell, "damaged"));
         fs::rename(&from, &to).map_err(Error::io("set aside", &from))?;
         self.notices.push(RemoteNotice::ResultDamaged { path: to, why: why.to_owned() });
@@ -369,9 +551,37 @@ impl Batch {
         self.clear()
     }
 
+    /// Whether there may be results of cells in the directory.
+    pub(crate) fn has_results(&self) -> bool {
+        self.batch_dir.results().exists()
+    }
+
+    pub(crate) fn into_owned(self) -> OwnedBatch {
+        self.owned
+    }
+
     pub(crate) fn clear(self) -> Result<OwnedBatch, Error> {
         clear(&self.batch_dir)?;
         Ok(self.owned)
+    }
+}
+
+/// Reads a result, and keeps apart why it could not be read.
+struct ResultReader {
+    file: File,
+    path: PathBuf,
+    failed: Rc<RefCell<Option<Error>>>,
+}
+
+impl Read for ResultReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                let same = error.raw_os_error().map(io::Error::from_raw_os_error);
+                let same = same.unwrap_or_else(|| io::Error::other(error.to_string()));
+                self.failed.replace(Some(Error::io("read", &self.path)(same)));
+            }
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::slurm_commands::{self, TaskRow, TaskRows};
 use crate::slurm_programs::{ProgramError, SlurmPrograms};
 
 /// A task is over before others see what it wrote: a network file system takes its time.
-const GRACE: Duration = Duration::from_secs(3);
+pub(super) const GRACE: Duration = Duration::from_secs(3);
 /// How long the scheduler may say nothing of a task that it was given.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long a task may wait for what will not happen.
@@ -26,8 +26,11 @@ const ASK_COST: u32 = 40;
 
 /// How long the scheduler may not know a task until that is an answer. A task that waited when it was
 /// taken from the queue is gone at once; one that had started by then would still be known.
-fn allowed_silence(cell: &Cell, withdrawn: bool) -> Duration {
-    if withdrawn && cell.seen_queued && !cell.started { Duration::ZERO } else { SILENCE }
+fn allowed_silence(cell: &Cell, withdrawn: bool, visible_after: Duration) -> Duration {
+    match withdrawn && cell.seen_queued && !cell.started {
+        true => Duration::ZERO,
+        false => SILENCE.max(visible_after),
+    }
 }
 
 impl Batch {
@@ -82,7 +85,8 @@ impl Batch {
                 again.push(cell);
             }
         }
-        self.list_for_submission(again)
+        self.submit_again(again);
+        Ok(())
     }
 
     /// Decides about a cell without a result; `true` if it is to be submitted again.
@@ -92,16 +96,28 @@ impl Batch {
         rows: &TaskRows,
         programs: &mut SlurmPrograms<'_>,
     ) -> Result<bool, Error> {
-        let Some(task) = self.cells[at].task else { return Ok(false) };
-        let sent = self.submissions.get(task.0).is_some_and(Submission::is_received);
-        if !sent {
+        let task = self.cells[at].task;
+        let sent = task.and_then(|(submission, _)| self.submissions.get(submission));
+        let Some(task) = task.filter(|_| sent.is_some_and(Submission::is_received)) else {
             if self.cancelled {
                 missing_result::publish(self, at, &Resolution::Cancelled, None)?;
             }
             return Ok(false);
-        }
+        };
         let row = rows.get(&task);
         let state = JobState::of(row);
+        if matches!(state, JobState::Over(_) | JobState::Unknown)
+            && self.batch_dir.result(at).exists()
+        {
+            // Over a network a name can be found before a listing has it.
+            self.found_by_name.insert(at);
+            return Ok(false);
+        }
+        // What ran may have left a result that is not seen here yet.
+        let visible_after = match self.cells[at].started && !self.cancelled {
+            true => GRACE.max(Duration::from_millis(self.manifest.visible_after_ms)),
+            false => GRACE,
+        };
         let cell = &mut self.cells[at];
         let waited = |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed();
         let end: Option<JobEnd> = match state {
@@ -140,9 +156,16 @@ impl Batch {
                 }
                 Some(JobEnd::Lost { why: "it could not be launched".to_owned() })
             }
-            JobState::Over(end) if waited(&mut cell.since) >= GRACE => Some(end),
+            // What the machine itself says is final: it saw the shared directory.
+            JobState::Over(end @ (JobEnd::Cancelled | JobEnd::DirectoryFull))
+                if waited(&mut cell.since) >= GRACE =>
+            {
+                Some(end)
+            }
+            JobState::Over(end) if waited(&mut cell.since) >= visible_after => Some(end),
             JobState::Unknown
-                if waited(&mut cell.since) >= allowed_silence(cell, self.cancel_sent) =>
+                if waited(&mut cell.since)
+                    >= allowed_silence(cell, self.cancel_sent, visible_after) =>
             {
                 None
             }
@@ -151,6 +174,11 @@ impl Batch {
                 return Ok(false);
             }
         };
+        if end == Some(JobEnd::DirectoryFull) {
+            self.note_full();
+        }
+        let end = end.map(|end| self.with_runner_log(end, task));
+        let cell = &mut self.cells[at];
         let siblings = rows.keys().any(|(submission, _)| *submission == task.0);
         let history = CellHistory {
             started: cell.started,
@@ -168,6 +196,14 @@ impl Batch {
         }
         missing_result::publish(self, at, &resolution, row)?;
         Ok(false)
+    }
+
+    /// How a task ended, with what its runner had to say.
+    fn with_runner_log(&self, end: JobEnd, (submission, task): (usize, usize)) -> JobEnd {
+        match (end, self.batch_dir.runner_log(submission, task)) {
+            (JobEnd::Lost { why }, Some(said)) => JobEnd::Lost { why: format!("{why}: {said}") },
+            (end, _) => end,
+        }
     }
 
     /// Whether a task is still there although all its cells have had their results for a while. One
@@ -190,11 +226,12 @@ mod tests {
     #[test]
     fn what_was_taken_from_the_queue_is_not_waited_for() {
         let mut cell = Cell::new(retake_types::RunId::new());
-        assert_eq!(allowed_silence(&cell, true), SILENCE);
+        assert_eq!(allowed_silence(&cell, true, GRACE), SILENCE);
         cell.seen_queued = true;
-        assert_eq!(allowed_silence(&cell, false), SILENCE);
-        assert_eq!(allowed_silence(&cell, true), Duration::ZERO);
+        assert_eq!(allowed_silence(&cell, false, GRACE), SILENCE);
+        assert_eq!(allowed_silence(&cell, true, GRACE), Duration::ZERO);
         cell.started = true;
-        assert_eq!(allowed_silence(&cell, true), SILENCE);
+        assert_eq!(allowed_silence(&cell, true, GRACE), SILENCE);
+        assert_eq!(allowed_silence(&cell, true, SILENCE * 6), SILENCE * 6);
     }
 }

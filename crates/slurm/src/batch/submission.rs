@@ -4,12 +4,14 @@
 use std::fs;
 use std::time::Instant;
 
+use retake_runner::notice::RemoteNotice;
+
 use super::scheduler_poll::ASK_EVERY;
 use super::{Batch, Cell, CellState, missing_result};
 use crate::batch_dir;
 use crate::error::Error;
-use crate::slurm_commands::{self, TaskRows};
-use crate::slurm_programs::SlurmPrograms;
+use crate::slurm_commands::{self, SiteLimits, TaskRows};
+use crate::slurm_programs::{ProgramError, SlurmPrograms};
 
 /// One submission.
 pub(super) struct Submission {
@@ -67,14 +69,36 @@ impl Batch {
         let missing = |(at, cell): (usize, &Cell)| {
             (cell.task.is_none() && cell.state != CellState::Done).then_some(at)
         };
-        let missing: Vec<usize> = self.cells.iter().enumerate().filter_map(missing).collect();
-        self.list_for_submission(missing)
+        self.unlisted = self.cells.iter().enumerate().filter_map(missing).collect();
+        Ok(())
+    }
+
+    /// These cells are to be submitted once more.
+    pub(super) fn submit_again(&mut self, cells: Vec<usize>) {
+        for cell in &cells {
+            self.cells[*cell].task = None;
+        }
+        self.unlisted.extend(cells);
+    }
+
+    /// What the site allows; `None` while it cannot be asked.
+    fn site(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<Option<SiteLimits>, Error> {
+        if self.site.is_none() {
+            match slurm_commands::site_limits(programs) {
+                Ok(site) => self.site = Some(site),
+                Err(error) if error.is_temporary() => self.note_scheduler_error(&error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self.site)
     }
 
     /// Lists cells for submission, as many in one as the site allows.
-    pub(super) fn list_for_submission(&mut self, cells: Vec<usize>) -> Result<(), Error> {
+    fn list_for_submission(&mut self, site: SiteLimits) -> Result<(), Error> {
         let pack = self.manifest.pack;
-        for part in cells.chunks(self.site.array.saturating_mul(pack)) {
+        while !self.unlisted.is_empty() {
+            let count = self.unlisted.len().min(site.array.saturating_mul(pack));
+            let part: Vec<usize> = self.unlisted[..count].to_vec();
             let submission = self.submissions.len();
             let list: String = part.iter().map(|cell| format!("order/{cell}.json\n")).collect();
             batch_dir::write(&self.batch_dir.list(submission), list.as_bytes())?;
@@ -84,12 +108,24 @@ impl Batch {
                 self.cells[*cell].seen_queued = false;
             }
             self.submissions.push(Submission { tasks: part.len().div_ceil(pack), sent: Sent::Not });
+            self.unlisted.drain(..count);
         }
         Ok(())
     }
 
-    /// Submits what was listed and is not submitted yet.
+    /// Submits what is not submitted yet.
     pub(super) fn submit_listed(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<(), Error> {
+        let unsent = |submission: &Submission| submission.sent == Sent::Not;
+        if Instant::now() < self.submit_at
+            || (self.unlisted.is_empty() && !self.submissions.iter().any(unsent))
+        {
+            return Ok(());
+        }
+        let Some(site) = self.site(programs)? else {
+            self.submit_at = Instant::now() + ASK_EVERY;
+            return Ok(());
+        };
+        self.list_for_submission(site)?;
         for submission in 0..self.submissions.len() {
             if self.submissions[submission].sent != Sent::Not {
                 continue;
@@ -104,8 +140,23 @@ impl Batch {
             ) {
                 Ok(job) => {
                     self.submissions[submission].sent = Sent::Yes;
-                    batch_dir::write(&self.batch_dir.job(submission), job.as_bytes())?;
                     self.ask_at = Instant::now() + self.ask_pause;
+                    if std::mem::take(&mut self.queue_full) {
+                        self.notices.push(RemoteNotice::QueueAccepts);
+                    }
+                    batch_dir::write(&self.batch_dir.job(submission), job.as_bytes())?;
+                }
+                Err(ProgramError::QueueFull { said, .. }) => {
+                    // Ended while it waited; what it asked for at last may have been received.
+                    self.submissions[submission].sent = Sent::Perhaps { asked: 0 };
+                    self.ask_at = Instant::now() + ASK_EVERY;
+                    if !std::mem::replace(&mut self.queue_full, true) {
+                        let waiting = self.waiting_for_submission() as u64;
+                        let limit = site.jobs.map(|jobs| jobs as u64);
+                        self.notices.push(RemoteNotice::QueueFull { waiting, limit, said });
+                    }
+                    // The others would not be taken either.
+                    return Ok(());
                 }
                 Err(error) if error.is_temporary() => {
                     // It may have been received although the answer did not arrive.
@@ -128,6 +179,15 @@ impl Batch {
             }
         }
         Ok(())
+    }
+
+    /// The cells that the scheduler has not accepted.
+    fn waiting_for_submission(&self) -> usize {
+        let waits = |cell: &&Cell| {
+            let submission = cell.task.and_then(|(submission, _)| self.submissions.get(submission));
+            cell.state != CellState::Done && submission.is_none_or(|its| !its.is_received())
+        };
+        self.cells.iter().filter(waits).count()
     }
 
     /// Looks for submissions of which it is not known whether the scheduler received them.

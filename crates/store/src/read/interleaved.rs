@@ -1,6 +1,7 @@
 //! Both streams of a run as one, in order of arrival.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 
 use retake_types::{RunId, Stream};
 
@@ -87,6 +88,21 @@ impl InterleavedReader {
         let piece = self.piece()?;
         let left = piece.at + piece.length - self.position;
         Some(ByteOrigin { stream: piece.stream, left, at_us: piece.at_us })
+    }
+
+    /// Where what arrived of a stream begins, and when (in microseconds), for a range of that stream.
+    pub fn arrivals(&self, stream: Stream, range: Range<u64>) -> Vec<(u64, Option<u64>)> {
+        let within = |piece: &&Piece| {
+            piece.stream == stream
+                && piece.offset < range.end
+                && piece.offset + piece.length > range.start
+        };
+        let found = self.pieces.iter().filter(within);
+        let mut found: Vec<_> =
+            found.map(|piece| (piece.offset.max(range.start), piece.at_us)).collect();
+        // What has no known order comes last, and begins first.
+        found.sort_by_key(|(offset, _)| *offset);
+        found
     }
 
     pub(crate) fn pieces(&self) -> usize {

@@ -1,6 +1,7 @@
 //! Reading the record. Nothing here changes it.
 
 pub(crate) mod follow_output;
+pub(crate) mod grouped_runs;
 pub(crate) mod interleaved;
 pub(crate) mod lines;
 pub(crate) mod loops;
@@ -10,6 +11,7 @@ pub(crate) mod output_since;
 pub(crate) mod page_cursor;
 pub(crate) mod phrase;
 pub(crate) mod run_lookup;
+pub(crate) mod run_series;
 pub(crate) mod runs;
 pub(crate) mod runs_over_time;
 pub(crate) mod scan;

@@ -15,7 +15,7 @@ use crate::base::{live_file, schema};
 use crate::{Error, Result, Store};
 
 /// Which runs to list; the default is all of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunFilter {
     pub status: Option<RunStatus>,
     pub kind: Option<Kind>,
@@ -249,7 +249,7 @@ impl RunFilter {
     }
 
     /// Whether the tables of effects are asked, which an earlier release did not have.
-    fn by_effects(&self) -> bool {
+    pub(crate) fn by_effects(&self) -> bool {
         self.changed.is_some() || self.tests_failed
     }
 
@@ -301,7 +301,7 @@ impl RunFilter {
         self.sql((RUN_COLUMNS, RUN_JOINS), after, limit, None)
     }
 
-    fn admits(&self, run: &Run) -> bool {
+    pub(crate) fn admits(&self, run: &Run) -> bool {
         match self.status {
             Some(RunStatus::Running) => run.state == State::Running,
             Some(RunStatus::Outcome(OutcomeKind::Interrupted)) => run.state == State::Interrupted,

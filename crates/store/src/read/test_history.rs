@@ -95,6 +95,10 @@ struct NamedResult {
 struct HistoryReader<'a> {
     store: &'a Store,
     vouching: bool,
+    /// Inferred results before this are of no interest.
+    since: i64,
+    /// Runs of a suite that are asked about tests they do not name, the newest; negative for all.
+    most: i64,
     runs: HashMap<i64, Rc<RunWithTests>>,
     suites: HashMap<(String, String), Rc<[VouchingRun]>>,
 }
@@ -102,8 +106,19 @@ struct HistoryReader<'a> {
 impl Store {
     /// The tests whose names match a shell-style pattern, or have it as their exact name, by name.
     pub fn tests(&self, pattern: Option<&str>) -> Result<Vec<TestHistory>> {
+        let mut histories = Vec::new();
+        self.each_test(pattern, &mut |history| histories.push(history))?;
+        Ok(histories)
+    }
+
+    /// The same, one at a time: all of them may be more than memory holds.
+    pub fn each_test(
+        &self,
+        pattern: Option<&str>,
+        take: &mut dyn FnMut(TestHistory),
+    ) -> Result<()> {
         if !self.has_effects()? {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let condition = match pattern {
             None => "",
@@ -116,7 +131,6 @@ impl Store {
         let parameters: Vec<Value> =
             pattern.iter().map(|text| Value::Text((*text).to_owned())).collect();
         let mut reader = HistoryReader::new(self)?;
-        let mut histories = Vec::new();
         let mut named: Vec<NamedResult> = Vec::new();
         let mut name = String::new();
         let failed = |error| self.failed(READING, error);
@@ -125,13 +139,34 @@ impl Store {
         while let Some(row) = rows.next().map_err(failed)? {
             let next = row.get_ref(0).and_then(|name| Ok(name.as_str()?)).map_err(failed)?;
             if next != name {
-                histories.extend(reader.history(&name, std::mem::take(&mut named))?);
+                reader.history(&name, std::mem::take(&mut named))?.into_iter().for_each(&mut *take);
                 name = next.to_owned();
             }
             named.push(reader.named(row, &name)?);
         }
-        histories.extend(reader.history(&name, named)?);
-        Ok(histories)
+        reader.history(&name, named)?.into_iter().for_each(take);
+        Ok(())
+    }
+
+    /// The newest results of the test with exactly this name, at most so many that a run names, and
+    /// those that are inferred since the first of them. `None` for a test that no run names.
+    pub fn test_named(&self, name: &str, most: usize) -> Result<Option<TestHistory>> {
+        if !self.has_effects()? {
+            return Ok(None);
+        }
+        let failed = |error| self.failed(READING, error);
+        let mut reader = HistoryReader::new(self)?;
+        let mut named: Vec<NamedResult> = Vec::new();
+        let mut statement = self.connection.prepare_cached(NAMED_SQL).map_err(failed)?;
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let mut rows = statement.query((name, most)).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            named.push(reader.named(row, name)?);
+        }
+        named.reverse();
+        reader.most = MAX_VOUCHING;
+        reader.since = named.first().map_or(0, |first| first.start_us);
+        reader.history(name, named)
     }
 
     /// How many runs had test results.
@@ -146,6 +181,12 @@ impl Store {
 }
 
 const READING: &str = "read the history of tests";
+/// The statement behind the results of one test, for tests that look at its query plan.
+#[doc(hidden)]
+pub const NAMED_SQL: &str = "SELECT name, run, start_us, status, duration_ms FROM tests
+     WHERE name = ?1 ORDER BY start_us DESC, run DESC LIMIT ?2";
+/// Runs of a suite that are asked about one test.
+const MAX_VOUCHING: i64 = 5000;
 
 impl<'a> HistoryReader<'a> {
     fn new(store: &'a Store) -> Result<Self> {
@@ -153,6 +194,8 @@ impl<'a> HistoryReader<'a> {
         Ok(Self {
             store,
             vouching: version >= schema::WITH_VOUCHING,
+            since: i64::MIN,
+            most: -1,
             runs: HashMap::new(),
             suites: HashMap::new(),
         })
@@ -203,11 +246,12 @@ impl<'a> HistoryReader<'a> {
             return Ok(known.clone());
         }
         let sql = "SELECT r.seq, r.id, r.start_us, e.tests
-                   FROM runs r INDEXED BY runs_command JOIN effects e ON e.run = r.seq
-                   WHERE r.command = ?1 AND r.cwd = ?2 AND e.vouches = 1
-                   ORDER BY r.start_us, r.seq";
+             FROM runs r INDEXED BY runs_command JOIN effects e ON e.run = r.seq
+             WHERE r.command = ?1 AND r.cwd = ?2 AND r.start_us >= ?3 AND e.vouches = 1
+             ORDER BY r.start_us DESC, r.seq DESC LIMIT ?4";
         let found = self.store.connection.prepare_cached(sql).and_then(|mut statement| {
-            let rows = statement.query_map((&suite.0, &suite.1), |row| {
+            let asked = (&suite.0, &suite.1, self.since, self.most);
+            let rows = statement.query_map(asked, |row| {
                 Ok(VouchingRun {
                     seq: row.get(0)?,
                     id: RunId::from_bytes(row.get(1)?),
@@ -216,6 +260,10 @@ impl<'a> HistoryReader<'a> {
                 })
             })?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let found = found.map(|mut newest_first| {
+            newest_first.reverse();
+            newest_first
         });
         let found: Rc<[VouchingRun]> =
             found.map_err(|error| self.store.failed(READING, error))?.into();

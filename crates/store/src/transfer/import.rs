@@ -39,6 +39,8 @@ pub(super) enum Origin {
     Record,
     /// The inside of a sandbox, where nothing is believed: no run that is here gets an outcome.
     Sandbox,
+    /// A bundle of this id, of which as little is believed.
+    Bundle(RunId),
 }
 
 impl Store {
@@ -46,18 +48,29 @@ impl Store {
     /// is left as it is, except that a remote run gets its outcome. What comes before a line that is
     /// not usable is imported.
     pub fn import(&mut self, from: &mut impl BufRead) -> Result<Imported> {
+        self.import_from(Origin::Record, from, &mut |_| true)
+    }
+
+    /// Imports the runs that are accepted.
+    pub(super) fn import_from(
+        &mut self,
+        origin: Origin,
+        from: &mut impl BufRead,
+        accept: &mut dyn FnMut(&Intent) -> bool,
+    ) -> Result<Imported> {
         let mut result = Imported::default();
         let mut complete = Vec::new();
-        let read = self.read_runs(from, &mut complete, &mut result);
-        self.commit_imported(Origin::Record, &mut complete, &mut result)?;
+        let read = self.read_runs(origin, from, accept, (&mut complete, &mut result));
+        self.commit_imported(origin, &mut complete, &mut result)?;
         read.map(|()| result)
     }
 
     fn read_runs(
         &mut self,
+        origin: Origin,
         from: &mut impl BufRead,
-        complete: &mut Vec<ArrivingRun>,
-        result: &mut Imported,
+        accept: &mut dyn FnMut(&Intent) -> bool,
+        (complete, result): (&mut Vec<ArrivingRun>, &mut Imported),
     ) -> Result<()> {
         let mut arriving: Option<ArrivingRun> = None;
         let (mut number, mut text) = (0, String::new());
@@ -88,16 +101,22 @@ impl Store {
                 next => {
                     if let Some(done) = arriving.take() {
                         done.check(&bad)?;
-                        complete.push(done);
+                        if accept(&done.intent) {
+                            complete.push(done);
+                        }
                         if complete.len() >= BATCH {
-                            self.commit_imported(Origin::Record, complete, result)?;
+                            self.commit_imported(origin, complete, result)?;
                         }
                     }
                     let Some(ExportLine::Run { intent, outcome, chunks }) = next else {
                         return Ok(());
                     };
                     let chunks = BASE64.decode(chunks).map_err(|error| bad(error.to_string()))?;
-                    arriving = Some(ArrivingRun::new(*intent, *outcome, chunks));
+                    let mut intent = *intent;
+                    if let Origin::Bundle(bundle) = origin {
+                        intent.set_reported_by(bundle);
+                    }
+                    arriving = Some(ArrivingRun::new(intent, *outcome, chunks));
                 }
             }
         }
@@ -123,8 +142,8 @@ impl Store {
                 let open = match origin {
                     Origin::Record => open_remote_run(tx, dir, id).map_err(failed)?,
                     // Its sender may be about to commit it.
-                    Origin::Sandbox if dir.is_remote_run(id) => continue,
-                    Origin::Sandbox => None,
+                    Origin::Sandbox | Origin::Bundle(_) if dir.is_remote_run(id) => continue,
+                    Origin::Sandbox | Origin::Bundle(_) => None,
                 };
                 let seq = match open {
                     Some(seq) => seq,

@@ -1,7 +1,8 @@
-//! Moving runs between records: export, import, runs that a sandbox reports, result files, and copies
+//! Moving runs between records: export, import, bundles, runs that a sandbox reports, result files, and copies
 //! of the ledger.
 
 pub(crate) mod audit_record;
+pub(crate) mod bundle;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod ledger_copy;

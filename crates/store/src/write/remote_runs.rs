@@ -5,6 +5,7 @@
 //! until the outcome is committed, whatever happens to the process that sent it.
 
 use std::io;
+use std::path::Path;
 
 use retake_types::{Intent, Redacted, RunId};
 
@@ -14,6 +15,12 @@ use crate::base::dir::{StoreDir, remove};
 use crate::base::projection::seq_of;
 use crate::base::store::Durability;
 use crate::{Error, Result, Store};
+
+/// Whether a record may have remote runs without an outcome. Opens nothing.
+pub fn has_remote_runs(store: &Path) -> bool {
+    let dir = StoreDir::new(store).remote_runs_dir();
+    std::fs::read_dir(dir).is_ok_and(|mut marks| marks.next().is_some())
+}
 
 impl Store {
     /// Commits the intents of runs that are about to be sent to other machines, all or none. Those

@@ -61,7 +61,7 @@ const fn number(min: u64, max: u64) -> KeyKind {
     KeyKind::Number { min, max }
 }
 
-const OWN: [Key; 24] = [
+const OWN: [Key; 25] = [
     key(
         "execution.default_timeout_seconds",
         number(1, 31_536_000),
@@ -180,6 +180,12 @@ const OWN: [Key; 24] = [
         number(1, 10_000),
         "1",
         "How many cells one Slurm task runs, one after the other; more for short ones",
+    ),
+    key(
+        "slurm.visible_after",
+        KeyKind::Duration,
+        "60s",
+        "How long a result may take to become visible here before its cell is run again",
     ),
 ];
 

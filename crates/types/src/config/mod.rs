@@ -71,6 +71,8 @@ pub struct SlurmConfig {
     /// 0 leaves it to Slurm.
     pub max_in_flight: u64,
     pub pack: u64,
+    /// How long a result may take to become visible.
+    pub visible_after: Duration,
 }
 
 /// `mcp.policy.preset`: rules that hold besides those of the project.

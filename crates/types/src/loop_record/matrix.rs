@@ -423,6 +423,9 @@ const IGNORE_FAILURE: &str = "matrix.ignore_failure";
 type Labels = BTreeMap<String, String>;
 
 impl CellLabels {
+    /// The label that all measured iterations of a cell share.
+    pub const CELL: &'static str = KEY;
+
     pub fn new(role: CellRole) -> Self {
         Self {
             role,

@@ -1,14 +1,18 @@
 //! The JSON API: what `docs/api.md` describes, and nothing else.
 
+mod again;
 mod logs;
 mod loops;
 mod overview;
 mod runs;
+mod tests;
 
-pub(crate) use logs::{find, logs, run_events};
+pub(crate) use again::again;
+pub(crate) use logs::{count, find, line, logs, run_events};
 pub(crate) use loops::{MAX_BODY, act, loop_events, loop_query, loops, one_loop};
 pub(crate) use overview::{Overview, audit, overview, verify};
 pub(crate) use runs::{SEARCH_EFFORT, run, runs, search};
+pub(crate) use tests::tests;
 
 use retake_store::Store;
 use retake_types::{LoopId, RunId};

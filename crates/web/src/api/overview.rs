@@ -20,21 +20,29 @@ use crate::params::Params;
 /// How many of each are listed.
 const RUNNING: usize = 20;
 const FAILURES: usize = 10;
+/// The newest failures among which repeated ones are counted.
+const COUNTED_FAILURES: usize = 60;
 const LOOPS: usize = 8;
 
 /// What the overview shows.
 pub(crate) struct Overview {
     pub(crate) figures: Arc<Figures>,
     pub(crate) running: Vec<Run>,
-    pub(crate) failures: Vec<Run>,
+    /// The newest failures; those of the same command in the same directory once, and how often.
+    pub(crate) failures: Vec<(Run, usize)>,
     pub(crate) loops: Vec<LoopSummary>,
     pub(crate) audit: AuditState,
 }
 
 impl App {
     pub(crate) async fn overview(&self, params: &Params) -> Result<Overview, RequestError> {
-        let range = TimeRange::parse(params.get("range"))?;
-        let figures = self.figures.get(&self.store, range).await?;
+        let figures = match params.get("range") {
+            Some(_) => {
+                let range = TimeRange::parse(params.get("range"))?;
+                self.figures.get(&self.store, range, Figures::count).await?
+            }
+            None => self.fitting_figures().await?,
+        };
         let workspaces = self.workspaces.clone();
         let lists = self.store.read(move |store| {
             let of = |status| RunFilter { status: Some(status), ..RunFilter::default() };
@@ -45,12 +53,42 @@ impl App {
                 .map(|record| running_loops.summary(store, record, workspaces.as_ref()));
             Ok((
                 store.list(&of(RunStatus::Running), None, RUNNING)?.runs,
-                store.list(&of(RunStatus::Failed), None, FAILURES)?.runs,
+                repeated(store.list(&of(RunStatus::Failed), None, COUNTED_FAILURES)?.runs),
                 loops.collect::<Result<_, RequestError>>()?,
             ))
         });
         let (running, failures, loops) = lists.await?;
         Ok(Overview { figures, running, failures, loops, audit: self.audit.state() })
+    }
+}
+
+/// Runs of the same command in the same directory as one, the newest, with how many there are.
+fn repeated(runs: Vec<Run>) -> Vec<(Run, usize)> {
+    let mut found: Vec<(Run, usize)> = Vec::new();
+    for run in runs {
+        let same = |known: &(Run, usize)| {
+            let (a, b) = (&known.0.intent, &run.intent);
+            a.command() == b.command() && a.working_directory() == b.working_directory()
+        };
+        match found.iter().position(same) {
+            Some(at) => found[at].1 += 1,
+            None if found.len() < FAILURES => found.push((run, 1)),
+            None => {}
+        }
+    }
+    found
+}
+
+impl App {
+    /// A week, or all there is where that is less.
+    async fn fitting_figures(&self) -> Result<Arc<Figures>, RequestError> {
+        let week = self.figures.get(&self.store, TimeRange::Week, Figures::count).await?;
+        match week.totals.first {
+            Some(first) if first > week.since => {
+                self.figures.get(&self.store, TimeRange::All, Figures::count).await
+            }
+            _ => Ok(week),
+        }
     }
 }
 
@@ -111,7 +149,7 @@ pub(crate) async fn overview(
         disk: DiskDocument { database: disk.database, spool: disk.spool, output: disk.output },
         audit: AuditDocument::of(&overview.audit, figures.head.to_string()),
         running: overview.running,
-        recent_failures: overview.failures,
+        recent_failures: overview.failures.into_iter().map(|(run, _)| run).collect(),
         loops: overview.loops,
     }))
 }

@@ -19,6 +19,25 @@ setInterval(() => {
   }
 }, 1000);
 
+// ---- the list of tests ----------------------------------------------------------------------
+
+const testsForm = $("#tests-form");
+if (testsForm) {
+  let timer = null, asked = null;
+  const show = async () => {
+    asked?.abort();
+    asked = new AbortController();
+    const words = new URLSearchParams([...new FormData(testsForm)].filter(([, value]) => value !== ""));
+    const address = words.size ? `/tests?${words}` : "/tests";
+    try {
+      swap(await fetchPage(address, asked.signal), "#results");
+      history.replaceState(null, "", address);
+    } catch (error) { if (error.name !== "AbortError") notice(error.message, true); }
+  };
+  testsForm.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(show, 150); });
+  testsForm.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); show(); });
+}
+
 // ---- the list of runs -----------------------------------------------------------------------
 
 const filters = $("#filters");
@@ -167,7 +186,7 @@ if (filters) {
     for (const now of rows) {
       const old = rowOf(now.dataset.id);
       const same = (part) => $(part, old).textContent === $(part, now).textContent;
-      if (!old || old.contains(document.activeElement) || (same(".how") && same(".took"))) continue;
+      if (!old || old.contains(document.activeElement) || $(":checked", old) || (same(".how") && same(".took") && same(".what"))) continue;
       old.replaceChildren(...document.importNode(now, true).childNodes);
     }
     const place = rows.findIndex((row) => row.dataset.id === known);

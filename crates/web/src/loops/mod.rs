@@ -4,7 +4,9 @@ pub(crate) mod agent;
 pub(crate) mod agent_activity;
 pub(crate) mod control;
 pub(crate) mod crash;
+pub(crate) mod iteration;
 pub(crate) mod matrix;
+pub(crate) mod transcript;
 
 use jiff::Timestamp;
 use retake_agent::workspace::WorkspaceDirectories;
@@ -33,7 +35,7 @@ pub(crate) enum RecordedPlan {
 }
 
 impl RecordedPlan {
-    fn parse(kind: Kind, plan: &str) -> Self {
+    pub(crate) fn parse(kind: Kind, plan: &str) -> Self {
         let parsed = match kind {
             Kind::Agent => serde_json::from_str(plan).map(Self::Agent),
             Kind::Matrix => serde_json::from_str(plan).map(Self::Matrix),
@@ -43,8 +45,18 @@ impl RecordedPlan {
         parsed.unwrap_or(Self::Unknown)
     }
 
+    /// What it goes through: the values of the axes of a matrix.
+    pub(crate) fn extent(&self) -> String {
+        let Self::Matrix(plan) = self else { return String::new() };
+        let axes = plan.axes.values().map(|values| match values.len() {
+            0..=4 => values.join(", "),
+            many => format!("{}, …, {} ({many})", values[0], values[many - 1]),
+        });
+        axes.collect::<Vec<_>>().join(" × ")
+    }
+
     /// What the loop is about, in a few words.
-    fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let words = match self {
             Self::Agent(plan) => [plan.workspace.clone(), plan.agent.clone()],
             Self::Matrix(plan) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use retake_runner::html::Html;
 use retake_types::loop_record::agent::IterationStatus;
 use retake_types::text;
@@ -52,6 +52,9 @@ pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary)
         _ => None,
     };
     totals(html, agent, limit);
+    if !steps.is_empty() {
+        timeline(html, steps, agent, summary);
+    }
     if steps.len() > 1 {
         charts(html, steps);
     }
@@ -147,8 +150,16 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
         let says = "Tests that passed and did not pass in each iteration";
         let unit =
             |value: f64| if value.fract() == 0.0 { value.to_string() } else { String::new() };
-        Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
-            .draw(html);
+        Chart {
+            says,
+            series: &series,
+            shape: Shape::Stacked,
+            unit,
+            ends,
+            titles: &titles,
+            links: &[],
+        }
+        .draw(html);
         html.markup("</figure>");
     }
     if costs.iter().any(Option::is_some) {
@@ -159,8 +170,41 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
             v => format!("${v:.2}"),
         };
         let says = "Cost of each iteration in US dollars";
-        Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
-            .draw(html);
+        Chart {
+            says,
+            series: &series,
+            shape: Shape::Stacked,
+            unit,
+            ends,
+            titles: &titles,
+            links: &[],
+        }
+        .draw(html);
+        html.markup("</figure>");
+    }
+    if costs.iter().filter(|cost| cost.is_some()).count() > 1 {
+        html.markup("<figure><figcaption>Cost so far, in US dollars</figcaption>");
+        let mut sum = 0.0;
+        let sums: Vec<Option<f64>> = costs
+            .iter()
+            .map(|cost| {
+                sum += cost.unwrap_or(0.0);
+                Some(sum)
+            })
+            .collect();
+        let series = [Series { class: "p50", values: &sums }];
+        let unit = |value: f64| format!("${value:.2}");
+        let says = "Cost of all iterations so far in US dollars";
+        Chart {
+            says,
+            series: &series,
+            shape: Shape::Lines,
+            unit,
+            ends,
+            titles: &titles,
+            links: &[],
+        }
+        .draw(html);
         html.markup("</figure>");
     }
     if context.iter().any(Option::is_some) {
@@ -168,11 +212,76 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
         let series = [Series { class: "p95", values: &context }];
         let unit = |value: f64| format!("{value:.0} %");
         let says = "Context in use at the end of each iteration, in percent";
-        Chart { says, series: &series, shape: Shape::Stacked, unit, ends, titles: &titles }
-            .draw(html);
+        Chart {
+            says,
+            series: &series,
+            shape: Shape::Stacked,
+            unit,
+            ends,
+            titles: &titles,
+            links: &[],
+        }
+        .draw(html);
         html.markup("</figure>");
     }
     html.markup("</div></section>");
+}
+
+/// The iterations on one line of time, each with a link to what it did.
+fn timeline(
+    html: &mut Html,
+    steps: &[IterationSummary],
+    agent: &AgentDetail,
+    summary: &LoopSummary,
+) {
+    const WIDTH: f64 = 960.0;
+    let now = Timestamp::now();
+    let begin = steps[0].started_at;
+    let ends = steps.iter().map(|step| match step.duration_ms {
+        Some(ms) => step.started_at + SignedDuration::from_millis(i64::try_from(ms).unwrap_or(0)),
+        None => summary.end_time.unwrap_or(now),
+    });
+    let ends: Vec<Timestamp> = ends.collect();
+    let end = ends.iter().copied().max().unwrap_or(now).max(summary.end_time.unwrap_or(begin));
+    let whole = end.duration_since(begin).as_secs_f64().max(0.001);
+    let x =
+        |at: Timestamp| (at.duration_since(begin).as_secs_f64() / whole).clamp(0.0, 1.0) * WIDTH;
+    html.markup("<section><h2>Timeline</h2><svg class=\"timeline-loop\" viewBox=\"0 0 960 48\" role=\"group\" aria-label=\"Iterations over time\">");
+    for (step, end) in steps.iter().zip(&ends) {
+        let mut says =
+            format!("iteration {}: {}", step.number, step.status.as_str().replace('_', " "));
+        if let Some(cost) = step.cost_usd {
+            says += &format!(", ${cost:.2}");
+        }
+        if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
+            says += &format!(", {passed} of {total} tests pass");
+        }
+        let class = match step.status {
+            IterationStatus::Completed => "good",
+            IterationStatus::Failed | IterationStatus::TimedOut => "bad",
+            status if !status.is_final() => "live",
+            _ => "open",
+        };
+        let linked = step.run_id.is_some();
+        if let Some(run) = step.run_id {
+            html.markup("<a").attr("href", format!("/runs/{run}")).attr("aria-label", &says);
+            html.markup(">");
+        }
+        let (left, right) = (x(step.started_at), x(*end));
+        html.markup("<rect y=\"4\" height=\"24\" rx=\"3\"").attr("class", class);
+        html.attr("x", format!("{left:.1}"))
+            .attr("width", format!("{:.1}", (right - left).max(4.0)));
+        html.markup("><title>").text(&says).markup("</title></rect>");
+        html.markup(if linked { "</a>" } else { "" });
+    }
+    for note in agent.notes.iter().filter(|note| note.at >= begin && note.at <= end) {
+        let at = format!("{:.1}", x(note.at));
+        html.markup("<line class=\"stop\" y1=\"0\" y2=\"32\"").attr("x1", &at).attr("x2", &at);
+        html.markup("><title>").text(&note.text).markup("</title></line>");
+    }
+    html.markup("<text class=\"tick\" x=\"0\" y=\"44\">").text(text::moment(begin));
+    html.markup("</text><text class=\"tick\" text-anchor=\"end\" x=\"960\" y=\"44\">");
+    html.text(text::duration(Duration::from_secs_f64(whole))).markup("</text></svg></section>");
 }
 
 fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
@@ -230,7 +339,7 @@ pub(super) fn activity(html: &mut Html, agent: &AgentDetail, running: bool) {
     for line in &agent.activity {
         html.markup("<li").attr("class", line.kind.class()).markup(">");
         match &line.spans {
-            Some(spans) => spans.iter().for_each(|span| super::output::span(html, span)),
+            Some(spans) => spans.iter().for_each(|span| super::output_lines::span(html, span)),
             None => _ = html.preformatted(&line.text),
         }
         html.markup("</li>");

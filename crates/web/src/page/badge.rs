@@ -3,8 +3,9 @@
 use retake_runner::colour::Shade;
 use retake_runner::html::Html;
 use retake_runner::run_text;
+use retake_store::LoopRuns;
 use retake_types::loop_record::agent::IterationStatus;
-use retake_types::{Run, State, StopReason};
+use retake_types::{Run, State, StopReason, TestStatus};
 
 use crate::loops::LoopStatus;
 
@@ -54,6 +55,17 @@ pub(super) fn run_badge(html: &mut Html, run: &Run) {
     badge(html, mark, &word);
 }
 
+/// How the runs of a loop went.
+pub(super) fn loop_runs_badge(html: &mut Html, runs: &LoopRuns) {
+    let running = runs.newest.state == State::Running;
+    match (running, runs.failed) {
+        (true, _) => badge(html, Mark::Running, "running"),
+        (false, 0) if runs.unfinished == 0 => badge(html, Mark::Good, "ok"),
+        (false, 0) => badge(html, Mark::Open, "interrupted"),
+        (false, failed) => badge(html, Mark::Bad, &format!("{failed} failed")),
+    }
+}
+
 pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {
     let (mark, word) = match status {
         LoopStatus::Ended(reason) => {
@@ -82,6 +94,25 @@ pub(super) fn iteration_badge(html: &mut Html, status: IterationStatus) {
         _ => Mark::Open,
     };
     badge(html, mark, &words(status.as_str()));
+}
+
+/// How a test went, in a word.
+pub(super) fn test_word(status: TestStatus) -> &'static str {
+    match status {
+        TestStatus::Passed => "passed",
+        TestStatus::Failed => "failed",
+        TestStatus::Skipped => "skipped",
+        TestStatus::Error => "error",
+    }
+}
+
+pub(super) fn test_badge(html: &mut Html, status: TestStatus) {
+    let mark = match status {
+        TestStatus::Passed => Mark::Good,
+        TestStatus::Failed | TestStatus::Error => Mark::Bad,
+        TestStatus::Skipped => Mark::Open,
+    };
+    badge(html, mark, test_word(status));
 }
 
 /// An identifier as it is read.

@@ -8,13 +8,14 @@ use crate::access_token::AccessTokens;
 use crate::assets;
 use crate::error::RequestError;
 
-const HELP: [(&str, &str); 8] = [
+const HELP: [(&str, &str); 9] = [
     ("/", "search what runs wrote"),
     ("j, k", "next and previous entry"),
     ("Enter", "open the entry"),
-    ("o, r, l", "overview, runs, loops"),
+    ("g o, g r, g t, g l", "overview, runs, tests, loops; g may be left out"),
     ("f", "find in the output of a run"),
-    ("n, N", "next and first match"),
+    ("n, N", "next and previous match"),
+    ("e, E", "next and previous line that reports an error"),
     ("g, G", "beginning and end of the output"),
     ("?", "this help"),
 ];
@@ -26,6 +27,7 @@ pub(super) enum Section {
     Runs,
     /// One of the runs.
     Run,
+    Tests,
     Loops,
     None,
 }
@@ -80,6 +82,7 @@ pub(super) fn layout(
     for (address, name, own) in [
         ("/", "Overview", Section::Overview),
         ("/runs", "Runs", Section::Runs),
+        ("/tests", "Tests", Section::Tests),
         ("/loops", "Loops", Section::Loops),
     ] {
         html.markup("<a").attr("href", address);
@@ -89,8 +92,8 @@ pub(super) fn layout(
         html.markup(">").markup(name).markup("</a>");
     }
     html.markup("</nav>");
-    // The list has a field of its own.
-    if section != Section::Runs {
+    // These lists have a field of their own.
+    if !matches!(section, Section::Runs | Section::Tests) {
         html.markup(
             "<form class=\"find\" role=\"search\" action=\"/runs\"><input type=\"search\" \
              name=\"q\" id=\"search\" placeholder=\"Search output  /\" \

@@ -12,14 +12,14 @@ use retake_types::text;
 
 use super::badge::loop_badge;
 use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::run_table::{RUN_TABLE_HEAD, repeated_rows, run_rows};
 use crate::api::Overview;
 use crate::app::App;
 use crate::audit::AuditState;
 use crate::chart::{Chart, Series, Shape};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
-use crate::params::Params;
+use crate::params::{Params, address_of};
 
 pub(crate) async fn overview(
     State(app): State<Arc<App>>,
@@ -60,8 +60,8 @@ pub(crate) async fn overview(
         main.markup("<p class=\"empty\">No run has failed.</p>");
     } else {
         main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
-        run_rows(&mut main, &overview.failures, now);
-        main.markup("</tbody></table><p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a></p>");
+        repeated_rows(&mut main, &overview.failures, now);
+        main.markup("</tbody></table><p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a> <a href=\"/runs?sort=slowest\">Slowest runs</a> <a href=\"/tests?sort=flaky\">Flakiest tests</a></p>");
     }
     main.markup("</section></div>");
     Ok(layout("Overview", Section::Overview, Some(&app.tokens), &main))
@@ -214,7 +214,15 @@ fn charts(html: &mut Html, figures: &Figures) {
         _ => String::new(),
     };
     let shape = Shape::Stacked;
-    Chart { says: &says, series: &series, shape, unit, ends, titles: &titles }.draw(html);
+    let links: Vec<String> = (0..figures.slices.len())
+        .map(|at| {
+            let [from, to] =
+                [at, at + 1].map(|at| (figures.since + length * at as i32).to_string());
+            address_of("/runs", &[("since", &from), ("until", &to)])
+        })
+        .collect();
+    Chart { says: &says, series: &series, shape, unit, ends, titles: &titles, links: &links }
+        .draw(html);
     html.markup("</figure><figure><figcaption>Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95 %</span></figcaption>");
     let longest = high.iter().flatten().fold(0.0f64, |a, b| a.max(*b));
     let says = format!(
@@ -227,6 +235,7 @@ fn charts(html: &mut Html, figures: &Figures) {
         ms => text::duration(Duration::from_micros((ms * 1000.0) as u64)),
     };
     let shape = Shape::Lines;
-    Chart { says: &says, series: &series, shape, unit, ends, titles: &titles }.draw(html);
+    Chart { says: &says, series: &series, shape, unit, ends, titles: &titles, links: &[] }
+        .draw(html);
     html.markup("</figure>");
 }

@@ -9,19 +9,27 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::html::Html;
 use retake_runner::{denied_text, run_text};
-use retake_store::StoredRunTree;
+use retake_store::{RunSeries, Store, StoredRunTree};
 use retake_types::text;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
-    RunOutcome, RunRequest, SandboxReport, State as RunState, TestStatus,
+    RunOutcome, RunRequest, SandboxReport, State as RunState,
 };
 
 use super::badge::run_badge;
+use super::failure::{FailurePage, compare_address};
 use super::layout::{HtmlResponse, PageError, Section, heading, layout};
-use super::output::{Layout, OutputSection};
+use super::output::OutputSection;
+use super::run_table::elapsed;
+use super::transcript::TranscriptPage;
 use crate::api::run_id;
 use crate::app::App;
-use crate::params::Params;
+use crate::error::RequestError;
+use crate::failure_reasons::FailureReasons;
+use crate::loops::iteration::IterationView;
+use crate::loops::transcript::Transcript;
+use crate::params::{Params, address_of};
+use crate::run_history::RunHistory;
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
@@ -33,22 +41,31 @@ pub(crate) async fn run(
 ) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
     let query = params.clone();
-    let read = move |store: &retake_store::Store| {
+    let for_reading = app.clone();
+    let read = move |store: &Store| {
         let id = run_id(store, &id)?;
         let tree = store.tree(id)?;
-        let output = OutputSection::read(store, id, &query)?;
-        Ok((tree, output))
+        let shown = ShownOutput::read(&for_reading, store, &tree.run, &query)?;
+        let context = RunContextView::read(&for_reading, store, &tree.run)?;
+        Ok((tree, shown, context))
     };
-    let answer = match (OutputSection::layout(&params), params.get("find")) {
-        (Layout::SideBySide, None) => app.store.read(read).await,
-        _ => app.store.read_large(read).await,
+    let answer = match OutputSection::is_large(&params) {
+        false => app.store.read(read).await,
+        true => app.store.read_large(read).await,
     };
-    let (tree, output) = answer?;
+    let (tree, shown, context) = answer?;
     let run = &tree.run;
     let mut main = Html::new();
-    head(&mut main, run);
+    head(&mut main, run, &context);
+    let RunContextView { reasons, numbers, history, .. } = &context;
+    FailurePage { run, reasons, numbers, history }.write(&mut main);
     let running = run.state == RunState::Running;
-    output.write(&mut main, run.intent.id(), &params, running);
+    match &shown {
+        ShownOutput::Output(output) => output.write(&mut main, run.intent.id(), &params, running),
+        ShownOutput::Transcript(view, transcript) => {
+            TranscriptPage { id: run.intent.id(), view, transcript, running }.write(&mut main);
+        }
+    }
     main.markup("<div id=\"facts\" data-live class=\"cards\">");
     facts(&mut main, &tree);
     main.markup("</div>");
@@ -56,14 +73,94 @@ pub(crate) async fn run(
     Ok(layout(&title, Section::Run, Some(&app.tokens), &main))
 }
 
-fn head(html: &mut Html, run: &Run) {
+/// What a run wrote: an agent's events as a conversation, anything else as it is.
+enum ShownOutput {
+    Output(OutputSection),
+    Transcript(Box<IterationView>, Transcript),
+}
+
+impl ShownOutput {
+    fn read(app: &App, store: &Store, run: &Run, params: &Params) -> Result<Self, RequestError> {
+        if !OutputSection::is_asked_for(params)
+            && let Some(view) = IterationView::read(store, run)?
+        {
+            let from = params.number("from")?.unwrap_or(0);
+            let transcript = Transcript::read(store, run.intent.id(), view.agent, from)?;
+            return Ok(Self::Transcript(Box::new(view), transcript));
+        }
+        Ok(Self::Output(OutputSection::read(store, run.intent.id(), params, &app.lines)?))
+    }
+}
+
+/// What is known of a run besides itself.
+struct RunContextView {
+    reasons: Arc<FailureReasons>,
+    numbers: Vec<Option<u64>>,
+    history: RunHistory,
+    /// The page may run it again.
+    offered: bool,
+}
+
+impl RunContextView {
+    fn read(app: &App, store: &Store, run: &Run) -> Result<Self, RequestError> {
+        // Output that is damaged is reported where it would stand.
+        let reasons = app.reasons.of(store, run).unwrap_or_default();
+        let numbers = reasons.numbers(store, run.intent.id(), &app.lines);
+        let history = RunHistory::read(store, run)?;
+        let offered = app.rerun.as_ref().is_some_and(|rerun| rerun.offers(store, run));
+        Ok(Self { reasons, numbers, history, offered })
+    }
+}
+
+/// The runs before and after it, and how to run it once more.
+fn series(html: &mut Html, run: &Run, context: &RunContextView) {
+    let RunContextView { history, offered, .. } = context;
+    let what = match history.series {
+        RunSeries::Command => "Runs of the same command",
+        RunSeries::Label(_) => "Runs of the same cell",
+        RunSeries::Loop => "Runs of the same loop",
+    };
+    html.markup("<nav class=\"series\"").attr("aria-label", what).markup(">");
+    html.markup("<span class=\"faint\">").markup(what).markup("</span>");
+    let neighbours = history.neighbours;
+    for (found, rel, name) in
+        [(neighbours.previous, "prev", "← earlier"), (neighbours.next, "next", "later →")]
+    {
+        match found.found() {
+            Some(id) => {
+                html.markup("<a").attr("rel", rel).attr("href", format!("/runs/{id}"));
+                html.markup(">").markup(name).markup("</a>");
+            }
+            None => _ = html.markup("<span class=\"faint\">").markup(name).markup("</span>"),
+        }
+    }
+    if let Some(id) = neighbours.previous.found() {
+        html.link(&compare_address(&[id, run.intent.id()]), "compare with earlier");
+    }
+    html.markup("</nav><p class=\"again\"><code id=\"again-line\">retake again ");
+    html.text(run.intent.id().short());
+    html.markup("</code> <button class=\"small\" data-copy=\"#again-line\" hidden>Copy</button>");
+    if *offered {
+        html.markup(" <button class=\"small\" hidden");
+        html.attr("data-again", format!("/api/v1/runs/{}/again", run.intent.id()));
+        html.markup(">Run again</button>");
+    }
+    html.markup("</p>");
+}
+
+fn head(html: &mut Html, run: &Run, context: &RunContextView) {
     let intent = &run.intent;
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
     html.text(intent.id()).markup("</code></p>");
     heading(html, intent.command());
     html.markup("<p class=\"summary\">");
     run_badge(html, run);
-    html.markup(" <span>").text(run_text::duration(run)).markup("</span> <span>started ");
+    html.markup(" <span>");
+    match run.state {
+        RunState::Running => elapsed(html, intent.start_time, Timestamp::now()),
+        _ => _ = html.text(run_text::duration(run)),
+    }
+    html.markup("</span> <span>started ");
     html.time(intent.start_time, Timestamp::now()).markup("</span>");
     if intent.kind() != Kind::Exec {
         html.markup(" <span>iteration ").text(intent.iteration()).markup(" of ");
@@ -85,6 +182,7 @@ fn head(html: &mut Html, run: &Run) {
         }
         html.markup("</p>");
     }
+    series(html, run, context);
     html.markup("</div>");
 }
 
@@ -261,15 +359,10 @@ fn done(html: &mut Html, effects: &Observations) {
                 .markup(" passed, ");
             html.text(tests.failed).markup(" failed, ").text(tests.skipped).markup(" skipped (");
             html.text(tests.framework.as_str()).markup(")</p>");
-            let failed = tests
-                .details
-                .iter()
-                .filter(|test| matches!(test.status, TestStatus::Failed | TestStatus::Error));
             html.markup("<ul class=\"plain\">");
-            for test in failed.take(LISTED) {
-                html.markup("<li><span class=\"bad\">✗</span> <code>")
-                    .text(&test.name)
-                    .markup("</code>");
+            for test in tests.failing().take(LISTED) {
+                html.markup("<li><span class=\"bad\">✗</span> ");
+                html.link(&address_of("/test", &[("name", &test.name)]), &test.name);
                 if let Some(error) = &test.error {
                     html.markup("<pre class=\"snippet\">").lines(error).markup("</pre>");
                 }

@@ -3,41 +3,135 @@
 use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_runner::run_text;
-use retake_types::Run;
+use retake_store::LoopRuns;
 use retake_types::loop_record::matrix::CellLabels;
+use retake_types::{Run, State, text};
 
-use super::badge::run_badge;
+use super::badge::{loop_runs_badge, run_badge};
 use super::matrix;
+use crate::loops::RecordedPlan;
 
 pub(super) const RUN_TABLE_HEAD: &str = "<thead><tr><th scope=\"col\">Outcome</th><th scope=\"col\">Command</th>\
                         <th scope=\"col\">Started</th><th scope=\"col\" class=\"took\">Took</th>\
                         <th scope=\"col\" class=\"kind\">Kind</th><th scope=\"col\" class=\"id\">Id</th></tr></thead>";
 
+/// Whether rows can be marked to be compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marking {
+    None,
+    Compare,
+}
+
 /// Rows of runs: how, what, when, how long.
 pub(super) fn run_rows(html: &mut Html, runs: &[Run], now: Timestamp) {
-    let longest = runs.iter().filter_map(|run| Some(run.outcome.as_ref()?.duration_ms)).max();
+    let longest = longest(runs.iter());
     for run in runs {
-        let intent = &run.intent;
-        html.markup("<tr").attr("data-id", intent.id()).markup("><td class=\"how\">");
-        run_badge(html, run);
-        html.markup("</td><td class=\"what\"><a").attr("href", format!("/runs/{}", intent.id()));
-        html.attr("title", intent.command()).markup(">").text(intent.command()).markup("</a>");
-        // The command of a matrix is the same in all of its cells.
-        for (axis, value) in CellLabels::axes(&intent.request.labels) {
-            let value = format!("{axis}={}", matrix::shorten_commits(value));
-            html.markup(" ").element("span", "faint", value);
-        }
-        html.markup("</td><td class=\"when\">");
-        html.time(intent.start_time, now).markup("</td><td class=\"took\">");
-        html.text(run_text::duration(run));
-        if let (Some(outcome), Some(longest)) = (&run.outcome, longest) {
-            bar(html, outcome.duration_ms, longest);
-        }
-        html.markup("</td><td class=\"kind\">").markup(intent.kind().as_str());
-        html.markup("</td><td class=\"id\"><code>")
-            .text(intent.id().short())
-            .markup("</code></td></tr>\n");
+        run_row(html, run, (longest, now), Marking::None);
     }
+}
+
+/// Rows of runs that stand for several.
+pub(super) fn repeated_rows(html: &mut Html, runs: &[(Run, usize)], now: Timestamp) {
+    let longest = longest(runs.iter().map(|(run, _)| run));
+    for (run, count) in runs {
+        row(html, run, (longest, now), Marking::None, *count);
+    }
+}
+
+/// The longest duration, which the bars of a table are compared with.
+pub(super) fn longest<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<u64> {
+    runs.filter_map(|run| Some(run.outcome.as_ref()?.duration_ms)).max()
+}
+
+pub(super) fn run_row(
+    html: &mut Html,
+    run: &Run,
+    scale: (Option<u64>, Timestamp),
+    marking: Marking,
+) {
+    row(html, run, scale, marking, 1);
+}
+
+/// A row for a run, or for so many like it.
+fn row(
+    html: &mut Html,
+    run: &Run,
+    (longest, now): (Option<u64>, Timestamp),
+    marking: Marking,
+    count: usize,
+) {
+    let intent = &run.intent;
+    html.markup("<tr").attr("data-id", intent.id()).markup("><td class=\"how\">");
+    run_badge(html, run);
+    html.markup("</td><td class=\"what\"><a").attr("href", format!("/runs/{}", intent.id()));
+    html.attr("title", intent.command()).markup(">").text(intent.command()).markup("</a>");
+    if count > 1 {
+        html.markup(" ").element("span", "bad", format!("× {count}"));
+        html.markup("<span class=\"hidden\"> times lately</span>");
+    }
+    // The command of a matrix is the same in all of its cells.
+    for (axis, value) in CellLabels::axes(&intent.request.labels) {
+        let value = format!("{axis}={}", matrix::shorten_commits(value));
+        html.markup(" ").element("span", "faint", value);
+    }
+    html.markup("</td><td class=\"when\">");
+    html.time(intent.start_time, now).markup("</td><td class=\"took\">");
+    match run.state {
+        State::Running => elapsed(html, intent.start_time, now),
+        _ => _ = html.text(run_text::duration(run)),
+    }
+    if let (Some(outcome), Some(longest)) = (&run.outcome, longest) {
+        bar(html, outcome.duration_ms, longest);
+    }
+    html.markup("</td><td class=\"kind\">").markup(intent.kind().as_str());
+    html.markup("</td><td class=\"id\">");
+    if marking == Marking::Compare {
+        html.markup("<label><input type=\"checkbox\" name=\"run\" form=\"compare\"");
+        html.attr("value", intent.id());
+        html.attr("aria-label", format!("Mark {} to compare it", intent.id().short()));
+        html.markup("> <code>").text(intent.id().short()).markup("</code></label>");
+    } else {
+        html.element("code", "", intent.id().short());
+    }
+    html.markup("</td></tr>\n");
+}
+
+/// All runs of a loop as one row.
+pub(super) fn loop_row(html: &mut Html, runs: &LoopRuns, plan: &RecordedPlan, now: Timestamp) {
+    let newest = &runs.newest.intent;
+    html.markup("<tr class=\"group\"").attr("data-id", runs.id).markup("><td class=\"how\">");
+    loop_runs_badge(html, runs);
+    html.markup("</td><td class=\"what\"><a").attr("href", format!("/loops/{}", runs.id));
+    let title = plan.title();
+    let title = if title.is_empty() { newest.command().to_owned() } else { title };
+    html.attr("title", &title).markup(">").text(&title).markup("</a> ");
+    let extent = plan.extent();
+    if !extent.is_empty() {
+        html.element("span", "faint", extent).markup(" ");
+    }
+    let count = match runs.more {
+        true => format!("more than {} runs", runs.runs),
+        false => text::count(runs.runs, "run"),
+    };
+    html.link(&format!("/runs?loop={}", runs.id), count);
+    if runs.failed > 0 {
+        html.markup(", ").element("span", "bad", format!("{} failed", runs.failed));
+    }
+    html.markup("</td><td class=\"when\">").time(newest.start_time, now);
+    html.markup("</td><td class=\"took\"></td><td class=\"kind\">").markup(newest.kind().as_str());
+    html.markup("</td><td class=\"id\"><code>").text(runs.id.short()).markup("</code></td></tr>\n");
+}
+
+/// How long something runs; the script moves it.
+pub(super) fn elapsed(html: &mut Html, since: Timestamp, now: Timestamp) {
+    let seconds = now.duration_since(since).as_secs().max(0);
+    html.markup("<span").attr("data-since", since).markup(">");
+    match seconds {
+        0..60 => html.text(format!("{seconds}s")),
+        60..3600 => html.text(format!("{}m{:02}s", seconds / 60, seconds % 60)),
+        _ => html.text(format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60)),
+    };
+    html.markup("</span>");
 }
 
 /// A duration beside the longest one, on a logarithmic scale.

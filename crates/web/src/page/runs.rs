@@ -1,69 +1,152 @@
 //! The list of runs, with filters and search.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
-use retake_store::{RunPage, SearchHit, SearchResults, Store};
+use retake_store::{
+    GroupedPage, LoopRuns, RunCursor, RunEntry, RunPage, SearchHit, SearchResults, Store,
+};
 use retake_types::text;
-use retake_types::{Kind, OutcomeKind};
+use retake_types::{Kind, LoopId, OutcomeKind, Run};
 
 use super::badge::run_badge;
 use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::run_table::{Marking, RUN_TABLE_HEAD, longest, loop_row, run_row};
 use crate::api::SEARCH_EFFORT;
 use crate::app::App;
-use crate::params::Params;
+use crate::error::RequestError;
+use crate::loops::RecordedPlan;
+use crate::params::{Params, address_of};
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
-/// Filters that have a field only where an address asks for them.
-const KEPT: [&str; 10] = [
-    "loop",
-    "label",
-    "session_id",
-    "task_id",
-    "run_id",
-    "cwd",
-    "changed",
-    "tests_failed",
-    "since",
-    "until",
-];
+/// The newest runs among which the slowest are looked for.
+const AMONG: usize = 5000;
+/// Filters that have no field and are kept by an address.
+const KEPT: [&str; 4] = ["loop", "session_id", "task_id", "run_id"];
+/// Fields that are unfolded only where one of them is used.
+const FURTHER: [&str; 7] = ["label", "cwd", "changed", "since", "until", "tests_failed", "sort"];
+
+/// What the list shows.
+enum Listing {
+    Hits(SearchResults),
+    Runs(RunPage, Vec<String>),
+    /// Each loop with its plan.
+    Grouped(GroupedPage, HashMap<LoopId, RecordedPlan>),
+    /// The slowest of so many.
+    Slowest(Vec<Run>, usize),
+}
+
+impl Listing {
+    fn read(store: &Store, params: &Params) -> Result<Self, RequestError> {
+        let filter = params.filter()?;
+        if let Some(text) = params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
+            let from = params.number("cursor")?;
+            let found = store.search_from(&words(text), &filter, from, HITS, SEARCH_EFFORT)?;
+            return Ok(Self::Hits(found));
+        }
+        match params.get("sort") {
+            None => {}
+            Some("slowest") => {
+                let (runs, among) = store.slowest(&filter, AMONG, PAGE)?;
+                return Ok(Self::Slowest(runs, among));
+            }
+            Some(other) => {
+                return Err(RequestError::bad_request(format!("sort={other} is not slowest")));
+            }
+        }
+        let cursor = params.cursor()?;
+        if params.only(&["kind", "cursor", "q"]) {
+            let page = store.list_grouped(params.kind()?, cursor, PAGE)?;
+            let mut plans = HashMap::new();
+            for entry in &page.entries {
+                let RunEntry::Loop(runs) = entry else { continue };
+                let plan = match store.get_loop(runs.id) {
+                    Ok(record) => RecordedPlan::parse(record.kind, &record.plan),
+                    Err(retake_store::Error::NoLoop { .. }) => RecordedPlan::Unknown,
+                    Err(error) => return Err(error.into()),
+                };
+                plans.insert(runs.id, plan);
+            }
+            return Ok(Self::Grouped(page, plans));
+        }
+        let (page, unreadable) = store.list_readable(&filter, cursor, PAGE)?;
+        Ok(Self::Runs(page, unreadable.iter().map(ToString::to_string).collect()))
+    }
+}
 
 pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
-    let filter = params.filter()?;
+    let asked = params.clone();
+    let listing = app.store.read(move |store| Listing::read(store, &asked)).await?;
     let mut main = Html::new();
     main.markup(
         "<h1>Runs</h1><a id=\"news\" class=\"news\" href=\"/runs\" role=\"status\" hidden>no new runs</a>",
     );
     form(&mut main, &params);
     main.markup("<div id=\"results\" aria-live=\"off\">");
-    match params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
-        Some(text) => {
-            let (text, from) = (words(text), params.number("cursor")?);
-            let look = move |store: &Store| {
-                Ok(store.search_from(&text, &filter, from, HITS, SEARCH_EFFORT)?)
-            };
-            hits(&mut main, &app.store.read(look).await?, &params);
+    chips(&mut main, &params);
+    match &listing {
+        Listing::Hits(found) => hits(&mut main, found, &params),
+        Listing::Runs(page, unreadable) => {
+            let rows: Vec<Row<'_>> = page.runs.iter().map(Row::Run).collect();
+            list(&mut main, &rows, page.next, &params);
+            left_out(&mut main, unreadable);
         }
-        None => {
-            let cursor = params.cursor()?;
-            let read = move |store: &Store| Ok(store.list_readable(&filter, cursor, PAGE)?);
-            let (page, unreadable) = app.store.read(read).await?;
-            list(&mut main, &page, &params);
-            for error in unreadable {
-                main.markup("<p class=\"note bad\">A run is left out: ");
-                main.text(error.to_string());
-                main.markup("; <code>retake audit verify</code> shows the place.</p>");
-            }
+        Listing::Grouped(page, plans) => {
+            let rows = page.entries.iter().map(|entry| match entry {
+                RunEntry::Run(run) => Row::Run(run),
+                RunEntry::Loop(runs) => Row::Loop(runs, &plans[&runs.id]),
+            });
+            let rows: Vec<Row<'_>> = rows.collect();
+            list(&mut main, &rows, page.next, &params);
+            left_out(&mut main, &page.unreadable);
+        }
+        Listing::Slowest(runs, among) => {
+            let rows: Vec<Row<'_>> = runs.iter().map(Row::Run).collect();
+            list(&mut main, &rows, None, &params);
+            main.markup("<p class=\"faint\">The slowest of the newest ").text(among);
+            main.markup(" that pass the filters.</p>");
         }
     }
     main.markup("</div>");
     Ok(layout("Runs", Section::Runs, Some(&app.tokens), &main))
+}
+
+fn left_out(html: &mut Html, unreadable: &[String]) {
+    for error in unreadable {
+        html.markup("<p class=\"note bad\">A run is left out: ").text(error);
+        html.markup("; <code>retake audit verify</code> shows the place.</p>");
+    }
+}
+
+/// The filters that apply, each with a link that takes it away.
+fn chips(html: &mut Html, params: &Params) {
+    let applied = |(name, _): &(&str, &str)| !matches!(*name, "cursor" | "limit");
+    let applied: Vec<(&str, &str)> = params.pairs().filter(applied).collect();
+    if applied.is_empty() {
+        return;
+    }
+    html.markup("<ul class=\"chips\" aria-label=\"Filters that apply\">");
+    for (name, value) in &applied {
+        let word = match *name {
+            "q" => "wrote",
+            "command" => "command has",
+            "cwd" => "in",
+            "tests_failed" => "tests failed",
+            "since" => "from",
+            "until" => "before",
+            other => other,
+        };
+        html.markup("<li><span>").text(word).markup("</span> ").text(value).markup(" <a");
+        html.attr("href", params.without("/runs", (name, value)));
+        html.attr("aria-label", format!("Without {word} {value}")).markup(">×</a></li>");
+    }
+    html.markup("<li class=\"all\"><a href=\"/runs\">Clear all</a></li></ul>");
 }
 
 /// What is being typed may end in the middle of a word.
@@ -87,18 +170,56 @@ fn form(html: &mut Html, params: &Params) {
     choice(html, "Kind", "kind", &kinds, &value("kind"));
     for kept in KEPT {
         for value in params.all(kept) {
-            html.markup("<label>")
-                .markup(kept)
-                .markup("<input")
-                .attr("name", kept)
-                .attr("value", value);
-            html.markup("></label>");
+            html.markup("<input type=\"hidden\"").attr("name", kept).attr("value", value);
+            html.markup(">");
         }
     }
-    html.markup("<button>Show</button></form>");
+    html.markup("<button>Show</button>");
+    further(html, params);
+    html.markup("</form>");
 }
 
-fn choice(
+/// Fields that are used less often.
+fn further(html: &mut Html, params: &Params) {
+    let used = FURTHER.iter().any(|name| params.get(name).is_some());
+    html.markup("<details class=\"further\" id=\"further\"").markup(if used {
+        " open"
+    } else {
+        ""
+    });
+    html.markup("><summary>More filters</summary><div class=\"filters\">");
+    // One more for another label.
+    for value in params.all("label").chain([""]) {
+        html.markup("<label>Label<input name=\"label\" placeholder=\"KEY=VALUE\"");
+        html.attr("value", value).markup("></label>");
+    }
+    for (name, label, hint) in
+        [("cwd", "Directory", "where it ran"), ("changed", "Changed file", "or a directory")]
+    {
+        html.markup("<label>").markup(label).markup("<input").attr("name", name);
+        html.attr("placeholder", hint).attr("value", params.get(name).unwrap_or_default());
+        html.markup("></label>");
+    }
+    for (name, label) in [("since", "From"), ("until", "Before")] {
+        let value = params.get(name).unwrap_or_default();
+        // A moment in an address does not fit into a field for a day.
+        let kind = if matches!(value.len(), 0 | 10) { "date" } else { "text" };
+        html.markup("<label>").markup(label).markup("<input").attr("name", name);
+        html.attr("type", kind).attr("value", value).markup("></label>");
+    }
+    let value = |name: &str| params.get(name).unwrap_or_default().to_owned();
+    choice(
+        html,
+        "Tests",
+        "tests_failed",
+        &[("", "any"), ("1", "some failed")],
+        &value("tests_failed"),
+    );
+    choice(html, "Sort", "sort", &[("", "newest first"), ("slowest", "slowest")], &value("sort"));
+    html.markup("</div></details>");
+}
+
+pub(super) fn choice(
     html: &mut Html,
     label: &'static str,
     name: &'static str,
@@ -116,15 +237,37 @@ fn choice(
     html.markup("</select></label>");
 }
 
-fn list(html: &mut Html, page: &RunPage, params: &Params) {
-    if page.runs.is_empty() {
-        html.markup("<p class=\"empty\">No run matches.</p>");
+/// A row of the list.
+enum Row<'a> {
+    Run(&'a Run),
+    Loop(&'a LoopRuns, &'a RecordedPlan),
+}
+
+fn list(html: &mut Html, rows: &[Row<'_>], next: Option<RunCursor>, params: &Params) {
+    if rows.is_empty() && next.is_none() {
+        html.markup("<p class=\"empty\">");
+        html.markup(match params.only(&["cursor"]) {
+            true => "No run is recorded yet. <code>retake exec -- COMMAND</code> records one.",
+            false => "No run matches.",
+        });
+        html.markup("</p>");
         return;
     }
+    html.markup("<form id=\"compare\" class=\"compare-form\" action=\"/compare\"><button class=\"small\">Compare marked runs</button></form>");
     html.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
-    run_rows(html, &page.runs, Timestamp::now());
+    let runs = rows.iter().filter_map(|row| match row {
+        Row::Run(run) => Some(*run),
+        Row::Loop(..) => None,
+    });
+    let (longest, now) = (longest(runs), Timestamp::now());
+    for row in rows {
+        match row {
+            Row::Run(run) => run_row(html, run, (longest, now), Marking::Compare),
+            Row::Loop(runs, plan) => loop_row(html, runs, plan, now),
+        }
+    }
     html.markup("</tbody></table><div id=\"rest\">");
-    pages(html, params, page.next.map(|next| next.to_string()), "Older");
+    pages(html, params, next.map(|next| next.to_string()), "Older");
     html.markup("</div>");
 }
 
@@ -157,7 +300,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     html.markup("<ol class=\"hits\" id=\"rows\">");
     for hit in &found.hits {
         let intent = &hit.run.intent;
-        let address = format!("/runs/{}", intent.id());
+        let address = hit_address(hit);
         html.markup("<li").attr("data-id", intent.id()).markup("><div class=\"hit\">");
         run_badge(html, &hit.run);
         html.markup(" ").link(&address, intent.command()).markup(" <span class=\"faint\">");
@@ -185,6 +328,16 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     let older = if found.cut_short { "Look further" } else { "Older" };
     pages(html, params, found.next.map(|next| next.to_string()), older);
     html.markup("</div>");
+}
+
+/// The run, opened at what was found in it.
+fn hit_address(hit: &SearchHit) -> String {
+    let path = format!("/runs/{}", hit.run.intent.id());
+    let found = hit.matches.first().and_then(|range| hit.snippet.get(range.clone()));
+    match found.filter(|text| !text.is_empty() && !text.contains(char::is_control)) {
+        Some(text) => format!("{}#match", address_of(&path, &[("find", text)])),
+        None => path,
+    }
 }
 
 fn snippet(html: &mut Html, hit: &SearchHit) {

@@ -20,6 +20,9 @@ const CALLS: usize = 100;
 /// Calls in one session of Claude Code.
 const SESSION: usize = 21;
 const SESSIONS: usize = 3;
+/// How long one may take, in seconds, and the exit code of one that took longer.
+const LONGEST_SESSION: &str = "60";
+const TIMED_OUT: i32 = 124;
 /// How long an answer is waited for that may never come.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What a hanging command may take, where a tool has a limit.
@@ -291,8 +294,11 @@ impl Lab<'_> {
             Tool::Commands => json!({"commands": {"command": "node", "args": [self.commands]}}),
             Tool::Bash => json!({}),
         };
-        let mut claude = Command::new(&self.claude);
+        // At its end it waits for what runs in the background, without a limit of its own.
+        let mut claude = Command::new("timeout");
         claude
+            .args(["--kill-after=5", LONGEST_SESSION])
+            .arg(&self.claude)
             .args(["--strict-mcp-config", "--mcp-config"])
             .arg(json!({"mcpServers": servers}).to_string())
             .args(["--dangerously-skip-permissions", "--print", "go"])
@@ -308,10 +314,12 @@ impl Lab<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let start = Instant::now();
-        let ended = test::succeed(&mut claude);
+        let status = claude.status().map_err(text)?;
         let seconds = start.elapsed().as_secs_f64();
         drop(model);
-        ended?;
+        if !status.success() && status.code() != Some(TIMED_OUT) {
+            return Err(format!("{claude:?}: {status}"));
+        }
         let requests = fs::read_to_string(&log).map_err(text)?;
         Ok((seconds, shown(&requests)))
     }

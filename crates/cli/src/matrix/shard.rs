@@ -1,0 +1,143 @@
+//! `retake matrix run --shard K/N`: one part of a matrix, and the bundle that carries its results to the
+//! record that brings all parts together.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use retake_matrix::config::Config;
+use retake_matrix::driver::{MatrixProject, MatrixRunResult, RecordedResults};
+use retake_matrix::plan::{Durations, Matrix, Shard, ShardPlan};
+use retake_runner::{machine, regular_file};
+use retake_store::{BundleHeader, BundledCell, Store};
+use retake_types::{Kind, RunId};
+
+use super::export_files;
+use crate::{Exit, Failure, term};
+
+/// One part of several, each on a machine of its own.
+#[derive(clap::Args)]
+pub(super) struct Sharding {
+    /// Run only part K of N. The parts depend on the configuration, the filters and --durations
+    /// alone; cells that differ only in ref, browser or command stay in one part
+    #[arg(long, value_name = "K/N", conflicts_with = "on")]
+    shard: Option<Shard>,
+    /// Write the results of the part to a file for `retake runs import`
+    #[arg(long, value_name = "FILE", requires = "shard")]
+    bundle: Option<PathBuf>,
+    /// How long cells take, as `retake matrix export` wrote it; the same file for every part
+    #[arg(long, value_name = "FILE", requires = "shard")]
+    durations: Option<PathBuf>,
+    /// The axes whose values are compared and stay in one part, instead of refs, browsers and commands
+    #[arg(long, value_name = "AXIS", requires = "shard")]
+    together: Vec<String>,
+}
+
+/// The part that is run.
+pub(super) struct ShardPart {
+    pub(super) shard: Shard,
+    plan: ShardPlan,
+    bundle: Option<PathBuf>,
+}
+
+impl Sharding {
+    /// Leaves the cells of the part.
+    pub(super) fn part(
+        &self,
+        matrix: &mut Matrix,
+        config: &Config,
+    ) -> Result<Option<ShardPart>, Failure> {
+        let Some(shard) = self.shard else { return Ok(None) };
+        let durations = match &self.durations {
+            Some(file) => read_durations(file)?,
+            None => Durations::default(),
+        };
+        let plan = matrix
+            .split(config, shard.of, &durations, &self.together)
+            .map_err(|error| Failure::Usage(format!("--together: {error}")))?;
+        if let Some(bundle) = &self.bundle {
+            export_files::check(bundle)?;
+        }
+        matrix.keep_shard(&plan, shard.number);
+        Ok(Some(ShardPart { shard, plan, bundle: self.bundle.clone() }))
+    }
+}
+
+fn read_durations(file: &Path) -> Result<Durations, Failure> {
+    let failed = |source| Failure::File { action: "read", path: file.to_owned(), source };
+    let text = regular_file::read_text(file).map_err(failed)?;
+    serde_json::from_str(&text).map_err(|error| {
+        Failure::Usage(format!(
+            "--durations: {} is not what `retake matrix export` writes as durations.json: {error}",
+            file.display()
+        ))
+    })
+}
+
+impl ShardPart {
+    fn header(&self) -> BundleHeader {
+        let shard = (self.shard.number as u64, self.shard.of as u64);
+        BundleHeader::new(Kind::Matrix, self.plan.hash.clone(), shard, machine::host())
+    }
+
+    /// A part without cells: there are more parts than can be run apart from each other.
+    pub(super) fn nothing_to_run(&self, project: &MatrixProject) -> Result<Exit, Failure> {
+        let parts: BTreeSet<usize> = self.plan.cells.iter().map(|(_, part)| *part).collect();
+        term::say(&format!(
+            "shard {} has no cells: those that are compared with each other stay in one shard, and \
+             there are {} of such; --together AXIS says what is compared",
+            self.shard,
+            parts.len()
+        ));
+        if self.bundle.is_some() {
+            let store = project.context.project.open_store(&project.context.notify)?;
+            self.write(&store, &self.header(), &[])?;
+        }
+        Ok(Exit::OK)
+    }
+
+    /// Writes the results of this part, those of earlier runs of it among them, if a bundle was asked
+    /// for.
+    pub(super) fn write_bundle(
+        &self,
+        store: &Store,
+        result: &MatrixRunResult,
+        project: &MatrixProject,
+    ) -> Result<(), Failure> {
+        if self.bundle.is_none() {
+            return Ok(());
+        }
+        let mut header = self.header();
+        header.cells = result
+            .keys
+            .iter()
+            .enumerate()
+            .map(|(cell, key)| BundledCell {
+                name: result.matrix.name(&result.matrix.cells[cell]),
+                key: key.to_string(),
+                iterations: project.config.iterations,
+            })
+            .collect();
+        let recorded = RecordedResults::read(store, &result.keys)?;
+        let mut runs: BTreeSet<RunId> =
+            store.runs_of_loop(result.loop_id)?.iter().map(|run| run.intent.id()).collect();
+        runs.extend(result.keys.iter().flat_map(|key| recorded.of(*key)).map(|row| row.id));
+        self.write(store, &header, &runs.into_iter().collect::<Vec<_>>())
+    }
+
+    fn write(&self, store: &Store, header: &BundleHeader, runs: &[RunId]) -> Result<(), Failure> {
+        let Some(path) = &self.bundle else { return Ok(()) };
+        // Whoever finds the file finds all of it.
+        let mut aside = path.clone().into_os_string();
+        aside.push(".part");
+        let aside = PathBuf::from(aside);
+        let failed = |source| Failure::File { action: "write", path: path.clone(), source };
+        let file = std::fs::File::create(&aside).map_err(failed)?;
+        let mut to = std::io::BufWriter::new(file);
+        let count = store.write_bundle(header, runs, &mut to)?;
+        let file = to.into_inner().map_err(|error| failed(error.into_error()))?;
+        file.sync_all().and_then(|()| std::fs::rename(&aside, path)).map_err(failed)?;
+        let count = term::count(count, "run");
+        term::say(&format!("wrote {count} of shard {} to {}", self.shard, path.display()));
+        Ok(())
+    }
+}

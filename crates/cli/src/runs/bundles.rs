@@ -1,0 +1,178 @@
+//! `retake runs import BUNDLE…`: the parts of a loop that other machines ran, brought together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use retake_matrix::driver::ResultRow;
+use retake_runner::regular_file;
+use retake_store::{BundleLimits, CheckedBundle, check_bundle};
+use retake_types::{Run, RunId};
+use serde::Serialize;
+
+use crate::record::Record;
+use crate::{Exit, Failure, term};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    imported: Vec<RunId>,
+    known: u64,
+    /// Runs that claim to belong to a loop of this record.
+    refused: u64,
+    bundles: Vec<BundleDocument>,
+    /// What keeps the parts from being one whole.
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BundleDocument {
+    file: String,
+    id: RunId,
+    plan: String,
+    shard: u64,
+    of: u64,
+    host: String,
+    runs: u64,
+}
+
+/// Imports bundles. Each is read to its end before anything of any of them is taken in.
+pub(super) fn import(
+    files: &[PathBuf],
+    max_size: u64,
+    json: bool,
+    record: &Record,
+) -> Result<Exit, Failure> {
+    let limits = BundleLimits { bytes: max_size, ..BundleLimits::default() };
+    let mut bundles: Vec<(&Path, CheckedBundle)> = Vec::new();
+    for file in files {
+        let checked = check_bundle(&mut open(file)?, limits, &result_of).map_err(|fault| {
+            Failure::Refused(format!("{}: {fault}; nothing was imported", file.display()))
+        })?;
+        bundles.push((file, checked));
+    }
+    let mut document = Document {
+        imported: Vec::new(),
+        known: 0,
+        refused: 0,
+        bundles: Vec::new(),
+        problems: problems(&bundles),
+    };
+    let mut store = record.add()?;
+    for (file, checked) in &bundles {
+        let (imported, refused) = store.import_bundle(&checked.header, &mut open(file)?)?;
+        document.imported.extend(imported.imported);
+        document.known += imported.known;
+        document.refused += refused;
+        let header = &checked.header;
+        document.bundles.push(BundleDocument {
+            file: file.display().to_string(),
+            id: header.id,
+            plan: header.plan.clone(),
+            shard: header.shard,
+            of: header.of,
+            host: header.host.clone(),
+            runs: checked.runs,
+        });
+    }
+    if document.refused > 0 {
+        document.problems.push(format!(
+            "{} not imported: they claim to belong to a loop of this record",
+            term::count(document.refused, "run")
+        ));
+    }
+    if json {
+        term::document(&document)?;
+    } else {
+        term::say(&format!(
+            "{} imported from {}, {} already here",
+            term::count(document.imported.len() as u64, "run"),
+            term::count(bundles.len() as u64, "bundle"),
+            document.known
+        ));
+        for problem in &document.problems {
+            term::say(problem);
+        }
+    }
+    Ok(if document.problems.is_empty() { Exit::OK } else { Exit::FAILED })
+}
+
+/// The cell that a run is a successful result of.
+fn result_of(run: &Run) -> Option<String> {
+    let (key, row) = ResultRow::of(run)?;
+    row.ok.then(|| key.to_string())
+}
+
+fn open(file: &Path) -> Result<BufReader<File>, Failure> {
+    let opened = regular_file::open(file);
+    let failed = |source| Failure::File { action: "open", path: file.to_owned(), source };
+    Ok(BufReader::new(opened.map_err(failed)?))
+}
+
+/// Mismatches, gaps and overlaps.
+fn problems(bundles: &[(&Path, CheckedBundle)]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut plans: BTreeMap<(&str, u64), Vec<&(&Path, CheckedBundle)>> = BTreeMap::new();
+    for bundle in bundles {
+        let header = &bundle.1.header;
+        plans.entry((&header.plan, header.of)).or_default().push(bundle);
+    }
+    if plans.len() > 1 {
+        let files = plans.values().filter_map(|of_plan| of_plan.first());
+        let files: Vec<String> = files.map(|(file, _)| file.display().to_string()).collect();
+        problems.push(format!(
+            "the bundles are of {} plans, so the parts do not fit together: {} differ in the \
+             configuration, the filters, the number of shards or the durations",
+            plans.len(),
+            files.join(" and ")
+        ));
+    }
+    for ((_, of), bundles) in &plans {
+        let mut seen: BTreeMap<u64, Vec<(&Path, RunId)>> = BTreeMap::new();
+        for (file, checked) in bundles.iter().copied() {
+            seen.entry(checked.header.shard).or_default().push((file, checked.header.id));
+        }
+        let missing: Vec<String> = (1..=*of)
+            .filter(|shard| !seen.contains_key(shard))
+            .map(|shard| format!("{shard}/{of}"))
+            .collect();
+        if !missing.is_empty() {
+            problems.push(format!("missing: shard {}", missing.join(", ")));
+        }
+        for (shard, twice) in seen.iter().filter(|(_, files)| files.len() > 1) {
+            let files: Vec<String> =
+                twice.iter().map(|(file, _)| file.display().to_string()).collect();
+            problems.push(format!("shard {shard}/{of} is there twice: {}", files.join(", ")));
+        }
+        problems.extend(cell_problems(bundles, *of));
+    }
+    problems
+}
+
+/// Cells without all of their results, and cells of several parts.
+fn cell_problems(bundles: &[&(&Path, CheckedBundle)], of: u64) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut parts: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    for (_, checked) in bundles {
+        let shard = checked.header.shard;
+        for cell in &checked.header.cells {
+            parts.entry(&cell.name).or_default().insert(shard);
+            let there = checked.successful.get(&cell.key).copied().unwrap_or(0);
+            if there < cell.iterations {
+                problems.push(format!(
+                    "{} (shard {shard}/{of}): {there} of {} successful",
+                    term::visible(&cell.name),
+                    term::count(cell.iterations, "iteration")
+                ));
+            }
+        }
+    }
+    for (name, shards) in parts.iter().filter(|(_, shards)| shards.len() > 1) {
+        let shards: Vec<String> = shards.iter().map(|shard| format!("{shard}/{of}")).collect();
+        problems.push(format!("{} was run by shards {}", term::visible(name), shards.join(", ")));
+    }
+    problems
+}

@@ -1,0 +1,161 @@
+//! `retake runs summary`: runs for the people who look at a CI job.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use retake_types::{Effects, OutcomeKind, Run, TestDetail};
+
+use super::filter::FilterArgs;
+use crate::record::Record;
+use crate::{Exit, Failure, ci_files, record, term};
+
+/// Runs looked at at most.
+const MOST_RUNS: usize = 1000;
+/// Failing tests that are listed, and annotated: GitHub shows ten of a step.
+const MOST_LISTED: usize = 50;
+const MOST_ANNOTATED: usize = 10;
+
+/// Summarise runs for a CI job: Markdown, and annotations for failing tests
+///
+/// Prints Markdown, or adds it to the end of a file. Takes the newest run, those named, or those that
+/// the filters leave.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// These runs: their ids, unique beginnings or ends of them, or `last`
+    #[arg(value_name = "ID", conflicts_with = "FilterArgs")]
+    ids: Vec<String>,
+    /// Add the Markdown to the end of a file, such as "$GITHUB_STEP_SUMMARY"
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Print a line for each failing test that the CI system shows beside the code
+    #[arg(long, value_name = "SYSTEM", value_enum)]
+    annotations: Option<Annotations>,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Annotations {
+    Github,
+}
+
+pub(super) fn summary(args: &Args, record: &Record) -> Result<Exit, Failure> {
+    let store = record.read()?;
+    let mut runs = Vec::new();
+    for id in &args.ids {
+        runs.push(record::find(&store, id)?);
+    }
+    if args.ids.is_empty() {
+        let filter = args.filter.filter();
+        let all = filter == retake_store::RunFilter::default();
+        let page = store.list(&filter, None, if all { 1 } else { MOST_RUNS })?;
+        runs.extend(page.runs);
+        runs.reverse();
+    }
+    if runs.is_empty() {
+        record.say_empty("no recorded run matches", Some(&store));
+        return Ok(Exit::FAILED);
+    }
+    let text: String = runs.iter().map(markdown).collect();
+    match &args.summary {
+        Some(file) => ci_files::append(file, &text)?,
+        None if args.annotations.is_none() => term::data(text.as_bytes())?,
+        None => {}
+    }
+    if args.annotations == Some(Annotations::Github) {
+        let lines: String = runs.iter().flat_map(annotations).take(MOST_ANNOTATED).collect();
+        term::data(lines.as_bytes())?;
+    }
+    Ok(Exit::OK)
+}
+
+fn failing(run: &Run) -> Vec<&TestDetail> {
+    let effects = run.outcome.as_ref().and_then(|outcome| outcome.effects.as_ref());
+    let results =
+        effects.and_then(Effects::observations).and_then(|seen| seen.test_results.as_ref());
+    results.map(|results| results.failing().collect()).unwrap_or_default()
+}
+
+fn markdown(run: &Run) -> String {
+    let outcome = run.outcome.as_ref();
+    let ended = match outcome {
+        Some(outcome) if outcome.kind == OutcomeKind::Exited => {
+            format!("exit {}", outcome.exit_code.unwrap_or_default())
+        }
+        Some(outcome) => outcome.kind.as_str().replace('_', " "),
+        None => "running".to_owned(),
+    };
+    let mark = if run.success() { "✅" } else { "❌" };
+    let mut text = format!(
+        "### {mark} {}\n\n{ended}, {}, run `{}`\n\n",
+        ci_files::markdown(run.intent.command()),
+        term::duration(std::time::Duration::from_millis(
+            outcome.map_or(0, |outcome| outcome.duration_ms)
+        )),
+        run.intent.id()
+    );
+    if let Some(error) = outcome.and_then(|outcome| outcome.error.as_ref()) {
+        text.push_str(&format!("{}\n\n", ci_files::markdown(&error.message)));
+    }
+    let effects = outcome.and_then(|outcome| outcome.effects.as_ref());
+    let results =
+        effects.and_then(Effects::observations).and_then(|seen| seen.test_results.as_ref());
+    if let Some(results) = results {
+        text.push_str(&format!(
+            "| tests | passed | failed | skipped |\n|---|---|---|---|\n| {} | {} | {} | {} |\n\n",
+            results.total, results.passed, results.failed, results.skipped
+        ));
+    }
+    let failing = failing(run);
+    for test in failing.iter().take(MOST_LISTED) {
+        let why = test
+            .headline()
+            .map_or_else(String::new, |line| format!(": {}", ci_files::markdown(line)));
+        text.push_str(&format!("- ❌ {}{why}\n", ci_files::markdown(&test.name)));
+    }
+    if failing.len() > MOST_LISTED {
+        text.push_str(&format!("- and {} more\n", failing.len() - MOST_LISTED));
+    }
+    text
+}
+
+fn annotations(run: &Run) -> Vec<String> {
+    let annotated = |test: &&TestDetail| {
+        let error = test.error.as_deref().unwrap_or_default();
+        let place = place(error);
+        let file = place.as_ref().map(|(file, line)| (file.as_str(), *line));
+        let message = test.headline().unwrap_or("failed");
+        ci_files::github_error(file, &format!("test failed: {}", test.name), message)
+    };
+    let mut lines: Vec<String> = failing(run).iter().map(annotated).collect();
+    if lines.is_empty() && !run.success() {
+        let message = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
+        let message = message.map_or("it failed", |error| error.message.as_str());
+        lines.push(ci_files::github_error(None, run.intent.command(), message));
+    }
+    lines
+}
+
+/// The first `file:line` of an error that lies in the project.
+fn place(error: &str) -> Option<(String, u64)> {
+    error.split(|c: char| c.is_whitespace() || "()'\"`,".contains(c)).find_map(|word| {
+        let mut parts = word.split(':');
+        let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
+        let is_file = file.rsplit('/').next().is_some_and(|name| name.contains('.'));
+        let inside = !file.starts_with('/') && !file.split('/').any(|part| part == "..");
+        (is_file && inside && line > 0).then(|| (file.to_owned(), line))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_an_error_is_found_if_it_is_in_the_project() {
+        let rust = "thread 'works' panicked at src/lib.rs:17:5:\nassertion failed";
+        assert_eq!(place(rust), Some(("src/lib.rs".to_owned(), 17)));
+        assert_eq!(place("tests/test_a.py:3: AssertionError"), Some(("tests/test_a.py".into(), 3)));
+        assert_eq!(place("at /usr/lib/x.py:3 and ../y.rs:4 and a:b at 10:30"), None);
+    }
+}

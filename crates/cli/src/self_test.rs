@@ -1,0 +1,348 @@
+//! `retake self-test`: proves on this machine what retake promises, with real runs in a temporary
+//! project.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use retake_runner::confined;
+use retake_runner::project::Project;
+use retake_types::SandboxLevel;
+use serde::Serialize;
+
+use super::{Exit, Failure};
+use crate::own_runs::{Answer, OwnRuns};
+use crate::term;
+
+/// Check on this machine that ownership, limits, record and sandbox work; under a minute
+///
+/// Real commands run in a temporary project, which is removed afterwards. Exits 1 when something
+/// does not work, and says what.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One promise and whether it is kept here.
+#[derive(Serialize)]
+struct CheckResult {
+    area: &'static str,
+    promise: &'static str,
+    ok: bool,
+    /// What was seen instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    ok: bool,
+    retake_version: &'static str,
+    checks: &'a [CheckResult],
+}
+
+/// What a check says when the promise is not kept.
+type Broken = Option<String>;
+
+struct Check {
+    area: &'static str,
+    promise: &'static str,
+    run: fn(&mut OwnRuns) -> io::Result<Broken>,
+}
+
+const CHECKS: [Check; 15] = [
+    Check { area: "capture", promise: "output passes through byte for byte", run: bytes_pass },
+    Check { area: "capture", promise: "output is recorded byte for byte", run: bytes_are_recorded },
+    Check { area: "capture", promise: "exit codes pass through", run: exit_codes },
+    Check { area: "ownership", promise: "a timeout ends the whole tree", run: timeout },
+    Check { area: "ownership", promise: "a daemon that detaches is ended", run: daemon },
+    Check { area: "ownership", promise: "nothing survives kill -9 of retake", run: killed_runner },
+    Check { area: "limits", promise: "CPU time of a tree", run: cpu_limit },
+    Check { area: "limits", promise: "memory of a tree", run: memory_limit },
+    Check { area: "limits", promise: "processes of a tree", run: process_limit },
+    Check { area: "record", promise: "a run killed in the middle is marked", run: interrupted },
+    Check { area: "record", promise: "secrets do not reach the disk", run: secrets },
+    Check { area: "sandbox", promise: "writing outside of the project is denied", run: outside },
+    Check { area: "sandbox", promise: "the record cannot be read from inside", run: own_record },
+    Check { area: "sandbox", promise: "there is no network", run: network },
+    // The last one: the record is not whole afterwards.
+    Check { area: "record", promise: "an edit of the record is found", run: tampering },
+];
+
+pub(crate) fn self_test(args: &Args) -> Result<Exit, Failure> {
+    let mut runs = OwnRuns::new("self-test")?;
+    let made = runs.ask(&[], &["init"]);
+    let mut results = Vec::new();
+    for check in &CHECKS {
+        let why = match (&made, (check.run)(&mut runs)) {
+            (Err(error), _) => Some(format!("no project could be made: {error}")),
+            (_, Ok(broken)) => broken,
+            (_, Err(error)) => Some(error.to_string()),
+        };
+        if runs.is_stopped() {
+            break;
+        }
+        let result =
+            CheckResult { area: check.area, promise: check.promise, ok: why.is_none(), why };
+        if !args.json {
+            term::data(result.line().as_bytes())?;
+        }
+        results.push(result);
+    }
+    if let Some(signal) = runs.end() {
+        term::say(&format!("stopped after {} of {} checks", results.len(), CHECKS.len()));
+        return Ok(Exit::Signal(signal));
+    }
+    let broken = results.iter().filter(|result| !result.ok).count();
+    if args.json {
+        let document = Document {
+            ok: broken == 0,
+            retake_version: env!("CARGO_PKG_VERSION"),
+            checks: &results,
+        };
+        term::document(&document)?;
+    } else if broken == 0 {
+        term::data(b"everything works here\n")?;
+    } else {
+        let of = CHECKS.len();
+        term::data(format!("{broken} of {of} checks failed; please report it together with the file that `retake doctor --report FILE` writes\n").as_bytes())?;
+    }
+    Ok(if broken == 0 { Exit::OK } else { Exit::FAILED })
+}
+
+impl CheckResult {
+    fn line(&self) -> String {
+        let mark = if self.ok { '✓' } else { '✗' };
+        let why = self.why.as_deref().map_or_else(String::new, |why| format!(": {why}"));
+        format!("{mark} {:<11}{}{}\n", self.area, self.promise, term::visible(&why))
+    }
+}
+
+/// Says what is wrong unless it holds.
+fn unless(holds: bool, what: impl FnOnce() -> String) -> io::Result<Broken> {
+    Ok((!holds).then(what))
+}
+
+/// How a run ended instead.
+fn ended(answer: &Answer) -> String {
+    let last = String::from_utf8_lossy(&answer.stderr);
+    let last = last.lines().find(|line| !line.trim().is_empty()).unwrap_or("no message").to_owned();
+    match answer.exit_code {
+        Some(code) => format!("exit code {code}, {last}"),
+        None => format!("killed, {last}"),
+    }
+}
+
+/// Every byte that there is, and none that ends a line.
+fn every_byte() -> (String, Vec<u8>) {
+    let script: String = (0..=255).map(|byte| format!("\\{byte:03o}")).collect();
+    (format!("printf '{script}'"), (0..=255).collect())
+}
+
+fn bytes_pass(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let (script, expected) = every_byte();
+    let answer = runs.ask(&[], &["exec", "--", "sh", "-c", &script])?;
+    unless(answer.stdout == expected, || ended(&answer))
+}
+
+fn bytes_are_recorded(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let (script, expected) = every_byte();
+    runs.ask(&[], &["exec", "--quiet", "--", "sh", "-c", &script])?;
+    let answer = runs.ask(&[], &["runs", "logs", "last"])?;
+    unless(answer.stdout == expected, || ended(&answer))
+}
+
+fn exit_codes(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let answer = runs.ask(&[], &["exec", "--", "sh", "-c", "exit 42"])?;
+    unless(answer.exit_code == Some(42), || ended(&answer))
+}
+
+fn timeout(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let tree = "setsid sh -c 'echo $$ > inner.pid; exec sleep 600' & wait";
+    let answer = runs.ask(&[], &["exec", "--timeout", "1", "--", "sh", "-c", tree])?;
+    if answer.exit_code != Some(124) {
+        return Ok(Some(ended(&answer)));
+    }
+    is_gone(runs, "inner.pid")
+}
+
+fn daemon(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let daemon = "(setsid sh -c 'echo $$ > daemon.pid; exec sleep 600' > /dev/null 2>&1 &)
+        while [ ! -s daemon.pid ]; do sleep 0.01; done";
+    let answer = runs.ask(&[], &["exec", "--", "sh", "-c", daemon])?;
+    if answer.exit_code != Some(0) {
+        return Ok(Some(ended(&answer)));
+    }
+    is_gone(runs, "daemon.pid")
+}
+
+/// Starts a run, kills its runner, and waits for the command to disappear.
+const KILL: &str = r#"
+    "$RETAKE" exec -- sh -c 'echo $$ > child.pid; exec sleep 600' &
+    runner=$!
+    while [ ! -s child.pid ]; do sleep 0.01; done
+    kill -KILL $runner
+    tries=0
+    while kill -0 "$(cat child.pid)" 2> /dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 500 ] || exit 1
+        sleep 0.01
+    done
+    exit 0"#;
+
+fn killed_runner(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let answer = runs.script(KILL)?;
+    unless(answer.exit_code == Some(0), || "the command still runs five seconds later".to_owned())
+}
+
+fn interrupted(runs: &mut OwnRuns) -> io::Result<Broken> {
+    // The run of the check before this one whose runner was killed.
+    let answer = runs.ask(&[], &["runs", "list", "--json"])?;
+    let list: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
+    let marked = list.as_array().is_some_and(|runs| {
+        runs.iter().any(|run| run["state"] == "interrupted" || run["outcome"] == "interrupted")
+    });
+    unless(marked, || "no run in the list is marked as interrupted".to_owned())
+}
+
+fn cpu_limit(runs: &mut OwnRuns) -> io::Result<Broken> {
+    limit(runs, "cpu=0.2s", "while :; do :; done")
+}
+
+fn memory_limit(runs: &mut OwnRuns) -> io::Result<Broken> {
+    // One line without end, which tail holds in memory.
+    limit(runs, "memory=64M", "head -c 300000000 /dev/zero | tail -n 1")
+}
+
+/// That a command which exceeds a limit is ended because of it.
+fn limit(runs: &mut OwnRuns, limit: &str, script: &str) -> io::Result<Broken> {
+    let line = ["exec", "--quiet", "--json", "--limit", limit, "--timeout", "20", "--"];
+    let answer = runs.ask(&[], &[&line[..], &["sh", "-c", script]].concat())?;
+    let run: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
+    unless(run["outcome"] == "limit_exceeded", || ended(&answer))
+}
+
+fn process_limit(runs: &mut OwnRuns) -> io::Result<Broken> {
+    // A dot for each process that could be started.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1 & printf .; done";
+    let answer = runs.ask(&[], &["exec", "--limit", "procs=6", "--", "sh", "-c", script])?;
+    let started = answer.stdout.len();
+    unless((1..6).contains(&started), || format!("{started} processes could be started"))
+}
+
+fn secrets(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let value = "self-test-0451-not-a-real-secret";
+    let answer = runs.ask(
+        &[("API_TOKEN", value)],
+        &["exec", "--", "sh", "-c", "echo using $API_TOKEN; echo $API_TOKEN >&2"],
+    )?;
+    if answer.exit_code != Some(0) {
+        return Ok(Some(ended(&answer)));
+    }
+    let store = store(runs)?;
+    let found = first_with(&store, value.as_bytes())?;
+    unless(found.is_none(), || format!("{} has it", found.unwrap_or_default().display()))
+}
+
+/// The first file below a directory that contains these bytes.
+fn first_with(directory: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            if let Some(found) = first_with(&path, bytes)? {
+                return Ok(Some(found));
+            }
+        } else if kind.is_file() {
+            let content = match std::fs::read(&path) {
+                // A temporary file of the record.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                content => content?,
+            };
+            if content.windows(bytes.len()).any(|window| window == bytes) {
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn tampering(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let before = runs.ask(&[], &["audit", "verify"])?;
+    if before.exit_code != Some(0) {
+        return Ok(Some(format!("the record is not whole to begin with: {}", ended(&before))));
+    }
+    let database = store(runs)?.join("retake.db");
+    let connection = rusqlite::Connection::open(&database).map_err(io::Error::other)?;
+    let edited = connection
+        .execute("UPDATE runs SET exit_code = 0, status = 0 WHERE exit_code = 42", [])
+        .map_err(io::Error::other)?;
+    drop(connection);
+    let after = runs.ask(&[], &["audit", "verify"])?;
+    unless(edited > 0 && after.exit_code == Some(1), || ended(&after))
+}
+
+fn outside(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let file = runs.home().join("outside");
+    let path = file.to_string_lossy().into_owned();
+    let script = "echo inside > inside && echo outside > \"$1\"";
+    if let Some(broken) = confined(runs, &["sh", "-c", script, "sh", &path])?.err() {
+        return Ok(Some(broken));
+    }
+    if !runs.project().join("inside").is_file() {
+        return Ok(Some("writing in the project is denied, too".to_owned()));
+    }
+    unless(!file.exists(), || format!("{path} was written"))
+}
+
+fn own_record(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let database = store(runs)?.join("retake.db");
+    let path = database.to_string_lossy().into_owned();
+    match confined(runs, &["cat", &path])? {
+        Err(broken) => Ok(Some(broken)),
+        Ok(answer) => unless(!answer.stdout.starts_with(b"SQLite"), || "it can be read".to_owned()),
+    }
+}
+
+fn network(runs: &mut OwnRuns) -> io::Result<Broken> {
+    let host = std::net::TcpListener::bind("127.0.0.1:0")?;
+    host.set_nonblocking(true)?;
+    let port = host.local_addr()?.port().to_string();
+    // The shell that most machines have connects by itself; the other one fails, which is as good.
+    let script = "exec 3<> \"/dev/tcp/127.0.0.1/$1\"";
+    let shell = if Path::new("/bin/bash").exists() { "bash" } else { "sh" };
+    if let Some(broken) = confined(runs, &[shell, "-c", script, "sh", &port])?.err() {
+        return Ok(Some(broken));
+    }
+    let reached = host.accept().is_ok();
+    unless(!reached, || "a server of this machine was reached".to_owned())
+}
+
+/// Runs a command in the strictest sandbox that this machine has; the reason where it has none.
+fn confined(runs: &mut OwnRuns, words: &[&str]) -> io::Result<Result<Answer, String>> {
+    let probe = confined::probe();
+    let lacking =
+        || probe.lacking.as_ref().map_or_else(String::new, |lacking| format!(": {lacking}"));
+    let mode = match probe.level {
+        Some(SandboxLevel::Full) => "--sandbox=strict",
+        Some(SandboxLevel::Landlock) => "--sandbox=best-effort",
+        None => return Ok(Err(format!("this machine cannot confine anything{}", lacking()))),
+    };
+    runs.ask(&[], &[&["exec", mode, "--"], words].concat()).map(Ok)
+}
+
+fn store(runs: &OwnRuns) -> io::Result<PathBuf> {
+    let project = Project::find(&runs.project(), None).map_err(io::Error::other)?;
+    project.store().map(Path::to_owned).map_err(io::Error::other)
+}
+
+/// That the process whose number a file has does not run.
+fn is_gone(runs: &OwnRuns, file: &str) -> io::Result<Broken> {
+    let pid = std::fs::read_to_string(runs.project().join(file))?;
+    let status = Path::new("/proc").join(pid.trim()).join("comm");
+    let command = std::fs::read_to_string(status).unwrap_or_default();
+    unless(command.trim() != "sleep", || format!("process {} still runs", pid.trim()))
+}

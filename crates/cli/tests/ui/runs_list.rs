@@ -1,0 +1,151 @@
+//! The list of runs: loops as one row, filters as chips, sorting, and marking runs to compare them.
+
+use std::collections::BTreeSet;
+
+use retake_types::{Kind, LoopId};
+
+use crate::common::gallery_env::{self as gallery, Shown};
+use crate::common::{Browser, Sandbox, Ui};
+
+fn plain<'a>(command: &'a str, ago_minutes: i64, of: Option<(Kind, LoopId, u64)>) -> Shown<'a> {
+    let (labels, metrics) = (Vec::new(), None);
+    Shown { command, ago_minutes, ms: 10, code: 0, output: "", of, labels, metrics }
+}
+
+/// The ids of the rows of a page, and the address of the next.
+fn rows(page: &str) -> (Vec<String>, Option<String>) {
+    let list = page.split("<tbody id=\"rows\">").nth(1).unwrap_or_default();
+    let ids = list.split("data-id=\"").skip(1).map(|row| row.split('"').next().unwrap().to_owned());
+    let next = page.split("rel=\"next\"").nth(1).map(|rest| {
+        let address = rest.split("href=\"").nth(1).unwrap().split('"').next().unwrap();
+        address.replace("&amp;", "&")
+    });
+    (ids.collect(), next)
+}
+
+fn all_rows(ui: &Ui, first: &str) -> Vec<String> {
+    let (mut seen, mut address) = (Vec::new(), Some(first.to_owned()));
+    while let Some(at) = address {
+        let (ids, next) = rows(&ui.get(&at).text());
+        seen.extend(ids);
+        address = next;
+    }
+    seen
+}
+
+#[test]
+fn the_runs_of_a_loop_are_one_row_wherever_pages_end() {
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.gallery_store();
+    let matrix = gallery::matrix(&mut store, "run");
+    let broken = gallery::matrix(&mut store, "bisect code");
+    let mut runs = BTreeSet::new();
+    // Two loops whose runs alternate with each other and with single runs.
+    let loops = [LoopId::new(), LoopId::new()];
+    for n in 0..70u64 {
+        runs.insert(gallery::add(&mut store, &plain("make one", n as i64 * 3, None)).to_string());
+        let of = Some((Kind::Matrix, loops[(n % 2) as usize], n));
+        gallery::add(&mut store, &plain("./bench", n as i64 * 3 + 1, of));
+    }
+    drop(store);
+    let ui = sandbox.ui();
+    let seen = all_rows(&ui, "/runs");
+    let expected: BTreeSet<String> = runs
+        .iter()
+        .cloned()
+        .chain([matrix, broken, loops[0], loops[1]].map(|id| id.to_string()))
+        .collect();
+    assert_eq!(seen.len(), expected.len(), "each once");
+    assert_eq!(seen.iter().cloned().collect::<BTreeSet<_>>(), expected);
+    let page = ui.get("/runs?kind=matrix").text();
+    let (ids, _) = rows(&page);
+    assert_eq!(ids.len(), 4, "{page}");
+    for part in [
+        format!("<a href=\"/runs?loop={matrix}\">96 runs</a>"),
+        "v1.0, v1.1, v1.2, main × small, large".to_owned(),
+        format!(
+            "<a href=\"/runs?loop={broken}\">96 runs</a>, <span class=\"bad\">48 failed</span>"
+        ),
+    ] {
+        assert!(page.contains(&part), "{part}: {page}");
+    }
+    // One by one, with the values of their cells.
+    let page = ui.get(&format!("/runs?loop={matrix}")).text();
+    assert!(
+        page.contains(
+            "<span class=\"faint\">code=main</span> <span class=\"faint\">size=large</span>"
+        ),
+        "{page}"
+    );
+    assert_eq!(all_rows(&ui, &format!("/runs?loop={matrix}")).len(), 96);
+    // A filter may choose some runs of a loop, so it shows runs.
+    let failed = ui.get("/runs?status=failed").text();
+    assert!(!failed.contains("class=\"group\""), "{failed}");
+}
+
+#[test]
+fn filters_are_chips_that_can_be_taken_away_one_by_one() {
+    let sandbox = Sandbox::new();
+    let slow = sandbox
+        .retake(&["exec", "--json", "--label", "a=<b>", "--label", "c=d", "--", "sleep", "0.3"]);
+    let slow = slow.json()["id"].as_str().unwrap().to_owned();
+    sandbox.retake(&["exec", "--label", "a=<b>", "--", "true"]);
+    let ui = sandbox.ui();
+    let page =
+        ui.get("/runs?label=a%3D%3Cb%3E&label=c%3Dd&status=ok&cursor=9999999999999999.1").text();
+    for part in [
+        "<span>label</span> a=&lt;b&gt; <a href=\"/runs?label=c%3Dd&amp;status=ok\"",
+        "<span>label</span> c=d <a href=\"/runs?label=a%3D%3Cb%3E&amp;status=ok\"",
+        "<span>status</span> ok <a href=\"/runs?label=a%3D%3Cb%3E&amp;label=c%3Dd\"",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!page.contains("<b>"), "{page}");
+    assert_eq!(rows(&page).0, std::slice::from_ref(&slow));
+    // Filters that are used are in sight, and stay in the form.
+    assert!(page.contains("id=\"further\" open>") && page.contains("value=\"c=d\""), "{page}");
+    assert!(!ui.get("/runs").text().contains("class=\"chips\""));
+    // A day is enough to ask for.
+    assert_eq!(rows(&ui.get("/runs?since=2020-01-31").text()).0.len(), 2);
+    assert_eq!(rows(&ui.get("/runs?until=2020-01-31").text()).0.len(), 0);
+    assert_eq!(ui.get("/runs?since=2020-13-31").status, 400);
+    let slowest = ui.get("/runs?sort=slowest").text();
+    assert_eq!(rows(&slowest).0[0], slow, "{slowest}");
+    assert!(slowest.contains("The slowest of the newest 2"), "{slowest}");
+    assert_eq!(ui.get("/runs?sort=odd").status, 400);
+    let empty = Sandbox::new();
+    empty.retake(&["exec", "--", "true"]);
+    empty.retake(&["runs", "delete", "last"]);
+    let page = empty.ui().get("/runs").text();
+    assert!(page.contains("retake exec -- COMMAND"), "{page}");
+}
+
+#[test]
+fn two_marked_runs_are_compared() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    for word in ["one", "two", "three"] {
+        sandbox.retake(&["exec", "--", "echo", word]);
+    }
+    let ui = sandbox.ui();
+    browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
+    browser.go(&format!("http://127.0.0.1:{}/runs", ui.port));
+    let button = "getComputedStyle(document.querySelector('.compare-form')).display";
+    browser.until(&format!("{button} === 'none'"));
+    browser.click("#rows tr:nth-child(3) input");
+    browser.click("#rows tr:nth-child(1) input");
+    browser.until(&format!("{button} === 'block'"));
+    browser.click(".compare-form button");
+    browser.until("location.pathname === '/compare' && document.querySelector('h1').textContent === '2 runs compared'");
+    browser.until("document.querySelector('.diff').textContent.includes('+one') && document.querySelector('.diff').textContent.includes('−three')");
+    for (width, theme) in [(1280, "light"), (390, "dark")] {
+        browser.look(width, theme);
+        assert_eq!(
+            browser.eval("document.documentElement.scrollWidth <= innerWidth"),
+            true,
+            "{width}"
+        );
+        browser.picture(&format!("compare-{width}-{theme}"));
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}

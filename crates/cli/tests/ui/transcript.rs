@@ -1,0 +1,110 @@
+//! An agent's iteration as a conversation.
+
+use serde_json::Value;
+
+use crate::common::{Browser, Sandbox, Ui};
+
+const STEPS: [&str; 3] = [
+    r#"start; say 'I will <b>fix</b> the parser.'
+    tool Edit '{"file_path":"src/a.rs","old_string":"one\ntwo","new_string":"one\n<i>2"}'; returned ok false
+    tool Bash '{"command":"cargo test --quiet"}'; returned 'line 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\n3 tests failed' true
+    progress 1 2; result 0.42 12000"#,
+    r#"start; tool Bash '{"command":"seq 9"}'; returned '1\n2\n3\n4\n5\n6\n7\n8\n9' false
+    say 'All is well.'; complete; result 0.10 500"#,
+    "exit 1",
+];
+
+fn iterations(ui: &Ui) -> (String, Vec<Value>) {
+    let id =
+        ui.get("/api/v1/loops?kind=agent").json()["loops"][0]["id"].as_str().unwrap().to_owned();
+    let document = ui.get(&format!("/api/v1/loops/{id}")).json();
+    (id, document["agent"]["iterations"].as_array().unwrap().clone())
+}
+
+fn worked(sandbox: &Sandbox) {
+    sandbox.agent("", &STEPS);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["-m", "2"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+}
+
+#[test]
+fn an_iteration_reads_as_a_conversation() {
+    let sandbox = Sandbox::new();
+    worked(&sandbox);
+    let ui = sandbox.ui();
+    let (_, iterations) = iterations(&ui);
+    let runs: Vec<&str> = iterations.iter().map(|one| one["runId"].as_str().unwrap()).collect();
+    let page = ui.get(&format!("/runs/{}", runs[0])).text();
+    for part in [
+        "<h2>Transcript</h2>",
+        "I will &lt;b&gt;fix&lt;/b&gt; the parser.",
+        "<b>Edit</b> <code>src/a.rs</code>",
+        "<td class=\"del\"><code><span class=\"sign\">−</span>two</code>",
+        "<td class=\"ins\"><code><span class=\"sign\">+</span>&lt;i&gt;2</code>",
+        "<b>Bash</b> <code>cargo test --quiet</code>",
+        // What went wrong is unfolded.
+        " open><summary>Failed, 8 lines</summary>",
+        "<dt>cost</dt><dd>$0.42</dd>",
+        "<dt>tokens</dt><dd>12000</dd>",
+        "<code>retake agent diff task 1</code>",
+        "The prompt",
+        "Do the work for $5",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(
+        !page.contains("tool_use") && !page.contains("<i>") && !page.contains("<b>fix"),
+        "{page}"
+    );
+    assert!(
+        page.contains(&format!("<a rel=\"next\" href=\"/runs/{}\">→ iteration 2</a>", runs[1])),
+        "{page}"
+    );
+    let second = ui.get(&format!("/runs/{}", runs[1])).text();
+    assert!(
+        second.contains(&format!("<a rel=\"prev\" href=\"/runs/{}\">← iteration 1</a>", runs[0])),
+        "{second}"
+    );
+    // A long result that is fine is folded.
+    assert!(second.contains("<details id=\"r1\"><summary>Result, 9 lines</summary>"), "{second}");
+    // As it is, it can still be read.
+    let raw = ui.get(&format!("/runs/{}?view=beside", runs[0])).text();
+    assert!(raw.contains("tool_use") && raw.contains("id=\"output\""), "{raw}");
+    assert!(!raw.contains("<h2>Transcript</h2>"), "{raw}");
+    // A part begins with a whole event, wherever it is asked to begin.
+    let part = ui.get(&format!("/runs/{}?from=100", runs[0])).text();
+    assert!(part.contains("I will &lt;b&gt;fix") && !part.contains("subtype"), "{part}");
+    assert_eq!(ui.get(&format!("/runs/{}?from=x", runs[0])).status, 400);
+}
+
+#[test]
+fn a_loop_is_a_timeline_that_leads_to_its_iterations() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    worked(&sandbox);
+    let ui = sandbox.ui();
+    let (id, iterations) = iterations(&ui);
+    let run = iterations[1]["runId"].as_str().unwrap();
+    browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
+    browser.go(&format!("http://127.0.0.1:{}/loops/{id}", ui.port));
+    browser.until("document.querySelectorAll('.timeline-loop a').length === 2");
+    browser.until("document.querySelector('.timeline-loop a').getAttribute('aria-label').startsWith('iteration 1: completed')");
+    browser.picture("agent-timeline-1280-light");
+    browser.eval(&format!("document.querySelector('.timeline-loop a[href=\"/runs/{run}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"));
+    browser.until(&format!("location.pathname === '/runs/{run}' && document.querySelector('.transcript').textContent.includes('All is well.')"));
+    browser.click("a[rel=prev]");
+    browser.until(
+        "document.querySelector('.transcript .failed').textContent.includes('3 tests failed')",
+    );
+    for (width, theme) in [(1280, "light"), (390, "dark")] {
+        browser.look(width, theme);
+        assert_eq!(
+            browser.eval("document.documentElement.scrollWidth <= innerWidth"),
+            true,
+            "{width}"
+        );
+        browser.picture(&format!("transcript-{width}-{theme}"));
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}

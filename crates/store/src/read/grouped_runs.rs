@@ -1,0 +1,180 @@
+//! Runs in a list in which the runs of a loop are one entry, where its newest run stands.
+//!
+//! A loop may have a million runs. They are passed without being read, at most so many for one page; a
+//! page may be short, and says where the next one begins.
+
+use std::collections::HashSet;
+
+use retake_types::{Kind, LoopId, Run, RunId};
+use rusqlite::types::Value;
+
+use crate::base::projection::{OK, kind_number};
+use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunCursor, RunFilter};
+use crate::{Error, Result, Store};
+
+/// Rows that are looked at for one page.
+const LOOKED_AT: usize = 20_000;
+/// Runs of a loop that are counted.
+const COUNTED: u64 = 20_000;
+
+/// An entry of the list.
+#[derive(Clone, Debug)]
+pub enum RunEntry {
+    Run(Box<Run>),
+    Loop(LoopRuns),
+}
+
+/// The runs of a loop.
+#[derive(Clone, Debug)]
+pub struct LoopRuns {
+    pub id: LoopId,
+    pub newest: Box<Run>,
+    pub runs: u64,
+    pub failed: u64,
+    /// Without an outcome: they run, or their runner died.
+    pub unfinished: u64,
+    /// There are more than were counted.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct GroupedPage {
+    pub entries: Vec<RunEntry>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<RunCursor>,
+    /// Why runs are left out: what the ledger has of them cannot be read.
+    pub unreadable: Vec<String>,
+}
+
+const READING: &str = "list runs and loops";
+
+impl Store {
+    /// One page of runs of a kind (or all), newest first, in which each loop is one entry.
+    pub fn list_grouped(
+        &self,
+        kind: Option<Kind>,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<GroupedPage> {
+        let failed = |error| self.failed(READING, error);
+        let (index, condition) = match kind {
+            None => ("runs_start", String::new()),
+            Some(Kind::Exec) => ("runs_start", "AND r.kind = 0".to_owned()),
+            Some(kind) => {
+                ("runs_kind", format!("AND r.kind = {} AND r.kind > 0", kind_number(kind)))
+            }
+        };
+        let from = after.map_or((i64::MAX, i64::MAX), |cursor| (cursor.start_us, cursor.seq));
+        let sql = format!(
+            "SELECT r.seq, r.start_us, r.kind, r.loop FROM runs r INDEXED BY {index}
+             WHERE (r.start_us, r.seq) < (?1, ?2) {condition}
+             ORDER BY r.start_us DESC, r.seq DESC LIMIT {}",
+            LOOKED_AT + 1
+        );
+        let mut statement = self.connection.prepare_cached(&sql).map_err(failed)?;
+        let mut rows = statement.query(from).map_err(failed)?;
+        let mut page = GroupedPage::default();
+        let (mut seen, mut looked, mut last) = (HashSet::new(), 0, None);
+        while let Some(row) = rows.next().map_err(failed)? {
+            // One more than wanted tells that there is a next page.
+            if page.entries.len() == limit || looked == LOOKED_AT {
+                page.next = last;
+                break;
+            }
+            looked += 1;
+            let cursor = RunCursor {
+                seq: row.get(0).map_err(failed)?,
+                start_us: row.get(1).map_err(failed)?,
+            };
+            last = Some(cursor);
+            let is_exec = row.get::<_, i64>(2).map_err(failed)? == kind_number(Kind::Exec);
+            let id: [u8; 16] = row.get(3).map_err(failed)?;
+            if !is_exec && (!seen.insert(id) || !self.is_newest_of_loop(id, cursor)?) {
+                continue;
+            }
+            match self.entry(cursor, (!is_exec).then_some(id)) {
+                Ok(entry) => page.entries.push(entry),
+                Err(error @ Error::BadEntry { .. }) => page.unreadable.push(error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(page)
+    }
+
+    fn is_newest_of_loop(&self, id: [u8; 16], cursor: RunCursor) -> Result<bool> {
+        let sql = "SELECT 1 FROM runs INDEXED BY runs_loop
+                   WHERE loop = ?1 AND (start_us, seq) > (?2, ?3) LIMIT 1";
+        let later = self
+            .connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.exists((id, cursor.start_us, cursor.seq)));
+        Ok(!later.map_err(|error| self.failed(READING, error))?)
+    }
+
+    fn entry(&self, cursor: RunCursor, of_loop: Option<[u8; 16]>) -> Result<RunEntry> {
+        let sql = format!("SELECT {RUN_COLUMNS} FROM runs r {RUN_JOINS} WHERE r.seq = ?1");
+        let found = self.select(&sql, vec![Value::from(cursor.seq)])?;
+        let missing = || Error::NotFound { text: cursor.to_string() };
+        let run = Box::new(self.assemble(found.into_iter().next().ok_or_else(missing)?)?);
+        match of_loop {
+            None => Ok(RunEntry::Run(run)),
+            Some(id) => self.loop_runs(LoopId::from_bytes(id), run).map(RunEntry::Loop),
+        }
+    }
+
+    fn loop_runs(&self, id: LoopId, newest: Box<Run>) -> Result<LoopRuns> {
+        let sql = format!(
+            "SELECT count(*), coalesce(sum(status > {OK}), 0), coalesce(sum(status IS NULL), 0)
+             FROM (SELECT status FROM runs INDEXED BY runs_loop WHERE loop = ?1 LIMIT {})",
+            COUNTED + 1
+        );
+        let counted: rusqlite::Result<(i64, i64, i64)> = self
+            .connection
+            .prepare_cached(&sql)
+            .and_then(|mut statement| statement.query_row([id.as_bytes()], |row| row.try_into()));
+        let (runs, failed, unfinished) = counted.map_err(|error| self.failed(READING, error))?;
+        let runs = runs.unsigned_abs();
+        Ok(LoopRuns {
+            id,
+            newest,
+            runs: runs.min(COUNTED),
+            failed: failed.unsigned_abs(),
+            unfinished: unfinished.unsigned_abs(),
+            more: runs > COUNTED,
+        })
+    }
+
+    /// The runs that took longest, of the newest ones that pass a filter; and how many those are.
+    pub fn slowest(
+        &self,
+        filter: &RunFilter,
+        among: usize,
+        limit: usize,
+    ) -> Result<(Vec<Run>, usize)> {
+        if filter.by_effects() && !self.has_effects()? {
+            return Ok((Vec::new(), 0));
+        }
+        let (sql, parameters) = filter.sql(("r.id, r.duration_ms", ""), None, among, None);
+        let failed = |error| self.failed(READING, error);
+        let mut statement = self.connection.prepare(&sql).map_err(failed)?;
+        let rows = statement.query_map(rusqlite::params_from_iter(parameters), |row| {
+            Ok((row.get::<_, Option<i64>>(1)?, RunId::from_bytes(row.get(0)?)))
+        });
+        let mut found: Vec<(Option<i64>, RunId)> =
+            rows.map_err(failed)?.collect::<rusqlite::Result<_>>().map_err(failed)?;
+        let count = found.len();
+        found.sort_by_key(|(duration, _)| std::cmp::Reverse(*duration));
+        let mut runs = Vec::new();
+        for (_, id) in found {
+            if runs.len() == limit {
+                break;
+            }
+            match self.get(id) {
+                Ok(run) if filter.admits(&run) => runs.push(run),
+                Ok(_) | Err(Error::BadEntry { .. } | Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((runs, count))
+    }
+}

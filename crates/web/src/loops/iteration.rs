@@ -1,0 +1,92 @@
+//! One iteration of an agent's loop: what it was asked, what came of it, and the iterations beside it.
+
+use retake_agent::adapters::AgentKind;
+use retake_store::Store;
+use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, Iteration};
+use retake_types::{Kind, Run, RunId};
+
+use crate::error::RequestError;
+
+/// Entries contain whole prompts and outputs, so few are in memory at once.
+const PAGE: usize = 32;
+
+/// An iteration, as its run is looked at.
+pub(crate) struct IterationView {
+    pub(crate) plan: AgentLoopPlan,
+    /// The agent that ran.
+    pub(crate) agent: AgentKind,
+    /// `None` for a run of the loop that is no iteration: a verification, or an attempt that does not
+    /// count.
+    pub(crate) iteration: Option<Box<Iteration>>,
+    /// Tests that passed, and all of them, in the iteration before.
+    pub(crate) tests_before: Option<(u64, u64)>,
+    pub(crate) previous: Option<(u32, RunId)>,
+    pub(crate) next: Option<(u32, RunId)>,
+}
+
+impl IterationView {
+    /// `None` for a run that is not of an agent with events.
+    pub(crate) fn read(store: &Store, run: &Run) -> Result<Option<Self>, RequestError> {
+        if run.intent.kind() != Kind::Agent {
+            return Ok(None);
+        }
+        let record = match store.get_loop(run.intent.loop_id()) {
+            Ok(record) => record,
+            Err(retake_store::Error::NoLoop { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(plan) = AgentLoopPlan::parse(&record.plan) else { return Ok(None) };
+        let agent = plan.agent.parse().unwrap_or_default();
+        let mut view =
+            Self { plan, agent, iteration: None, tests_before: None, previous: None, next: None };
+        view.read_entries(store, run)?;
+        Ok(view.agent.capabilities().events.then_some(view))
+    }
+
+    fn read_entries(&mut self, store: &Store, run: &Run) -> Result<(), RequestError> {
+        let (loop_id, id) = (run.intent.loop_id(), run.intent.id());
+        let mut after = 0;
+        loop {
+            let entries = store.loop_entries(loop_id, after, PAGE)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            after = last.seq;
+            for stored in &entries {
+                match AgentEntry::parse(&stored.body) {
+                    Some(AgentEntry::Iteration { iteration }) => self.take(iteration, id),
+                    Some(AgentEntry::Verifying {
+                        run_id: Some(run), agent: Some(agent), ..
+                    }) if run == id => {
+                        self.agent = agent.parse().unwrap_or(self.agent);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, iteration: Box<Iteration>, id: RunId) {
+        let own = iteration.facts.run_id;
+        if own == Some(id) {
+            if let Some(agent) = &iteration.facts.agent {
+                self.agent = agent.parse().unwrap_or(self.agent);
+            }
+            self.iteration = Some(iteration);
+            return;
+        }
+        let known = self.iteration.as_ref().map(|known| known.number);
+        match (known, own) {
+            // Entries of one number follow each other; those before the own one are earlier.
+            (None, own) => {
+                self.previous = own.map(|own| (iteration.number, own)).or(self.previous);
+                let results = iteration.result.as_ref().and_then(|r| r.test_results.as_ref());
+                if let Some(tests) = results {
+                    self.tests_before = Some((tests.passed, tests.total));
+                }
+            }
+            (Some(number), Some(own)) if iteration.number > number && self.next.is_none() => {
+                self.next = Some((iteration.number, own));
+            }
+            _ => {}
+        }
+    }
+}

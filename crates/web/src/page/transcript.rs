@@ -1,0 +1,308 @@
+//! An iteration of an agent as a conversation: what it said, each call of a tool with its input, what came
+//! of it folded, and what the iteration changed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use retake_runner::html::Html;
+use retake_runner::unified_diff::unified;
+use retake_types::loop_record::agent::Iteration;
+use retake_types::{RunId, text};
+
+use super::badge::iteration_badge;
+use super::diff;
+use super::output_lines::span;
+use crate::ansi::{self, Style};
+use crate::loops::iteration::IterationView;
+use crate::loops::transcript::{
+    AgentNote, Excerpt, ToolCall, ToolResult, Transcript, TranscriptItem,
+};
+
+/// Lines of a text that are shown without being unfolded.
+const SHORT: usize = 6;
+/// Files that are listed.
+const FILES: usize = 60;
+
+pub(super) struct TranscriptPage<'a> {
+    pub(super) id: RunId,
+    pub(super) view: &'a IterationView,
+    pub(super) transcript: &'a Transcript,
+    pub(super) running: bool,
+}
+
+impl TranscriptPage<'_> {
+    pub(super) fn write(&self, html: &mut Html) {
+        html.markup("<section id=\"iteration\" data-live");
+        if self.running {
+            html.attr("data-every", 2);
+        }
+        html.markup(">");
+        self.beside(html);
+        if let Some(iteration) = &self.view.iteration {
+            summary(html, iteration, self.view);
+        }
+        html.markup("<div class=\"tools\"><h2>Transcript</h2>");
+        html.link(&format!("/runs/{}?view=beside", self.id), "Output as it is");
+        html.markup("</div>");
+        if self.transcript.from > 0 {
+            self.pages(html);
+        }
+        if self.transcript.items.is_empty() {
+            html.markup("<p class=\"empty\">It has said nothing yet.</p>");
+        }
+        html.markup("<ol class=\"transcript\" id=\"rows\">");
+        for (at, item) in self.transcript.items.iter().enumerate() {
+            write_item(html, item, at);
+        }
+        html.markup("</ol>");
+        self.pages(html);
+        html.markup("</section>");
+    }
+
+    fn beside(&self, html: &mut Html) {
+        let IterationView { previous, next, .. } = self.view;
+        if previous.is_none() && next.is_none() {
+            return;
+        }
+        html.markup("<nav class=\"series\" aria-label=\"Iterations beside it\">");
+        for (place, rel, word) in [(previous, "prev", "←"), (next, "next", "→")] {
+            if let Some((number, run)) = place {
+                html.markup("<a").attr("rel", rel).attr("href", format!("/runs/{run}"));
+                html.markup(">").markup(word).markup(" iteration ").text(number).markup("</a>");
+            }
+        }
+        html.markup("</nav>");
+    }
+
+    fn pages(&self, html: &mut Html) {
+        let Transcript { from, to, length, .. } = *self.transcript;
+        if from == 0 && to >= length {
+            return;
+        }
+        html.markup("<p class=\"pages\"><span class=\"faint\">");
+        html.text(text::size(to - from)).markup(" of ").text(text::size(length)).markup("</span>");
+        let path = format!("/runs/{}", self.id);
+        if from > 0 {
+            html.markup(" ").link(&path, "Beginning");
+        }
+        if to < length {
+            html.markup(" ").link(&format!("{path}?from={to}"), "Further");
+            let last = length.saturating_sub(256 << 10);
+            html.markup(" ").link(&format!("{path}?from={last}"), "End");
+        }
+        html.markup("</p>");
+    }
+}
+
+fn summary(html: &mut Html, iteration: &Iteration, view: &IterationView) {
+    html.markup("<section class=\"card\"><h2>Iteration ").text(iteration.number).markup("</h2><p>");
+    iteration_badge(html, iteration.status);
+    html.markup("</p><dl>");
+    let facts = &iteration.facts;
+    html.definition("agent", view.agent.as_str());
+    html.definition("model", facts.model.as_deref().unwrap_or_default());
+    let took = iteration.duration_ms().map(|ms| text::duration(Duration::from_millis(ms)));
+    html.definition("took", &took.unwrap_or_default());
+    html.definition("cost", &facts.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
+    html.definition("tokens", &facts.tokens.map(|tokens| tokens.to_string()).unwrap_or_default());
+    html.definition("turns", &facts.turns.map(|turns| turns.to_string()).unwrap_or_default());
+    if let Some(denials) = facts.denials.filter(|denials| *denials > 0) {
+        let tools = facts.denied_tools.as_ref().map(ToString::to_string).unwrap_or_default();
+        html.definition("denied", &format!("{}: {tools}", text::count(denials, "time")));
+    }
+    let result = iteration.result.as_ref();
+    if let Some(tests) = result.and_then(|result| result.test_results.as_ref()) {
+        let before = view.tests_before.map(|(passed, all)| format!(", {passed} of {all} before"));
+        let line =
+            format!("{} of {} pass{}", tests.passed, tests.total, before.unwrap_or_default());
+        html.definition("tests", &line);
+    }
+    html.definition("error", facts.error.as_deref().unwrap_or_default());
+    html.markup("</dl>");
+    if let Some(summary) = result.and_then(|result| result.summary.as_deref()) {
+        html.markup("<pre class=\"snippet\">").lines(summary).markup("</pre>");
+    }
+    if let Some(result) = result {
+        files(
+            html,
+            &[
+                ("+", "created", &result.files_created),
+                ("~", "changed", &result.files_modified),
+                ("−", "deleted", &result.files_deleted),
+            ],
+        );
+    }
+    html.markup("<p class=\"again\"><code>retake agent diff ")
+        .text(&view.plan.workspace)
+        .markup(" ");
+    html.text(iteration.number).markup("</code> <span class=\"faint\">shows what it changed, where there are checkpoints</span></p>");
+    fold(html, "prompt", "The prompt", &iteration.prompt);
+    html.markup("</section>");
+}
+
+fn files(html: &mut Html, lists: &[(&'static str, &'static str, &Vec<PathBuf>)]) {
+    let all: usize = lists.iter().map(|(_, _, paths)| paths.len()).sum();
+    if all == 0 {
+        return;
+    }
+    html.markup("<ul class=\"plain\">");
+    let each = lists
+        .iter()
+        .flat_map(|(mark, word, paths)| paths.iter().map(move |path| (*mark, *word, path)));
+    for (mark, word, path) in each.take(FILES) {
+        html.markup("<li><span class=\"mark\"").attr("title", word).markup(">").markup(mark);
+        html.markup("</span> <code>").text(path.display()).markup("</code></li>");
+    }
+    if all > FILES {
+        html.markup("<li class=\"faint\">and ").text(all - FILES).markup(" more</li>");
+    }
+    html.markup("</ul>");
+}
+
+fn fold(html: &mut Html, id: &'static str, title: &'static str, content: &str) {
+    html.markup("<details class=\"whole\"").attr("id", id).markup("><summary>").markup(title);
+    html.markup(", ").text(text::count(content.lines().count() as u64, "line"));
+    html.markup("</summary><pre>").lines(content).markup("</pre></details>");
+}
+
+/// A text with its colours and without control characters.
+fn painted(html: &mut Html, content: &Excerpt) {
+    let spans = ansi::spans(content.text.as_bytes(), &mut Style::default());
+    spans.iter().for_each(|one| span(html, one));
+    if content.cut {
+        html.markup("…");
+    }
+}
+
+fn write_item(html: &mut Html, item: &TranscriptItem, at: usize) {
+    match item {
+        TranscriptItem::Said(said) => {
+            html.markup("<li class=\"said\"><div class=\"words\">");
+            painted(html, said);
+            html.markup("</div></li>");
+        }
+        TranscriptItem::Line(line) => {
+            html.markup("<li class=\"line\"><pre>");
+            painted(html, line);
+            html.markup("</pre></li>");
+        }
+        TranscriptItem::Call(call) => write_call(html, call, at),
+        TranscriptItem::Result(result) => {
+            html.markup("<li class=\"call\">");
+            write_result(html, result, at, "Result of an earlier call");
+            html.markup("</li>");
+        }
+        TranscriptItem::Note(note) => write_note(html, note),
+    }
+}
+
+fn write_call(html: &mut Html, call: &ToolCall, at: usize) {
+    let failed = call.denied.is_some() || call.result.as_ref().is_some_and(|r| r.is_error);
+    html.markup(if failed { "<li class=\"call failed\">" } else { "<li class=\"call\">" });
+    html.markup("<p class=\"used\"><b>").text(&call.tool).markup("</b> ");
+    if let Some(subject) = &call.subject {
+        html.element("code", "", subject);
+    }
+    html.markup("</p>");
+    let is_subject = |value: &Excerpt| call.subject.as_deref() == Some(value.text.as_str());
+    let fields: Vec<_> = call.input.iter().filter(|(_, value)| !is_subject(value)).collect();
+    let short = |value: &Excerpt| value.lines <= 1 && value.text.len() <= 120 && !value.cut;
+    if fields.iter().any(|(_, value)| short(value)) {
+        html.markup("<dl class=\"input\">");
+        for (name, value) in fields.iter().filter(|(_, value)| short(value)) {
+            html.markup("<dt>").text(name).markup("</dt><dd>").text(&value.text).markup("</dd>");
+        }
+        html.markup("</dl>");
+    }
+    for (number, (name, value)) in fields.iter().filter(|(_, value)| !short(value)).enumerate() {
+        html.markup("<details").attr("id", format!("i{at}-{number}")).markup("><summary>");
+        html.text(name).markup(", ").text(text::count(value.lines as u64, "line"));
+        html.markup("</summary><pre class=\"snippet\">");
+        painted(html, value);
+        html.markup("</pre></details>");
+    }
+    if let Some((old, new)) = &call.change {
+        diff::side_by_side(html, &unified(&old.text, &new.text), "the file");
+        if old.cut || new.cut {
+            html.markup("<p class=\"faint\">The change is longer than what is shown.</p>");
+        }
+    }
+    if let Some(message) = &call.denied {
+        html.markup("<p class=\"note bad\">Denied: ").text(message).markup("</p>");
+    }
+    if let Some(result) = &call.result {
+        write_result(html, result, at, "Result");
+    }
+    html.markup("</li>");
+}
+
+fn write_result(html: &mut Html, result: &ToolResult, at: usize, title: &'static str) {
+    let ToolResult { content, is_error, exit_code } = result;
+    html.markup("<details").attr("id", format!("r{at}"));
+    // What went wrong is what a reader looks for.
+    if *is_error || (content.lines <= SHORT && !content.text.is_empty()) {
+        html.markup(" open");
+    }
+    html.markup("><summary>").markup(if *is_error { "Failed" } else { title });
+    if let Some(code) = exit_code.filter(|code| *code != 0) {
+        html.markup(", exit ").text(code);
+    }
+    if content.text.is_empty() {
+        html.markup(", empty</summary>");
+    } else {
+        html.markup(", ").text(text::count(content.lines as u64, "line")).markup("</summary>");
+        html.markup("<pre class=\"snippet\">");
+        painted(html, content);
+        html.markup("</pre>");
+    }
+    html.markup("</details>");
+}
+
+fn write_note(html: &mut Html, note: &AgentNote) {
+    let bad = matches!(
+        note,
+        AgentNote::Denied { .. }
+            | AgentNote::ApiError { .. }
+            | AgentNote::LimitReached
+            | AgentNote::Ended { is_error: true, .. }
+    );
+    html.markup(if bad { "<li class=\"event bad\">" } else { "<li class=\"event\">" });
+    match note {
+        AgentNote::Started { model } => {
+            html.markup("Started");
+            if let Some(model) = model {
+                html.markup(" with ").text(model);
+            }
+        }
+        AgentNote::Denied { tool, message } => {
+            html.markup("Denied: ").text(tool).markup(" ").text(message);
+        }
+        AgentNote::ApiError { status, message } => {
+            html.markup("API error ");
+            if let Some(status) = status {
+                html.text(status).markup(" ");
+            }
+            html.text(message);
+        }
+        AgentNote::Retry { attempt } => {
+            html.markup("A request is tried again, attempt ").text(attempt);
+        }
+        AgentNote::LimitNear => _ = html.markup("The limit of the account is near"),
+        AgentNote::LimitReached => _ = html.markup("The limit of the account is reached"),
+        AgentNote::Dropped { bytes } => {
+            html.markup("An event of ").text(text::size(*bytes)).markup(" is too long to be shown");
+        }
+        AgentNote::Ended { is_error, turns, text: said } => {
+            html.markup(if *is_error { "Ended with an error" } else { "Ended" });
+            if let Some(turns) = turns {
+                html.markup(" after ").text(text::count(*turns, "turn"));
+            }
+            if let Some(said) = said {
+                html.markup("<pre class=\"snippet\">");
+                painted(html, said);
+                html.markup("</pre>");
+            }
+        }
+    }
+    html.markup("</li>");
+}

@@ -1,0 +1,147 @@
+//! The program for packages, and the files that come with it.
+//!
+//! Linked by zig against symbols of an old C library, so that one program runs on all systems since;
+//! a static one would resolve names differently and start no faster (`docs/design/packages.md`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{
+    GLIBC, PLATFORMS, Platform, Release, copy, dependencies, make_directory, output, succeed, write,
+};
+use crate::aarch64;
+use crate::test::target;
+
+/// Compiler driver and linker, from the registry of Python packages.
+const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.14.1"];
+
+pub(super) enum Built {
+    Program(PathBuf),
+    /// Why there is none.
+    Skipped(String),
+}
+
+/// Builds it. Nothing in it depends on where or when.
+pub(super) fn program(release: &Release, platform: &Platform) -> Result<Built, String> {
+    // The toolchain has the standard library of this machine's kind; Debian packages one for another.
+    let compiler = match platform.machine == std::env::consts::ARCH {
+        true => None,
+        false => match aarch64::compiler(&target())? {
+            Some(compiler) => Some(compiler),
+            None => {
+                return Ok(Built::Skipped("no compiler with its standard library here".into()));
+            }
+        },
+    };
+    let tools = tools()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(
+        std::iter::once(tools.join("bin")).chain(std::env::split_paths(&path)),
+    )
+    .map_err(|error| error.to_string())?;
+    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home = cargo_home
+        .or_else(|| Some(std::env::home_dir()?.join(".cargo")))
+        .ok_or("there is no home directory")?;
+    let (root, home) = (release.root.display(), cargo_home.display());
+    let flags = [
+        format!("--remap-path-prefix={root}=/retake"),
+        format!("--remap-path-prefix={home}=/cargo"),
+    ];
+    let c_flags = format!("-ffile-prefix-map={root}=/retake -ffile-prefix-map={home}=/cargo");
+    let target = release.root.join("target");
+    let triple = platform.triple;
+    println!("building for {triple}, C library {GLIBC} and later");
+    let mut build = Command::new("cargo");
+    build
+        .current_dir(&release.root)
+        .args(["zigbuild", "--quiet", "--locked", "--profile=dist", "-p", "retake", "--bin=retake"])
+        .arg(format!("--target={triple}.{GLIBC}"))
+        .env("PATH", path)
+        .env("CARGO_TARGET_DIR", &target)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
+        .env("CFLAGS", c_flags)
+        .env("SOURCE_DATE_EPOCH", &release.time)
+        .env("RETAKE_COMMIT", &release.commit)
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+    if let Some(compiler) = compiler {
+        build
+            .env("RUSTC", compiler.join("usr/bin/rustc"))
+            .env("LD_LIBRARY_PATH", compiler.join("usr/lib/x86_64-linux-gnu"));
+    }
+    succeed(&mut build)?;
+    let program = target.join(triple).join("dist/retake");
+    old_symbols_only(&program)?;
+    Ok(Built::Program(program))
+}
+
+/// Where cargo-zigbuild and zig are, installed once.
+fn tools() -> Result<PathBuf, String> {
+    let place = target().join("zig");
+    if !place.join("bin/cargo-zigbuild").is_file() {
+        super::remove(&place)?;
+        succeed(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+        let pip = place.join("bin/pip");
+        succeed(Command::new(pip).args(["install", "--quiet"]).args(TOOLS))?;
+    }
+    Ok(place)
+}
+
+/// That the program asks for no symbol that a later C library brought.
+fn old_symbols_only(program: &Path) -> Result<(), String> {
+    let symbols = output(Command::new("readelf").args(["--dyn-syms", "--wide"]).arg(program))?;
+    let number = |version: &str| -> Vec<u32> {
+        version.split('.').filter_map(|part| part.parse().ok()).collect()
+    };
+    let oldest = number(GLIBC);
+    let versions = symbols.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("GLIBC_")?;
+        let version: String =
+            rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        (number(&version) > oldest).then_some(line.trim())
+    });
+    let later: Vec<_> = versions.collect();
+    match later.is_empty() {
+        true => Ok(()),
+        false => Err(format!("symbols later than {GLIBC}:\n{}", later.join("\n"))),
+    }
+}
+
+/// What is installed, however it is packed.
+pub(super) struct Tree {
+    pub(super) program: PathBuf,
+    pub(super) manuals: PathBuf,
+    pub(super) completions: PathBuf,
+    pub(super) licences: PathBuf,
+}
+
+/// Shells, and the names of their scripts.
+pub(super) const SHELLS: [(&str, &str); 3] =
+    [("bash", "retake.bash"), ("zsh", "_retake"), ("fish", "retake.fish")];
+
+impl Tree {
+    pub(super) fn make(
+        release: &Release,
+        platform: &Platform,
+        program: &Path,
+    ) -> Result<Self, String> {
+        let place = release.staging.join("tree").join(platform.machine);
+        let tree = Self {
+            program: place.join("retake"),
+            manuals: place.join("man"),
+            completions: place.join("completions"),
+            licences: place.join("licences.txt"),
+        };
+        copy(program, &tree.program)?;
+        make_directory(&tree.manuals)?;
+        // The texts are the same for all; only the program of this kind of machine can print them.
+        let first = release.staging.join("tree").join(PLATFORMS[0].machine).join("retake");
+        succeed(Command::new(&first).arg("man").arg(&tree.manuals))?;
+        for (shell, name) in SHELLS {
+            let script = output(Command::new(&first).args(["completions", shell]))?;
+            write(&tree.completions.join(name), &(script + "\n"))?;
+        }
+        write(&tree.licences, &dependencies::licences(release, platform)?)?;
+        Ok(tree)
+    }
+}

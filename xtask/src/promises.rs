@@ -1,0 +1,330 @@
+//! `docs/benchmarks/README.md`: every promise about speed, and what was measured last.
+//!
+//! The other pages are the source: a promise names a row and a column of a table there.
+
+use crate::page;
+
+/// The figure that is promised.
+#[derive(Clone, Copy)]
+enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+}
+use Goal::{AtLeast, AtMost};
+
+struct Promise {
+    what: &'static str,
+    page: &'static str,
+    /// How the title of the section begins.
+    section: &'static str,
+    /// The cells at the beginning of the row.
+    row: &'static [&'static str],
+    column: &'static str,
+    goal: Goal,
+}
+
+macro_rules! promise {
+    ($what:literal, $page:literal, $section:literal, $row:expr, $column:literal, $goal:expr) => {
+        Promise {
+            what: $what,
+            page: $page,
+            section: $section,
+            row: &$row,
+            column: $column,
+            goal: $goal,
+        }
+    };
+}
+
+const PROMISES: [Promise; 26] = [
+    promise!(
+        "cold `exec -- true`, unrecorded, to `timeout 5 true`",
+        "exec.md",
+        "A whole process",
+        ["retake exec -- true, unrecorded"],
+        "ratio",
+        AtMost(1.3)
+    ),
+    promise!(
+        "cold `exec -- true`, recorded and durable, to `timeout 5 true`",
+        "exec.md",
+        "A whole process",
+        ["retake exec -- true, recorded"],
+        "ratio",
+        AtMost(2.0)
+    ),
+    promise!(
+        "engine, spawn to result, to posix_spawn",
+        "exec.md",
+        "Spawn to result",
+        ["engine, full ownership"],
+        "ratio",
+        AtMost(1.1)
+    ),
+    promise!(
+        "`exec --quiet` of 1 GiB in writes of 64 KiB, to `cmd | cat > file && sync -d file`",
+        "exec.md",
+        "Capture of 1 GiB",
+        ["64 KiB", "retake exec --quiet, synced"],
+        "ratio to its peer",
+        AtLeast(1.0)
+    ),
+    promise!(
+        "`exec --quiet` of 1 GiB in writes of 4 KiB, to `cmd | cat > file && sync -d file`",
+        "exec.md",
+        "Capture of 1 GiB",
+        ["4 KiB", "retake exec --quiet, synced"],
+        "ratio to its peer",
+        AtLeast(1.0)
+    ),
+    promise!(
+        "resident MiB of `exec --quiet` of 1 GiB",
+        "exec.md",
+        "Capture of 1 GiB",
+        ["64 KiB", "retake exec --quiet, synced"],
+        "resident MiB",
+        AtMost(8.0)
+    ),
+    promise!(
+        "recorded run in a long-lived program, to unrecorded + one synced append",
+        "record.md",
+        "A recorded run",
+        ["recorded run"],
+        "ratio to run + append",
+        AtMost(1.15)
+    ),
+    promise!(
+        "`runs list` of 1,000,000 runs, to `sqlite3 db 'select 1'`",
+        "record.md",
+        "Reading a record",
+        ["retake runs list"],
+        "ratio",
+        AtMost(1.3)
+    ),
+    promise!(
+        "redaction by shape in a build log, % slower",
+        "record.md",
+        "Redaction by shape",
+        ["log lines of a build"],
+        "slower by",
+        AtMost(10.0)
+    ),
+    promise!(
+        "a checked window of 64 KiB in 1 GiB, CPU ms",
+        "record.md",
+        "Checked reading",
+        ["as captured"],
+        "64 KiB, CPU ms",
+        AtMost(10.0)
+    ),
+    promise!(
+        "`audit verify`, GB per CPU second",
+        "record.md",
+        "Checked reading",
+        ["as captured"],
+        "verify, GB per CPU second",
+        AtLeast(1.0)
+    ),
+    promise!(
+        "first confined command of a worker, µs over one that is not",
+        "sandbox.md",
+        "/bin/true on a worker",
+        ["full"],
+        "over none",
+        AtMost(2500.0)
+    ),
+    promise!(
+        "each further confined command, to one that is not",
+        "sandbox.md",
+        "/bin/true on a worker",
+        ["full"],
+        "ratio",
+        AtMost(1.05)
+    ),
+    promise!(
+        "the same at the Landlock level",
+        "sandbox.md",
+        "/bin/true on a worker",
+        ["Landlock"],
+        "ratio",
+        AtMost(1.15)
+    ),
+    promise!(
+        "a reported opening for writing, µs",
+        "sandbox.md",
+        "/bin/true on a worker",
+        ["full"],
+        "µs per opening for writing",
+        AtMost(10.0)
+    ),
+    promise!(
+        "an iteration of `agent run`, CPU ms",
+        "agent.md",
+        "An iteration",
+        ["loop"],
+        "CPU ms per iteration",
+        AtMost(10.0)
+    ),
+    promise!(
+        "an agent's stream of sources, MB per CPU second",
+        "agent.md",
+        "An event stream",
+        ["retake agent run, sources"],
+        "MB per CPU second",
+        AtLeast(200.0)
+    ),
+    promise!(
+        "the same, peak MiB",
+        "agent.md",
+        "An event stream",
+        ["retake agent run, sources"],
+        "peak MiB",
+        AtMost(32.0)
+    ),
+    promise!(
+        "`exec` over MCP, to the recorded engine",
+        "mcp.md",
+        "A call of",
+        ["exec over MCP, not confined"],
+        "ratio",
+        AtMost(1.3)
+    ),
+    promise!(
+        "the same, confined",
+        "mcp.md",
+        "A call of",
+        ["exec over MCP, confined"],
+        "ratio",
+        AtMost(1.4)
+    ),
+    promise!(
+        "1,000 cells of `true`, to the recorded engine",
+        "matrix.md",
+        "1,000 cells",
+        ["matrix run, 1 worker"],
+        "ratio",
+        AtMost(1.15)
+    ),
+    promise!(
+        "crash points of SQLite in WAL mode, 200 transactions, to the loop",
+        "crash.md",
+        "Every crash point",
+        ["WAL", "200"],
+        "ratio",
+        AtLeast(25.0)
+    ),
+    promise!(
+        "the page's list of 1,000,000 runs, p95 ms",
+        "ui.md",
+        "1,000,000 runs",
+        ["list"],
+        "p95 ms",
+        AtMost(50.0)
+    ),
+    promise!(
+        "the page's first paint, KB",
+        "ui.md",
+        "First paint",
+        ["transfer"],
+        "KB",
+        AtMost(150.0)
+    ),
+    promise!(
+        "next snapshot of 100,000 files, to `git status`",
+        "effects.md",
+        "Which files changed",
+        ["next snapshot"],
+        "ratio",
+        AtMost(1.0)
+    ),
+    promise!(
+        "200 cells on Slurm, unpacked, to the bare array",
+        "slurm.md",
+        "200 cells",
+        ["matrix run --on slurm, pack 1"],
+        "ratio",
+        AtMost(1.2)
+    ),
+];
+
+/// Writes the page anew from the others.
+pub(crate) fn write() -> Result<(), String> {
+    page::write_text("README.md", &text())
+}
+
+fn text() -> String {
+    let mut text = String::from(
+        "# Benchmarks: what is promised and what was measured\n\n\
+         `cargo xtask bench all` runs everything on a quiet machine and writes this page anew from the others; each \
+         names its commit and machine. What is not held is worked on.\n\n",
+    );
+    let mut rows = Vec::new();
+    for promise in &PROMISES {
+        // A page of an earlier form does not have every figure.
+        let measured = promise.measured().inspect_err(|missing| println!("{missing}")).ok();
+        let (goal, held) = match promise.goal {
+            AtMost(goal) => (format!("at most {goal}"), measured.map(|figure| figure <= goal)),
+            AtLeast(goal) => (format!("at least {goal}"), measured.map(|figure| figure >= goal)),
+        };
+        let name = promise.page.trim_end_matches(".md");
+        rows.push(vec![
+            promise.what.replace('|', "\\|"),
+            goal,
+            measured.map_or_else(|| "not yet".to_owned(), |figure| figure.to_string()),
+            match held {
+                Some(true) => "held",
+                Some(false) => "**not held**",
+                None => "",
+            }
+            .to_owned(),
+            format!("[{name}]({})", promise.page),
+        ]);
+    }
+    text.push_str(&page::table(&["promise", "goal", "measured", "", "page"], &rows));
+    text
+}
+
+impl Promise {
+    /// The number in the cell that it names.
+    fn measured(&self) -> Result<f64, String> {
+        let Self { page, section, row, column, .. } = self;
+        let text = page::read(page)?;
+        let missing = |what: &str| format!("docs/benchmarks/{page} has no {what}");
+        let start = text
+            .find(&format!("\n## {section}"))
+            .ok_or_else(|| missing(&format!("section {section:?}")))?;
+        let section = &text[start + 1..];
+        let section = section.find("\n## ").map_or(section, |end| &section[..end]);
+        let mut lines = section.lines().filter(|line| line.starts_with('|'));
+        let (head, rule) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let borders: Vec<usize> =
+            rule.chars().enumerate().filter(|(_, c)| *c == '|').map(|(at, _)| at).collect();
+        // By position: a cell may have a bar in it.
+        let cells = |line: &str| -> Vec<String> {
+            let line: Vec<char> = line.chars().collect();
+            let cell = |pair: &[usize]| line.get(pair[0] + 1..pair[1]);
+            let text = |cell: &[char]| cell.iter().collect::<String>().trim().to_owned();
+            borders.windows(2).filter_map(cell).map(text).collect()
+        };
+        let index = cells(head).iter().position(|name| name == column);
+        let index = index.ok_or_else(|| missing(&format!("column {column:?}")))?;
+        let found =
+            lines.map(cells).find(|cells| cells.iter().zip(*row).all(|(cell, name)| cell == name));
+        let found = found.ok_or_else(|| missing(&format!("row {row:?}")))?;
+        let number: String = found
+            .get(index)
+            .map(|cell| cell.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect())
+            .unwrap_or_default();
+        number.parse().map_err(|_| missing(&format!("number in {row:?}, {column:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_of_promises_is_what_the_others_say() {
+        let written = crate::page::read("README.md").expect("docs/benchmarks/README.md");
+        let text = super::text();
+        assert_eq!(written, text, "write it with cargo xtask bench promises");
+    }
+}
