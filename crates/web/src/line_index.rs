@@ -33,7 +33,7 @@ pub(crate) struct LineStart {
 }
 
 fn count(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+    memchr::memchr_iter(b'\n', bytes).count() as u64
 }
 
 impl LineIndex {

@@ -73,7 +73,7 @@ fn an_iteration_reads_as_a_conversation() {
     assert!(raw.contains("tool_use") && raw.contains("id=\"output\""), "{raw}");
     assert!(!raw.contains("<h2>Transcript</h2>"), "{raw}");
     // A part begins with a whole event, wherever it is asked to begin.
-    let part = ui.get(&format!("/runs/{}?from=100", runs[0])).text();
+    let part = ui.get(&format!("/runs/{}?from=10", runs[0])).text();
     assert!(part.contains("I will &lt;b&gt;fix") && !part.contains("subtype"), "{part}");
     assert_eq!(ui.get(&format!("/runs/{}?from=x", runs[0])).status, 400);
 }

@@ -108,7 +108,7 @@ class Pane {
     const place = $("mark, .sel", this.log);
     if (place) {
       if (place.matches("mark")) place.classList.add("here");
-      this.log.scrollTop = place.offsetTop - this.log.clientHeight / 3;
+      this.reveal(place);
     } else if (!location.search.match(/[?&](out|err|all)=/)) this.log.scrollTop = this.log.scrollHeight;
     this.told();
     this.count();
@@ -334,7 +334,13 @@ class Pane {
     for (const old of $$(".here", this.log)) old.classList.remove("here");
     const parts = search.text ? $$(`mark[data-match="${mark.dataset.match}"]`, shown) : [mark];
     for (const part of parts) part.classList.add("here");
-    this.log.scrollTop = mark.offsetTop - this.log.clientHeight / 3;
+    this.reveal(mark);
+  }
+
+  // Scrolls so that something has a few lines above it.
+  reveal(part) {
+    const above = part.getBoundingClientRect().top - this.log.getBoundingClientRect().top;
+    this.log.scrollTop += above - this.log.clientHeight / 3;
   }
 
   async errorItem(start) {
@@ -528,7 +534,8 @@ function findIn(panes, run) {
   const button = (name, title, act) => {
     const made = document.createElement("button");
     Object.assign(made, { type: "button", className: "small", textContent: name, title });
-    made.setAttribute("aria-label", title);
+    // A name that says more than a mark; a word is a name itself.
+    if (name.length === 1) made.setAttribute("aria-label", title);
     made.addEventListener("click", act);
     return made;
   };
@@ -540,5 +547,5 @@ function findIn(panes, run) {
   addEventListener("retake:errors", (event) => go(errors, event.detail.back));
   addEventListener("retake:move", (event) => panes.forEach((pane) => (event.detail.end ? pane.last() : pane.first())));
   // What an address asks for may be further than the page itself looked.
-  if (wanted() && !$("mark", output)) go(wanted(), false);
+  if (wanted() && !said.dataset.found) go(wanted(), false);
 }

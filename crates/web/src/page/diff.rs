@@ -84,7 +84,7 @@ pub(super) fn side_by_side(html: &mut Html, diff: &str, name: &'static str) {
     let rows = rows(diff);
     html.markup("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\"");
     html.attr("aria-label", format!("Differences of {name}"));
-    html.markup("><table class=\"diff\"><thead class=\"hidden\"><tr><th scope=\"col\">line</th><th scope=\"col\">first</th><th scope=\"col\">line</th><th scope=\"col\">second</th></tr></thead><tbody>");
+    html.markup("><table class=\"diff\"><colgroup><col class=\"ln\"><col><col class=\"ln\"><col></colgroup><thead class=\"hidden\"><tr><th scope=\"col\">line</th><th scope=\"col\">first</th><th scope=\"col\">line</th><th scope=\"col\">second</th></tr></thead><tbody>");
     for row in rows.iter().take(MAX_ROWS) {
         match row {
             DiffRow::Place(text) => {

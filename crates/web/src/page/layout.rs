@@ -95,7 +95,7 @@ pub(super) fn layout(
     // These lists have a field of their own.
     if !matches!(section, Section::Runs | Section::Tests) {
         html.markup(
-            "<form class=\"find\" role=\"search\" action=\"/runs\"><input type=\"search\" \
+            "<form class=\"find\" role=\"search\" aria-label=\"All output\" action=\"/runs\"><input type=\"search\" \
              name=\"q\" id=\"search\" placeholder=\"Search output  /\" \
              aria-label=\"Search what runs wrote\"></form>",
         );
@@ -151,7 +151,7 @@ pub(super) fn heading(html: &mut Html, command: &str) {
         if lines > 1 {
             html.text(lines).markup(" lines, ");
         }
-        html.text(text::size(command.len() as u64)).markup("</summary><pre>");
+        html.text(text::size(command.len() as u64)).markup("</summary><pre tabindex=\"0\">");
         html.lines(command).markup("</pre></details>");
     }
 }

@@ -11,7 +11,7 @@ use retake_types::{RunId, Stream, text};
 use super::output_lines::LineWriter;
 use crate::error::RequestError;
 use crate::line_index::{LineIndexes, LineStart};
-use crate::output_search::{self, Direction, MatchCount, OutputSearch, Wanted};
+use crate::output_search::{self, Direction, MatchCount, OutputSearch, SearchResult, Wanted};
 use crate::output_window::{OutputSource, OutputWindow, WindowPosition, WindowRequest};
 use crate::params::Params;
 
@@ -243,7 +243,9 @@ impl OutputSection {
     }
 
     fn find_form(&self, html: &mut Html, params: &Params, path: &str) {
-        html.markup("<form class=\"inside\" id=\"inside\" role=\"search\"");
+        html.markup(
+            "<form class=\"inside\" id=\"inside\" role=\"search\" aria-label=\"This output\"",
+        );
         html.attr("action", format!("{path}#{MATCH}"));
         html.markup("><input type=\"search\" name=\"find\" aria-label=\"Find in this output\" placeholder=\"Find in this output  f\"");
         html.attr("value", params.get("find").unwrap_or_default()).markup(">");
@@ -253,7 +255,9 @@ impl OutputSection {
                 html.markup(">");
             }
         }
-        html.markup("<button>Find</button><span class=\"faint\" id=\"found\" role=\"status\">");
+        html.markup("<button>Find</button><span class=\"faint\" id=\"found\" role=\"status\"");
+        let found = self.searched.as_ref().is_some_and(|searched| searched.found.is_some());
+        html.attr("data-found", if found { "1" } else { "" }).markup(">");
         if let Some(searched) = &self.searched {
             searched.write(html, params, path);
         }
@@ -286,7 +290,7 @@ impl OutputSection {
         if window.length > 0 {
             html.markup("<a class=\"raw\" download");
             html.attr("href", format!("{path}/raw?stream={}", window.stream.as_str()));
-            html.attr("aria-label", format!("Download {name}")).markup(">raw</a>");
+            html.attr("aria-label", format!("raw {name}, to download")).markup(">raw</a>");
             self.line_form(html, names, (params, path), name);
         }
         html.markup("<span class=\"moves\">");
@@ -350,7 +354,11 @@ impl SearchedText {
         self.matches += matches;
         self.counted &= looked_to >= length;
         let search = OutputSearch { wanted, from, direction: Direction::Forwards, since: None };
-        let result = output_search::find(store, id, names.source, &search)?;
+        let result = match (from, matches) {
+            // What was counted through need not be searched again.
+            (0, 0) => SearchResult { found: None, looked_to, length, before: None },
+            _ => output_search::find(store, id, names.source, &search)?,
+        };
         if let Some([start, end]) = result.found {
             self.found.get_or_insert((names.offset, end));
             return Ok(Some(WindowPosition::Near(start.saturating_sub(ABOVE))));

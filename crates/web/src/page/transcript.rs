@@ -162,7 +162,7 @@ fn files(html: &mut Html, lists: &[(&'static str, &'static str, &Vec<PathBuf>)])
 fn fold(html: &mut Html, id: &'static str, title: &'static str, content: &str) {
     html.markup("<details class=\"whole\"").attr("id", id).markup("><summary>").markup(title);
     html.markup(", ").text(text::count(content.lines().count() as u64, "line"));
-    html.markup("</summary><pre>").lines(content).markup("</pre></details>");
+    html.markup("</summary><pre tabindex=\"0\">").lines(content).markup("</pre></details>");
 }
 
 /// A text with its colours and without control characters.
