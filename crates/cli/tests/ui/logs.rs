@@ -212,22 +212,22 @@ fn a_person_chooses_lines_and_walks_through_matches() {
     browser.write("#inside input", "NEEDLE\u{e007}");
     let found = "document.querySelector('#found').textContent";
     browser.until(&format!("{found} === '1 of 2 in stdout'"));
-    let line = "document.querySelector('.here').closest('li')";
-    browser.until(&format!("{line}.previousElementSibling.textContent === '8000\\n'"));
+    let line = "document.querySelector('.here')?.closest('li')";
+    browser.until(&format!("{line}?.previousElementSibling?.textContent === '8000\\n'"));
     browser.eval("document.activeElement.blur()");
     browser.keys("n");
     browser.until(&format!("{found} === '2 of 2 in stdout'"));
-    browser.until(&format!("{line}.previousElementSibling.textContent === '20000\\n'"));
+    browser.until(&format!("{line}?.previousElementSibling?.textContent === '20000\\n'"));
     browser.keys("N");
     browser.until(&format!("{found} === '1 of 2 in stdout'"));
     // Lines that report errors, over both streams.
     browser.keys("e");
     browser.until(&format!(
-        "{found} === '1 of 2 in stdout' && {line}.textContent === 'error: one\\n'"
+        "{found} === '1 of 2 in stdout' && {line}?.textContent === 'error: one\\n'"
     ));
     browser.keys("e");
     browser.until(&format!(
-        "{found} === '2 of 2 in stderr' && {line}.textContent === 'error: two\\n'"
+        "{found} === '2 of 2 in stderr' && {line}?.textContent === 'error: two\\n'"
     ));
     browser.picture("log-errors-1280-light");
     // Long lines are not broken, and the page is as wide as before.
