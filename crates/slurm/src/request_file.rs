@@ -318,6 +318,7 @@ mod tests {
         fn every_field_of_a_request_is_read_back(
             request in retake_types::test_support::request(),
             processors in any::<bool>(),
+            patterns in prop::collection::vec("[a-z*/]{1,8}", 0..3),
         ) {
             let context = context();
             let file = RequestFile {
@@ -328,6 +329,8 @@ mod tests {
                 redaction: context.redaction.clone(),
                 redactions: Redactions::default(),
                 processors,
+                tracking_ignore: patterns.clone(),
+                test_reports: patterns,
             };
             prop_assert_eq!(read_back(&file), file);
         }

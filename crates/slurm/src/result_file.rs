@@ -3,10 +3,12 @@
 //! A result is written under a temporary name and synced, then linked to its final name. Only one
 //! process succeeds in making that link, on every file system; a later result is kept beside it.
 
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use jiff::Timestamp;
 use retake_store::ResultFile;
@@ -89,6 +91,25 @@ fn examine_link(from: &Path, to: &Path, error: io::Error) -> Result<Published, E
         (Ok(ours), _) if ours.nlink() > 1 => Ok(Published::First),
         (Ok(_), Ok(_)) => Ok(Published::Late),
         _ => Err(Error::io("publish", to)(error)),
+    }
+}
+
+/// Reads a result, and keeps apart why it could not be read.
+pub(crate) struct ResultReader {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) failed: Rc<RefCell<Option<Error>>>,
+}
+
+impl Read for ResultReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                let same = error.raw_os_error().map(io::Error::from_raw_os_error);
+                let same = same.unwrap_or_else(|| io::Error::other(error.to_string()));
+                self.failed.replace(Some(Error::io("read", &self.path)(same)));
+            }
+        })
     }
 }
 

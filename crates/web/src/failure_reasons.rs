@@ -16,7 +16,8 @@ use retake_types::{Kind, Run, RunId, State, Stream};
 use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
 use crate::line_index::LineIndexes;
-use crate::output_window::{OutputSource, read};
+use crate::output_source::OutputSource;
+use crate::output_window::read;
 
 /// Bytes of each stream that are looked at, from its beginning and from its end.
 const HEAD: u64 = 256 << 10;

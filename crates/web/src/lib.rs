@@ -23,6 +23,7 @@ mod line_index;
 mod live;
 mod loops;
 mod output_search;
+mod output_source;
 mod output_window;
 mod page;
 mod params;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use retake_types::{RunId, Stream};
 
-use crate::output_window::OutputSource;
+use crate::output_source::OutputSource;
 
 /// A count is kept for every so many bytes.
 const EVERY: u64 = 256 << 10;

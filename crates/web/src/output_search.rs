@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
-use crate::output_window::{OutputSource, read};
+use crate::output_source::OutputSource;
+use crate::output_window::read;
 
 /// Bytes that one search reads.
 const MAX_SCANNED: u64 = 64 << 20;

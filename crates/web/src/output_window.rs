@@ -7,11 +7,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use retake_store::{InterleavedReader, OutputReader, Store};
 use retake_types::{RunId, Stream};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
 use crate::line_index::LineIndexes;
+use crate::output_source::OutputSource;
 use crate::params::Params;
 
 /// Bytes of a window by default, and at most.
@@ -21,40 +22,6 @@ const MAX_WINDOW: usize = 256 << 10;
 const COUNTED: u64 = 8 << 20;
 /// The beginning of a window is moved to a line's if one begins this soon.
 const NEAR: usize = 16 << 10;
-
-/// Which output of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutputSource {
-    One(Stream),
-    /// Both streams in order of arrival.
-    Interleaved,
-}
-
-impl OutputSource {
-    pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
-        match params.get("stream") {
-            None | Some("stdout") => Ok(Self::One(Stream::Stdout)),
-            Some("stderr") => Ok(Self::One(Stream::Stderr)),
-            Some("merged") => Ok(Self::Interleaved),
-            Some(other) => Err(RequestError::bad_request(format!(
-                "stream={other} is none of stdout, stderr, merged"
-            ))),
-        }
-    }
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::One(stream) => stream.as_str(),
-            Self::Interleaved => "merged",
-        }
-    }
-}
-
-impl Serialize for OutputSource {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
 
 /// Where a window begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

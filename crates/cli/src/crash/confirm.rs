@@ -29,6 +29,7 @@ pub(super) struct Args {
     /// The log; last is the newest of this project
     #[arg(value_name = "LOG")]
     log: PathBuf,
+    /// The finding
     #[arg(value_name = "FINDING", default_value = "F1")]
     finding: String,
     /// The most crashes to try

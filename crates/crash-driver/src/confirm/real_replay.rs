@@ -61,8 +61,8 @@ impl RealReplay {
         }
         let tree = Tree::new(&recording.initial);
         retake_crash::materialise(&tree, &root)?;
-        // SAFETY: no arguments.
-        unsafe { libc::sync() };
+        // SAFETY: an open descriptor.
+        done(unsafe { libc::syncfs(File::open(mount_point)?.as_raw_fd()) })?;
         Ok(Self { root, noise, tree, open: HashMap::new(), commits: 0 })
     }
 
@@ -379,4 +379,99 @@ fn attribute(path: &Path, name: &OsStr, value: Option<&[u8]>) -> io::Result<()> 
 
 fn done(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use retake_crash::operation::Operation;
+
+    use super::*;
+
+    fn at(name: &str) -> DirEntry {
+        DirEntry { directory: Node::ROOT, name: name.into() }
+    }
+
+    fn create(node: u64, kind: Kind, name: Option<&str>) -> Action {
+        Action::Create { node: Node(node), mode: 0o755, kind, dir_entry: name.map(at) }
+    }
+
+    fn write(node: u64, offset: u64, text: &str, sync: WriteSync) -> Action {
+        Action::Write {
+            node: Node(node),
+            offset,
+            data: text.as_bytes().into(),
+            sync,
+            mapped: false,
+        }
+    }
+
+    /// One of each, on files that are open, closed and without a name.
+    fn actions() -> Vec<Action> {
+        let (one, two, three) = (Node(1), Node(2), Node(3));
+        let symlink = Kind::Symlink { target: "a".into() };
+        vec![
+            create(1, Kind::File, Some("a.tmp")),
+            write(1, 0, "hello world", WriteSync::None),
+            Action::Sync { node: one, data_only: false },
+            Action::Close { node: one },
+            Action::Rename { node: one, from: at("a.tmp"), to: at("a"), replaced: None },
+            Action::Sync { node: Node::ROOT, data_only: false },
+            write(1, 6, "again", WriteSync::Data),
+            create(2, Kind::Directory, Some("d")),
+            Action::Link { node: one, dir_entry: DirEntry { directory: two, name: "link".into() } },
+            create(3, Kind::File, None),
+            write(3, 4090, "across pages", WriteSync::Full),
+            Action::SyncPart { node: three, offset: 4000, length: 100 },
+            Action::Link { node: three, dir_entry: at("named") },
+            Action::Truncate { node: three, size: 4095 },
+            Action::Allocate { node: three, offset: 0, length: 5000, keep_size: false },
+            Action::SyncRange { node: three, offset: 0, length: 100 },
+            create(4, symlink, Some("s")),
+            Action::Exchange {
+                first: one,
+                first_entry: at("a"),
+                second: three,
+                second_entry: at("named"),
+            },
+            Action::Mode { node: one, mode: 0o600 },
+            Action::Remove { node: Node(4), dir_entry: at("s") },
+            create(5, Kind::File, Some("gone")),
+            Action::Remove { node: Node(5), dir_entry: at("gone") },
+            write(5, 0, "nobody sees it", WriteSync::None),
+            Action::SyncAll,
+        ]
+    }
+
+    #[test]
+    fn what_is_made_again_is_what_was_recorded() {
+        for pushes in
+            [Pushes::None, Pushes::CommitAtEnd, Pushes::WriteAndCommitAtEnd, Pushes::Random]
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let operation =
+                |action| Entry::Operation(Operation { task: 1, call: String::new(), action });
+            let entries: Vec<Entry> = actions().into_iter().map(operation).collect();
+            let before = tempfile::tempdir().unwrap();
+            let initial = retake_crash::recorder::tree_of(before.path()).unwrap();
+            let mode = initial.walk().next().map_or(0o755, |root| root.mode);
+            let initial = vec![retake_crash::operation::Initial {
+                node: Node::ROOT,
+                mode,
+                dir_entries: Vec::new(),
+                content: retake_crash::operation::Content::Directory,
+            }];
+            let recording = Recording { root: "/r".into(), initial, entries };
+            let all = recording.entries.len() as u32;
+            for operations in [all, 8, 0] {
+                let replay = RealReplay::new(directory.path(), &recording).unwrap();
+                let root = replay.run(&recording, operations, pushes, &mut Random(7)).unwrap();
+                let mut expected = Tree::new(&recording.initial);
+                for action in actions().iter().take(operations as usize) {
+                    expected.apply(action);
+                }
+                let found = retake_crash::recorder::tree_of(&root).unwrap();
+                assert_eq!(found.digest(), expected.digest(), "{operations} {pushes:?}");
+            }
+        }
+    }
 }

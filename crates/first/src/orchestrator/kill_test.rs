@@ -317,7 +317,10 @@ impl StepRunner<'_> {
                 }
                 check => check,
             },
-            Err(_unwanted) => Check::Failed { reason: "ended, because nobody waits for it".into() },
+            Err(_unwanted) => {
+                state_dir.remove()?;
+                return Ok(Check::Failed { reason: "ended, because nobody waits for it".into() });
+            }
         };
         let (check, confirmed) = match check {
             Check::Failed { reason } => self.confirm(target, label, reason),
@@ -339,12 +342,15 @@ impl StepRunner<'_> {
     /// A failure that the recording shows is reported once a real kill has shown it: the workload
     /// runs again, kills itself at the point, and what it left is checked. Whether that fails, too.
     fn confirm(&self, target: usize, label: &str, reason: String) -> (Check, bool) {
+        // What the check of the recorded state said, until it is known which of the two counts.
+        let log = self.dirs.log(target, FailedPhase::Verify);
+        let said = log.with_extension("recorded");
+        report_error(std::fs::rename(&log, &said), &log.display().to_string());
         let unconfirmed = |how: &str| {
             // A fresh run that did something else is no reason to doubt the one that was recorded.
-            report_error(
-                self.dirs.remove(target),
-                &self.dirs.run_dir(target).display().to_string(),
-            );
+            let directory = self.dirs.run_dir(target);
+            report_error(self.dirs.remove(target), &directory.display().to_string());
+            report_error(std::fs::rename(&said, &log), &log.display().to_string());
             (Check::Failed { reason: format!("{reason}\n{how}") }, false)
         };
         match self.execute_killed(target).result {
@@ -352,6 +358,7 @@ impl StepRunner<'_> {
                 confirmed @ Check::Failed { .. } => {
                     let acks = self.dirs.acks(target);
                     report_error(std::fs::remove_file(&acks), &acks.display().to_string());
+                    report_error(std::fs::remove_file(&said), &said.display().to_string());
                     (confirmed, true)
                 }
                 Check::Passed { .. } => unconfirmed(

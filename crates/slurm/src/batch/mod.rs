@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,7 @@ use crate::batch_entry::{BatchEntry, BatchQuestion, OwnedBatch};
 use crate::batch_presence::{self, BatchPresence};
 use crate::error::Error;
 use crate::request_file::{RequestFile, task_minutes};
+use crate::result_file::ResultReader;
 use crate::shared_dir::SharedDir;
 use crate::slurm_commands::{self, SiteLimits, SlurmTarget};
 use crate::slurm_programs::SlurmPrograms;
@@ -563,25 +563,6 @@ impl Batch {
     pub(crate) fn clear(self) -> Result<OwnedBatch, Error> {
         clear(&self.batch_dir)?;
         Ok(self.owned)
-    }
-}
-
-/// Reads a result, and keeps apart why it could not be read.
-struct ResultReader {
-    file: File,
-    path: PathBuf,
-    failed: Rc<RefCell<Option<Error>>>,
-}
-
-impl Read for ResultReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.file.read(buffer).inspect_err(|error| {
-            if error.kind() != io::ErrorKind::Interrupted {
-                let same = error.raw_os_error().map(io::Error::from_raw_os_error);
-                let same = same.unwrap_or_else(|| io::Error::other(error.to_string()));
-                self.failed.replace(Some(Error::io("read", &self.path)(same)));
-            }
-        })
     }
 }
 

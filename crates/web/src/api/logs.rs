@@ -14,7 +14,8 @@ use crate::app::App;
 use crate::error::{ApiError, RequestError};
 use crate::live::{self, Listener, RunSubscription};
 use crate::output_search::{self, Direction, MatchCount, OutputSearch, SearchResult, Wanted};
-use crate::output_window::{OutputSource, OutputWindow, WindowRequest};
+use crate::output_source::OutputSource;
+use crate::output_window::{OutputWindow, WindowRequest};
 use crate::params::Params;
 
 /// Bytes that one request for the number of a line counts through.

@@ -12,7 +12,8 @@ use super::output_lines::LineWriter;
 use crate::error::RequestError;
 use crate::line_index::{LineIndexes, LineStart};
 use crate::output_search::{self, Direction, MatchCount, OutputSearch, SearchResult, Wanted};
-use crate::output_window::{OutputSource, OutputWindow, WindowPosition, WindowRequest};
+use crate::output_source::OutputSource;
+use crate::output_window::{OutputWindow, WindowPosition, WindowRequest};
 use crate::params::Params;
 
 /// Bytes of each output in the page itself, so that it loads fast; a script fetches more.

@@ -9,7 +9,8 @@ use retake_types::Stream;
 
 use super::output::{LINE, MATCH};
 use crate::ansi::Span;
-use crate::output_window::{Content, OutputSource, OutputWindow, WindowPiece};
+use crate::output_source::OutputSource;
+use crate::output_window::{Content, OutputWindow, WindowPiece};
 
 /// Writes windows; the first match and the first chosen line of all of them have an id.
 pub(super) struct LineWriter {

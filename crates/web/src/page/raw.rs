@@ -22,7 +22,8 @@ use super::layout::PageError;
 use crate::api::run_id;
 use crate::app::App;
 use crate::error::RequestError;
-use crate::output_window::{OutputSource, read};
+use crate::output_source::OutputSource;
+use crate::output_window::read;
 use crate::params::Params;
 
 /// Bytes that are read at once. The order of arrival is read again for each piece, so those are larger.

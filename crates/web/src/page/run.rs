@@ -256,9 +256,10 @@ fn correlation(html: &mut Html, intent: &Intent) {
     html.definition("worktree", ids.worktree_id.as_deref().unwrap_or_default());
     html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
     if let Some(reporter) = intent.reported_by {
+        // A bundle is no run; its name leads nowhere.
         html.markup("<dt>reported</dt><dd>from inside the sandbox of ")
             .link(&format!("/runs/{reporter}"), reporter.short())
-            .markup(", seen by nobody else</dd>");
+            .markup(", or by a bundle of that name; not seen here</dd>");
     }
     if let Some(parent) = intent.parent_id {
         html.markup("<dt>inside</dt><dd>")
