@@ -30,8 +30,16 @@ const LICENCES: [&str; 12] = [
 ];
 
 /// Packages that are there in two versions, because two that need them are not equally new.
-const IN_TWO_VERSIONS: [&str; 7] =
-    ["base64", "const-oid", "fallible-iterator", "foldhash", "getrandom", "hashbrown", "syn"];
+const IN_TWO_VERSIONS: [&str; 8] = [
+    "base64",
+    "bitflags",
+    "const-oid",
+    "fallible-iterator",
+    "foldhash",
+    "getrandom",
+    "hashbrown",
+    "syn",
+];
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 const ADVISORIES: &str = include_str!("../advisories.txt");
