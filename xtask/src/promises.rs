@@ -7,10 +7,10 @@ use crate::page;
 /// The figure that is promised.
 #[derive(Clone, Copy)]
 enum Goal {
-    AtMost(f64),
-    AtLeast(f64),
+    Max(f64),
+    Min(f64),
 }
-use Goal::{AtLeast, AtMost};
+use Goal::{Max, Min};
 
 struct Promise {
     what: &'static str,
@@ -43,7 +43,7 @@ const PROMISES: [Promise; 26] = [
         "A whole process",
         ["retake exec -- true, unrecorded"],
         "ratio",
-        AtMost(1.3)
+        Max(1.3)
     ),
     promise!(
         "cold `exec -- true`, recorded and durable, to `timeout 5 true`",
@@ -51,7 +51,7 @@ const PROMISES: [Promise; 26] = [
         "A whole process",
         ["retake exec -- true, recorded"],
         "ratio",
-        AtMost(2.0)
+        Max(2.0)
     ),
     promise!(
         "engine, spawn to result, to posix_spawn",
@@ -59,7 +59,7 @@ const PROMISES: [Promise; 26] = [
         "Spawn to result",
         ["engine, full ownership"],
         "ratio",
-        AtMost(1.1)
+        Max(1.1)
     ),
     promise!(
         "`exec --quiet` of 1 GiB in writes of 64 KiB, to `cmd | cat > file && sync -d file`",
@@ -67,7 +67,7 @@ const PROMISES: [Promise; 26] = [
         "Capture of 1 GiB",
         ["64 KiB", "retake exec --quiet, synced"],
         "ratio to its peer",
-        AtLeast(1.0)
+        Min(1.0)
     ),
     promise!(
         "`exec --quiet` of 1 GiB in writes of 4 KiB, to `cmd | cat > file && sync -d file`",
@@ -75,7 +75,7 @@ const PROMISES: [Promise; 26] = [
         "Capture of 1 GiB",
         ["4 KiB", "retake exec --quiet, synced"],
         "ratio to its peer",
-        AtLeast(1.0)
+        Min(1.0)
     ),
     promise!(
         "resident MiB of `exec --quiet` of 1 GiB",
@@ -83,7 +83,7 @@ const PROMISES: [Promise; 26] = [
         "Capture of 1 GiB",
         ["64 KiB", "retake exec --quiet, synced"],
         "resident MiB",
-        AtMost(8.0)
+        Max(8.0)
     ),
     promise!(
         "recorded run in a long-lived program, to unrecorded + one synced append",
@@ -91,7 +91,7 @@ const PROMISES: [Promise; 26] = [
         "A recorded run",
         ["recorded run"],
         "ratio to run + append",
-        AtMost(1.15)
+        Max(1.15)
     ),
     promise!(
         "`runs list` of 1,000,000 runs, to `sqlite3 db 'select 1'`",
@@ -99,7 +99,7 @@ const PROMISES: [Promise; 26] = [
         "Reading a record",
         ["retake runs list"],
         "ratio",
-        AtMost(1.3)
+        Max(1.3)
     ),
     promise!(
         "redaction by shape in a build log, % slower",
@@ -107,7 +107,7 @@ const PROMISES: [Promise; 26] = [
         "Redaction by shape",
         ["log lines of a build"],
         "slower by",
-        AtMost(10.0)
+        Max(10.0)
     ),
     promise!(
         "a checked window of 64 KiB in 1 GiB, CPU ms",
@@ -115,7 +115,7 @@ const PROMISES: [Promise; 26] = [
         "Checked reading",
         ["as captured"],
         "64 KiB, CPU ms",
-        AtMost(10.0)
+        Max(10.0)
     ),
     promise!(
         "`audit verify`, GB per CPU second",
@@ -123,7 +123,7 @@ const PROMISES: [Promise; 26] = [
         "Checked reading",
         ["as captured"],
         "verify, GB per CPU second",
-        AtLeast(1.0)
+        Min(1.0)
     ),
     promise!(
         "first confined command of a worker, µs over one that is not",
@@ -131,7 +131,7 @@ const PROMISES: [Promise; 26] = [
         "/bin/true on a worker",
         ["full"],
         "over none",
-        AtMost(2500.0)
+        Max(2500.0)
     ),
     promise!(
         "each further confined command, to one that is not",
@@ -139,7 +139,7 @@ const PROMISES: [Promise; 26] = [
         "/bin/true on a worker",
         ["full"],
         "ratio",
-        AtMost(1.05)
+        Max(1.05)
     ),
     promise!(
         "the same at the Landlock level",
@@ -147,7 +147,7 @@ const PROMISES: [Promise; 26] = [
         "/bin/true on a worker",
         ["Landlock"],
         "ratio",
-        AtMost(1.15)
+        Max(1.15)
     ),
     promise!(
         "a reported opening for writing, µs",
@@ -155,7 +155,7 @@ const PROMISES: [Promise; 26] = [
         "/bin/true on a worker",
         ["full"],
         "µs per opening for writing",
-        AtMost(10.0)
+        Max(10.0)
     ),
     promise!(
         "an iteration of `agent run`, CPU ms",
@@ -163,7 +163,7 @@ const PROMISES: [Promise; 26] = [
         "An iteration",
         ["loop"],
         "CPU ms per iteration",
-        AtMost(10.0)
+        Max(10.0)
     ),
     promise!(
         "an agent's stream of sources, MB per CPU second",
@@ -171,7 +171,7 @@ const PROMISES: [Promise; 26] = [
         "An event stream",
         ["retake agent run, sources"],
         "MB per CPU second",
-        AtLeast(200.0)
+        Min(200.0)
     ),
     promise!(
         "the same, peak MiB",
@@ -179,7 +179,7 @@ const PROMISES: [Promise; 26] = [
         "An event stream",
         ["retake agent run, sources"],
         "peak MiB",
-        AtMost(32.0)
+        Max(32.0)
     ),
     promise!(
         "`exec` over MCP, to the recorded engine",
@@ -187,7 +187,7 @@ const PROMISES: [Promise; 26] = [
         "A call of",
         ["exec over MCP, not confined"],
         "ratio",
-        AtMost(1.3)
+        Max(1.3)
     ),
     promise!(
         "the same, confined",
@@ -195,7 +195,7 @@ const PROMISES: [Promise; 26] = [
         "A call of",
         ["exec over MCP, confined"],
         "ratio",
-        AtMost(1.4)
+        Max(1.4)
     ),
     promise!(
         "1,000 cells of `true`, to the recorded engine",
@@ -203,7 +203,7 @@ const PROMISES: [Promise; 26] = [
         "1,000 cells",
         ["matrix run, 1 worker"],
         "ratio",
-        AtMost(1.15)
+        Max(1.15)
     ),
     promise!(
         "crash points of SQLite in WAL mode, 200 transactions, to the loop",
@@ -211,7 +211,7 @@ const PROMISES: [Promise; 26] = [
         "Every crash point",
         ["WAL", "200"],
         "ratio",
-        AtLeast(25.0)
+        Min(25.0)
     ),
     promise!(
         "the page's list of 1,000,000 runs, p95 ms",
@@ -219,23 +219,16 @@ const PROMISES: [Promise; 26] = [
         "1,000,000 runs",
         ["list"],
         "p95 ms",
-        AtMost(50.0)
+        Max(50.0)
     ),
-    promise!(
-        "the page's first paint, KB",
-        "ui.md",
-        "First paint",
-        ["transfer"],
-        "KB",
-        AtMost(150.0)
-    ),
+    promise!("the page's first paint, KB", "ui.md", "First paint", ["transfer"], "KB", Max(150.0)),
     promise!(
         "next snapshot of 100,000 files, to `git status`",
         "effects.md",
         "Which files changed",
         ["next snapshot"],
         "ratio",
-        AtMost(1.0)
+        Max(1.0)
     ),
     promise!(
         "200 cells on Slurm, unpacked, to the bare array",
@@ -243,7 +236,7 @@ const PROMISES: [Promise; 26] = [
         "200 cells",
         ["matrix run --on slurm, pack 1"],
         "ratio",
-        AtMost(1.2)
+        Max(1.2)
     ),
 ];
 
@@ -263,8 +256,8 @@ fn text() -> String {
         // A page of an earlier form does not have every figure.
         let measured = promise.measured().inspect_err(|missing| println!("{missing}")).ok();
         let (goal, held) = match promise.goal {
-            AtMost(goal) => (format!("at most {goal}"), measured.map(|figure| figure <= goal)),
-            AtLeast(goal) => (format!("at least {goal}"), measured.map(|figure| figure >= goal)),
+            Max(goal) => (format!("at most {goal}"), measured.map(|figure| figure <= goal)),
+            Min(goal) => (format!("at least {goal}"), measured.map(|figure| figure >= goal)),
         };
         let name = promise.page.trim_end_matches(".md");
         rows.push(vec![
