@@ -221,7 +221,7 @@ fn what_the_user_writes_into_the_project_is_not_ignored() {
         std::fs::create_dir_all(sandbox.project().join(&path).parent().unwrap()).unwrap();
         sandbox.file(&path, "");
     }
-    theirs.extend([".agent/.gitignore".to_owned(), ".agent/config.yml".to_owned()]);
+    theirs.extend([".gitignore", "config.yml", "project-id"].map(|name| format!(".agent/{name}")));
     theirs.sort();
     git(&sandbox, "git add -A");
     let mut added: Vec<String> = git(&sandbox, "git ls-files").lines().map(str::to_owned).collect();

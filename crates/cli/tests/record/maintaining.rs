@@ -401,6 +401,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
         "exit 0\n\
          stderr: retake: made PROJECT/new/.agent/config.yml\n\
          stderr: retake: made PROJECT/new/.agent/.gitignore\n\
+         stderr: retake: made PROJECT/new/.agent/project-id\n\
          stderr: retake: what runs below is no longer recorded in PROJECT/.agent\n"
     );
     assert_eq!(
@@ -409,7 +410,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
     );
     let committed =
         sandbox.sh("cd new && git init -q . && retake exec -q true && git add -A && git ls-files");
-    assert_eq!(committed.stdout, ".agent/.gitignore\n.agent/config.yml\n");
+    assert_eq!(committed.stdout, ".agent/.gitignore\n.agent/config.yml\n.agent/project-id\n");
     assert!(place.join(".git/retake/retake.db").exists());
 }
 
