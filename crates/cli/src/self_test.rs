@@ -29,8 +29,10 @@ pub(crate) struct Args {
 struct CheckResult {
     area: &'static str,
     promise: &'static str,
+    /// Kept, or not promised here.
     ok: bool,
-    /// What was seen instead.
+    promised: bool,
+    /// What was seen instead, or why it is not promised.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -43,13 +45,19 @@ struct Document<'a> {
     checks: &'a [CheckResult],
 }
 
-/// What a check says when the promise is not kept.
-type Broken = Option<String>;
+/// What a check saw.
+enum Seen {
+    Kept,
+    /// What happened instead.
+    Broken(String),
+    /// Why it cannot be kept here, as the guide says.
+    NotPromised(String),
+}
 
 struct Check {
     area: &'static str,
     promise: &'static str,
-    run: fn(&mut OwnRuns) -> io::Result<Broken>,
+    run: fn(&mut OwnRuns) -> io::Result<Seen>,
 }
 
 const CHECKS: [Check; 15] = [
@@ -76,16 +84,15 @@ pub(crate) fn self_test(args: &Args) -> Result<Exit, Failure> {
     let made = runs.ask(&[], &["init"]);
     let mut results = Vec::new();
     for check in &CHECKS {
-        let why = match (&made, (check.run)(&mut runs)) {
-            (Err(error), _) => Some(format!("no project could be made: {error}")),
-            (_, Ok(broken)) => broken,
-            (_, Err(error)) => Some(error.to_string()),
+        let seen = match (&made, (check.run)(&mut runs)) {
+            (Err(error), _) => Seen::Broken(format!("no project could be made: {error}")),
+            (_, Ok(seen)) => seen,
+            (_, Err(error)) => Seen::Broken(error.to_string()),
         };
         if runs.is_stopped() {
             break;
         }
-        let result =
-            CheckResult { area: check.area, promise: check.promise, ok: why.is_none(), why };
+        let result = CheckResult::new(check, seen);
         if !args.json {
             term::data(result.line().as_bytes())?;
         }
@@ -113,16 +120,29 @@ pub(crate) fn self_test(args: &Args) -> Result<Exit, Failure> {
 }
 
 impl CheckResult {
+    fn new(check: &Check, seen: Seen) -> Self {
+        let (ok, promised, why) = match seen {
+            Seen::Kept => (true, true, None),
+            Seen::Broken(why) => (false, true, Some(why)),
+            Seen::NotPromised(why) => (true, false, Some(why)),
+        };
+        Self { area: check.area, promise: check.promise, ok, promised, why }
+    }
+
     fn line(&self) -> String {
-        let mark = if self.ok { '✓' } else { '✗' };
+        let mark = match (self.ok, self.promised) {
+            (false, _) => '✗',
+            (true, true) => '✓',
+            (true, false) => '-',
+        };
         let why = self.why.as_deref().map_or_else(String::new, |why| format!(": {why}"));
         format!("{mark} {:<11}{}{}\n", self.area, self.promise, term::visible(&why))
     }
 }
 
 /// Says what is wrong unless it holds.
-fn unless(holds: bool, what: impl FnOnce() -> String) -> io::Result<Broken> {
-    Ok((!holds).then(what))
+fn unless(holds: bool, what: impl FnOnce() -> String) -> io::Result<Seen> {
+    Ok(if holds { Seen::Kept } else { Seen::Broken(what()) })
 }
 
 /// How a run ended instead.
@@ -141,39 +161,39 @@ fn every_byte() -> (String, Vec<u8>) {
     (format!("printf '{script}'"), (0..=255).collect())
 }
 
-fn bytes_pass(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn bytes_pass(runs: &mut OwnRuns) -> io::Result<Seen> {
     let (script, expected) = every_byte();
     let answer = runs.ask(&[], &["exec", "--", "sh", "-c", &script])?;
     unless(answer.stdout == expected, || ended(&answer))
 }
 
-fn bytes_are_recorded(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn bytes_are_recorded(runs: &mut OwnRuns) -> io::Result<Seen> {
     let (script, expected) = every_byte();
     runs.ask(&[], &["exec", "--quiet", "--", "sh", "-c", &script])?;
     let answer = runs.ask(&[], &["runs", "logs", "last"])?;
     unless(answer.stdout == expected, || ended(&answer))
 }
 
-fn exit_codes(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn exit_codes(runs: &mut OwnRuns) -> io::Result<Seen> {
     let answer = runs.ask(&[], &["exec", "--", "sh", "-c", "exit 42"])?;
     unless(answer.exit_code == Some(42), || ended(&answer))
 }
 
-fn timeout(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn timeout(runs: &mut OwnRuns) -> io::Result<Seen> {
     let tree = "setsid sh -c 'echo $$ > inner.pid; exec sleep 600' & wait";
     let answer = runs.ask(&[], &["exec", "--timeout", "1", "--", "sh", "-c", tree])?;
     if answer.exit_code != Some(124) {
-        return Ok(Some(ended(&answer)));
+        return Ok(Seen::Broken(ended(&answer)));
     }
     is_gone(runs, "inner.pid")
 }
 
-fn daemon(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn daemon(runs: &mut OwnRuns) -> io::Result<Seen> {
     let daemon = "(setsid sh -c 'echo $$ > daemon.pid; exec sleep 600' > /dev/null 2>&1 &)
         while [ ! -s daemon.pid ]; do sleep 0.01; done";
     let answer = runs.ask(&[], &["exec", "--", "sh", "-c", daemon])?;
     if answer.exit_code != Some(0) {
-        return Ok(Some(ended(&answer)));
+        return Ok(Seen::Broken(ended(&answer)));
     }
     is_gone(runs, "daemon.pid")
 }
@@ -192,12 +212,12 @@ const KILL: &str = r#"
     done
     exit 0"#;
 
-fn killed_runner(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn killed_runner(runs: &mut OwnRuns) -> io::Result<Seen> {
     let answer = runs.script(KILL)?;
     unless(answer.exit_code == Some(0), || "the command still runs five seconds later".to_owned())
 }
 
-fn interrupted(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn interrupted(runs: &mut OwnRuns) -> io::Result<Seen> {
     // The run of the check before this one whose runner was killed.
     let answer = runs.ask(&[], &["runs", "list", "--json"])?;
     let list: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
@@ -207,39 +227,45 @@ fn interrupted(runs: &mut OwnRuns) -> io::Result<Broken> {
     unless(marked, || "no run in the list is marked as interrupted".to_owned())
 }
 
-fn cpu_limit(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn cpu_limit(runs: &mut OwnRuns) -> io::Result<Seen> {
     limit(runs, "cpu=0.2s", "while :; do :; done")
 }
 
-fn memory_limit(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn memory_limit(runs: &mut OwnRuns) -> io::Result<Seen> {
     // One line without end, which tail holds in memory.
     limit(runs, "memory=64M", "head -c 300000000 /dev/zero | tail -n 1")
 }
 
 /// That a command which exceeds a limit is ended because of it.
-fn limit(runs: &mut OwnRuns, limit: &str, script: &str) -> io::Result<Broken> {
+fn limit(runs: &mut OwnRuns, limit: &str, script: &str) -> io::Result<Seen> {
     let line = ["exec", "--quiet", "--json", "--limit", limit, "--timeout", "20", "--"];
     let answer = runs.ask(&[], &[&line[..], &["sh", "-c", script]].concat())?;
     let run: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
     unless(run["outcome"] == "limit_exceeded", || ended(&answer))
 }
 
-fn process_limit(runs: &mut OwnRuns) -> io::Result<Broken> {
-    // A dot for each process that could be started.
-    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1 & printf .; done";
-    let answer = runs.ask(&[], &["exec", "--limit", "procs=6", "--", "sh", "-c", script])?;
-    let started = answer.stdout.len();
-    unless((1..6).contains(&started), || format!("{started} processes could be started"))
+fn process_limit(runs: &mut OwnRuns) -> io::Result<Seen> {
+    // A dot for each process that could be started. Without a control group the tree is counted and
+    // ended, a moment later.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 5 & printf .; done; wait";
+    let line = ["exec", "--quiet", "--json", "--limit", "procs=6", "--", "sh", "-c", script];
+    let answer = runs.ask(&[], &line)?;
+    let run: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
+    let started = run["stdout"].as_str().unwrap_or_default().len();
+    let ended_by_limit = run["outcome"] == "limit_exceeded";
+    unless(ended_by_limit || (1..6).contains(&started), || {
+        format!("{started} processes could be started")
+    })
 }
 
-fn secrets(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn secrets(runs: &mut OwnRuns) -> io::Result<Seen> {
     let value = "self-test-0451-not-a-real-secret";
     let answer = runs.ask(
         &[("API_TOKEN", value)],
         &["exec", "--", "sh", "-c", "echo using $API_TOKEN; echo $API_TOKEN >&2"],
     )?;
     if answer.exit_code != Some(0) {
-        return Ok(Some(ended(&answer)));
+        return Ok(Seen::Broken(ended(&answer)));
     }
     let store = store(runs)?;
     let found = first_with(&store, value.as_bytes())?;
@@ -270,10 +296,13 @@ fn first_with(directory: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-fn tampering(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn tampering(runs: &mut OwnRuns) -> io::Result<Seen> {
     let before = runs.ask(&[], &["audit", "verify"])?;
     if before.exit_code != Some(0) {
-        return Ok(Some(format!("the record is not whole to begin with: {}", ended(&before))));
+        return Ok(Seen::Broken(format!(
+            "the record is not whole to begin with: {}",
+            ended(&before)
+        )));
     }
     let database = store(runs)?.join("retake.db");
     let connection = rusqlite::Connection::open(&database).map_err(io::Error::other)?;
@@ -285,29 +314,34 @@ fn tampering(runs: &mut OwnRuns) -> io::Result<Broken> {
     unless(edited > 0 && after.exit_code == Some(1), || ended(&after))
 }
 
-fn outside(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn outside(runs: &mut OwnRuns) -> io::Result<Seen> {
     let file = runs.home().join("outside");
     let path = file.to_string_lossy().into_owned();
     let script = "echo inside > inside && echo outside > \"$1\"";
     if let Some(broken) = confined(runs, &["sh", "-c", script, "sh", &path])?.err() {
-        return Ok(Some(broken));
+        return Ok(Seen::Broken(broken));
     }
     if !runs.project().join("inside").is_file() {
-        return Ok(Some("writing in the project is denied, too".to_owned()));
+        return Ok(Seen::Broken("writing in the project is denied, too".to_owned()));
     }
     unless(!file.exists(), || format!("{path} was written"))
 }
 
-fn own_record(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn own_record(runs: &mut OwnRuns) -> io::Result<Seen> {
+    if confined::probe().level == Some(SandboxLevel::Landlock) {
+        return Ok(Seen::NotPromised(
+            "without namespaces a record inside of the project cannot be protected".to_owned(),
+        ));
+    }
     let database = store(runs)?.join("retake.db");
     let path = database.to_string_lossy().into_owned();
     match confined(runs, &["cat", &path])? {
-        Err(broken) => Ok(Some(broken)),
+        Err(broken) => Ok(Seen::Broken(broken)),
         Ok(answer) => unless(!answer.stdout.starts_with(b"SQLite"), || "it can be read".to_owned()),
     }
 }
 
-fn network(runs: &mut OwnRuns) -> io::Result<Broken> {
+fn network(runs: &mut OwnRuns) -> io::Result<Seen> {
     let host = std::net::TcpListener::bind("127.0.0.1:0")?;
     host.set_nonblocking(true)?;
     let port = host.local_addr()?.port().to_string();
@@ -315,7 +349,7 @@ fn network(runs: &mut OwnRuns) -> io::Result<Broken> {
     let script = "exec 3<> \"/dev/tcp/127.0.0.1/$1\"";
     let shell = if Path::new("/bin/bash").exists() { "bash" } else { "sh" };
     if let Some(broken) = confined(runs, &[shell, "-c", script, "sh", &port])?.err() {
-        return Ok(Some(broken));
+        return Ok(Seen::Broken(broken));
     }
     let reached = host.accept().is_ok();
     unless(!reached, || "a server of this machine was reached".to_owned())
@@ -340,7 +374,7 @@ fn store(runs: &OwnRuns) -> io::Result<PathBuf> {
 }
 
 /// That the process whose number a file has does not run.
-fn is_gone(runs: &OwnRuns, file: &str) -> io::Result<Broken> {
+fn is_gone(runs: &OwnRuns, file: &str) -> io::Result<Seen> {
     let pid = std::fs::read_to_string(runs.project().join(file))?;
     let status = Path::new("/proc").join(pid.trim()).join("comm");
     let command = std::fs::read_to_string(status).unwrap_or_default();
