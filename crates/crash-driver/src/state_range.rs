@@ -66,7 +66,7 @@ pub struct StateShard {
 }
 
 impl StateShard {
-    /// The states of this part, of so many; the parts of one exploration have every state once.
+    /// The states of this part, out of `total`; the parts of one exploration have every state once.
     pub fn range(self, total: u64) -> StateRange {
         let end = |number: u64| {
             let all = u128::from(total) * u128::from(number) / u128::from(self.of.max(1));

@@ -10,7 +10,7 @@ use super::{Address, Error, schema, tls};
 #[serde(rename_all = "camelCase")]
 pub enum Retention {
     Forever,
-    /// The month of a run and so many whole months after it.
+    /// The month of a run and this many whole months after it.
     Months(u32),
 }
 

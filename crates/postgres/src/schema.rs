@@ -20,7 +20,7 @@ pub(super) fn ready(client: &mut Client) -> Result<(), Error> {
         if known_version(client)? == Some(VERSION) {
             return Ok(());
         }
-        // Whoever wants it alone waits for all who share it, this client among them.
+        // The exclusive lock waits for every shared one, this client's own included.
         client.execute("SELECT pg_advisory_unlock_shared($1)", &[&LOCK])?;
         let mut transaction = client.transaction()?;
         transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;

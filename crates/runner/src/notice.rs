@@ -84,7 +84,7 @@ pub enum RemoteNotice {
     /// as that lasts.
     SchedulerFails(String),
     SchedulerAnswersAgain,
-    /// The scheduler takes no more jobs for now, its limit if that is known, and how many runs wait
+    /// The scheduler's queue is full: its limit if that is known, and how many runs wait
     /// for that. Reported once for as long as that lasts.
     QueueFull {
         waiting: u64,

@@ -34,7 +34,7 @@ pub enum Error {
     NoSharedDir,
     #[error("slurm.shared_dir: {}: {why}", path.display())]
     SharedDir { path: PathBuf, why: SharedDirError },
-    /// Runs of an earlier submission whose results cannot be looked for now.
+    /// Runs of an earlier submission whose shared directory cannot be reached at the moment.
     #[error("the results of {} cannot be looked for in {}: {why}", text::count(*runs, "run"), dir.display())]
     BatchNotReachable { dir: PathBuf, runs: u64, why: Unreachable },
     /// Runs whose results were removed before they were recorded.

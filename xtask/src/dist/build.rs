@@ -1,7 +1,7 @@
 //! The program for packages, and the files that come with it.
 //!
 //! Linked by zig against symbols of an old C library, so that one program runs on all systems since;
-//! a static one would resolve names differently and start no faster (`docs/design/packages.md`).
+//! a static one would resolve host names differently (`docs/design/packages.md`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

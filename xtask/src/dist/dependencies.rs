@@ -40,9 +40,9 @@ fn dependencies(release: &Release, platform: &Platform) -> Result<Vec<Dependency
         .collect();
     let packages = array(&metadata["packages"]);
     let start = packages.iter().find(|package| package["name"] == "retake");
-    let mut todo = vec![word(&start.ok_or("there is no package retake")?["id"])];
+    let mut open = vec![word(&start.ok_or("there is no package retake")?["id"])];
     let mut inside = BTreeSet::new();
-    while let Some(id) = todo.pop() {
+    while let Some(id) = open.pop() {
         if !inside.insert(id.clone()) {
             continue;
         }
@@ -50,7 +50,7 @@ fn dependencies(release: &Release, platform: &Platform) -> Result<Vec<Dependency
             let ordinary =
                 array(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
             if ordinary {
-                todo.push(word(&dependency["pkg"]));
+                open.push(word(&dependency["pkg"]));
             }
         }
     }

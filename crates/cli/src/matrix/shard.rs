@@ -126,7 +126,7 @@ impl ShardPart {
 
     fn write(&self, store: &Store, header: &BundleHeader, runs: &[RunId]) -> Result<(), Failure> {
         let Some(path) = &self.bundle else { return Ok(()) };
-        // Whoever finds the file finds all of it.
+        // Renamed at the end: a file of this name is complete.
         let mut aside = path.clone().into_os_string();
         aside.push(".part");
         let aside = PathBuf::from(aside);

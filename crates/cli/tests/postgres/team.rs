@@ -1,4 +1,4 @@
-//! The record of a team: projects are told apart, databases of earlier releases are brought along,
+//! The record of a team: projects are kept apart, databases of earlier releases are upgraded,
 //! and questions are answered from an index.
 
 use std::path::PathBuf;

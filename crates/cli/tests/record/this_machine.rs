@@ -41,7 +41,7 @@ fn the_self_test_proves_what_works_and_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Without the program that ends what is left, or with one that does nothing, it must say so.
+/// With a shell that does nothing, none of it works, and it must say so.
 #[test]
 fn the_self_test_fails_where_something_does_not_work() {
     let sandbox = Sandbox::new();

@@ -36,7 +36,7 @@ fn suite(sandbox: &Sandbox, names: &[&str], letters: &str) -> String {
 
 const NAMES: [&str; 4] = ["cart::adds", "cart::<i>refunds", "net::retries", "z::steady"];
 
-/// Waits until the list has counted so many results of the first test.
+/// Waits until the list has counted this many results of the first test.
 fn counted(ui: &Ui, runs: usize) {
     eventually("the count", || {
         let tests = ui.get("/api/v1/tests?sort=name").json();

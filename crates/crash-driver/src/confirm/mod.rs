@@ -44,7 +44,7 @@ pub struct Confirmation<'a> {
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// What came of it.
+/// The result of the tries.
 #[derive(Debug)]
 pub enum Confirmed {
     /// The check failed as it does in the finding.

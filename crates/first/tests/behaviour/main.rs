@@ -256,7 +256,7 @@ fn a_failure_is_confirmed_by_a_real_kill() {
     stage.play("counts_the_runs_of_a_failure").failed(&["verify panicked: b without c"]);
     let counted = fs::read_to_string(stage.scratch().join("runs")).unwrap().lines().count();
     assert_eq!(counted, 2);
-    // What only the recorded run did is told, and told as such.
+    // A failure of the recorded run alone is reported, with the remark that the runs differ.
     let stage = Stage::new();
     stage.play("fails_only_where_it_is_recorded").failed(&[
         "crash point 1 (\"a\") failed",

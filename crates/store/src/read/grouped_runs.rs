@@ -1,6 +1,6 @@
 //! Runs in a list in which the runs of a loop are one entry, where its newest run stands.
 //!
-//! A loop may have a million runs. They are passed without being read, at most so many for one page; a
+//! A loop may have a million runs. They are skipped without being read, up to a limit for each page; a
 //! page may be short, and says where the next one begins.
 
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 //! The runs of a series before and after a run: of the same command, of the same cell, of one loop.
 //!
-//! A series may be as long as the record, and what is looked for may not be in it: only so many runs are
-//! looked at, and an answer says when there are more.
+//! A series may be as long as the record, and what is looked for may not be in it: a limited number of runs
+//! is looked at, and an answer says when there are more.
 
 use retake_types::{Kind, Run, RunId};
 use rusqlite::types::Value;
@@ -31,7 +31,7 @@ pub enum NearestRun {
     Found(RunId),
     /// There is none.
     None,
-    /// There is none among so many, and there are more.
+    /// There is none among the first this many, and there are more.
     NotAmong(usize),
 }
 
@@ -118,7 +118,7 @@ impl Store {
         (sql, parameters)
     }
 
-    /// The runs between two that were watched for what they did, newest first, at most so many. Runs
+    /// The runs between two that were watched for what they did, newest first, at most `most`. Runs
     /// whose entries cannot be read are left out, and then these are not all.
     pub fn watched_between(&self, a: &Run, b: &Run, most: usize) -> Result<RunsBetween> {
         if !self.has_effects()? {
