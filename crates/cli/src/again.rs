@@ -4,8 +4,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use retake_runner::again::{
-    AGAIN_LABEL, AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, RequestPart,
-    ThenAndNow, again_request, changed_conditions, secrets_in_output,
+    AGAIN_LABEL, AgainComparison, AgainRefusal, AgainRequest, ChangedCondition, ThenAndNow,
+    again_request, changed_conditions, secrets_in_output,
 };
 use retake_runner::checkout::checkout;
 use retake_types::request::{CommandRequest, LoopPosition};
@@ -100,12 +100,6 @@ fn refusal(refusal: &AgainRefusal) -> String {
             "the variable {name} was redacted in the record and is not set now; set it and try again"
         ),
         AgainRefusal::RedactedPart(part) => {
-            let part = match part {
-                RequestPart::WorkingDirectory => "the working directory",
-                RequestPart::InputFile => "the input file",
-                RequestPart::TrackedDirectory => "the tracked directory",
-                RequestPart::SandboxPath => "a path of the sandbox",
-            };
             format!(
                 "{part} was redacted in the record, so it is not known; give the whole command to `retake exec`"
             )

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Read};
 use std::time::Duration;
 
@@ -57,6 +58,17 @@ pub enum RequestPart {
     InputFile,
     TrackedDirectory,
     SandboxPath,
+}
+
+impl fmt::Display for RequestPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WorkingDirectory => "the working directory",
+            Self::InputFile => "the input file",
+            Self::TrackedDirectory => "the tracked directory",
+            Self::SandboxPath => "a path of the sandbox",
+        })
+    }
 }
 
 /// The recorded request once more, or every reason why that is not possible.

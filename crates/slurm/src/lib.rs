@@ -28,6 +28,7 @@ mod result_file;
 mod shared_dir;
 mod slurm_commands;
 mod slurm_programs;
+mod watched_work;
 
 pub use abandoned_batches::collect_finished;
 pub use batch::CellState;

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -35,6 +35,7 @@ use crate::request_file::{PROCESSORS_VARIABLE, RequestFile};
 use crate::result_file::{self, bare_ending};
 use crate::shared_dir;
 use crate::slurm_commands::SHARED_DIR_FULL;
+use crate::watched_work::cancelled_when;
 
 /// How often an attempt looks whether its result is still wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -339,27 +340,9 @@ fn while_wanted<T>(
     cancel: &Cancel,
     work: impl FnOnce() -> T,
 ) -> T {
-    let over = (Mutex::new(false), Condvar::new());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut done = over.0.lock().unwrap_or_else(PoisonError::into_inner);
-            while !*done {
-                let waited = over.1.wait_timeout(done, LOOK_EVERY);
-                done = waited.unwrap_or_else(PoisonError::into_inner).0;
-                let unwanted = batch_dir.cancelled()
-                    || batch_dir.result(cell).exists()
-                    || is_removed(batch_dir);
-                if !*done && unwanted {
-                    cancel.cancel(libc::SIGTERM);
-                    return;
-                }
-            }
-        });
-        let worked = work();
-        *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        over.1.notify_all();
-        worked
-    })
+    let unwanted =
+        || batch_dir.cancelled() || batch_dir.result(cell).exists() || is_removed(batch_dir);
+    cancelled_when(unwanted, LOOK_EVERY, cancel, work)
 }
 
 /// Whether the batch was removed: its shared directory can be seen without it. One that cannot be

@@ -4,12 +4,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
 use retake_runner::signals;
 use retake_types::{Outcome, RefusalReason, Stream, signal_name};
+
+use crate::watched_work::cancelled_when;
 
 /// Longer than any of them waits for its own server.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -190,24 +191,7 @@ fn unless_stopped<T>(cancel: &Cancel, stopping: bool, work: impl FnOnce() -> T) 
     if stopping {
         return work();
     }
-    let over = (Mutex::new(false), Condvar::new());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut done = over.0.lock().unwrap_or_else(PoisonError::into_inner);
-            while !*done {
-                let waited = over.1.wait_timeout(done, LOOK_EVERY);
-                done = waited.unwrap_or_else(PoisonError::into_inner).0;
-                if signals::received().is_some() && !*done {
-                    cancel.cancel(libc::SIGTERM);
-                    return;
-                }
-            }
-        });
-        let worked = work();
-        *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        over.1.notify_all();
-        worked
-    })
+    cancelled_when(|| signals::received().is_some(), LOOK_EVERY, cancel, work)
 }
 
 #[cfg(test)]

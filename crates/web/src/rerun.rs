@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retake_runner::again::{self, AgainRefusal, RequestPart};
+use retake_runner::again::{self, AgainRefusal};
 use retake_runner::checkout::checkout;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
@@ -217,12 +217,6 @@ fn refusal(refusal: &AgainRefusal) -> String {
             "the variable {name} was redacted in the record and is not set for this server; set it and start `retake ui` again"
         ),
         AgainRefusal::RedactedPart(part) => {
-            let part = match part {
-                RequestPart::WorkingDirectory => "the working directory",
-                RequestPart::InputFile => "the input file",
-                RequestPart::TrackedDirectory => "the tracked directory",
-                RequestPart::SandboxPath => "a path of the sandbox",
-            };
             format!("{part} was redacted in the record, so it is not known")
         }
         AgainRefusal::RedactedArgument { position, text } => {
