@@ -17,17 +17,21 @@ impl CopyRows {
             self.text.push_str("\\N");
             return self;
         };
-        for character in value.chars() {
-            match character {
-                '\\' => self.text.push_str("\\\\"),
-                '\n' => self.text.push_str("\\n"),
-                '\r' => self.text.push_str("\\r"),
-                '\t' => self.text.push_str("\\t"),
-                // No text there can have it.
-                '\0' => self.text.push('\u{fffd}'),
-                other => self.text.push(other),
-            }
+        // Few bytes are special, and all of them are ASCII: what is between them is copied as it is.
+        let mut rest = value;
+        while let Some(at) = rest.bytes().position(is_special) {
+            self.text.push_str(&rest[..at]);
+            self.text.push_str(match rest.as_bytes()[at] {
+                b'\\' => "\\\\",
+                b'\n' => "\\n",
+                b'\r' => "\\r",
+                b'\t' => "\\t",
+                // NUL, which no text there can have.
+                _ => "\u{fffd}",
+            });
+            rest = &rest[at + 1..];
         }
+        self.text.push_str(rest);
         self
     }
 
@@ -37,7 +41,13 @@ impl CopyRows {
 
     pub(super) fn show(&mut self, value: Option<impl std::fmt::Display>) -> &mut Self {
         match value {
-            Some(value) => self.text(&value.to_string()),
+            // What is shown is a number, an id, a time or a word of ours: nothing in it is special.
+            Some(value) => {
+                self.next();
+                // Writing to a string does not fail.
+                _ = write!(self.text, "{value}");
+                self
+            }
             None => self.field(None),
         }
     }
@@ -46,7 +56,10 @@ impl CopyRows {
     pub(super) fn json(&mut self, value: &impl serde::Serialize) -> &mut Self {
         // A value that cannot be written as JSON does not come out of JSON either.
         let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
-        self.text(&without_nul(&text))
+        match text.contains("\\u0000") {
+            true => self.text(&without_nul(&text)),
+            false => self.text(&text),
+        }
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
@@ -78,6 +91,10 @@ impl CopyRows {
     pub(super) fn as_bytes(&self) -> &[u8] {
         self.text.as_bytes()
     }
+}
+
+fn is_special(byte: u8) -> bool {
+    matches!(byte, b'\\' | b'\n' | b'\r' | b'\t' | 0)
 }
 
 /// Replaces `\u0000` where it is an escape of JSON, and not the end of `\\u0000`.

@@ -1,6 +1,6 @@
 //! What the ledger says, as rows of the tables there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use retake_store::{LedgerContent, LedgerRow};
@@ -19,6 +19,10 @@ pub(super) struct LedgerRows {
     pub(super) deleted: Vec<(u64, u64)>,
     /// The runs that begin with these entries.
     pub(super) runs_begun: Vec<RunId>,
+    /// Those of them that also end with them.
+    pub(super) runs_ended: Vec<RunId>,
+    /// The projects of the runs that begin.
+    pub(super) projects: BTreeSet<i32>,
 }
 
 /// The columns of a run's ending, in the order in which they are sent.
@@ -57,7 +61,10 @@ impl LedgerRows {
         sorted.runs_begun = begun.keys().copied().collect();
         for (id, (intent, seq)) in begun {
             let project = project(Path::new(&intent.working_directory()))?;
-            run(&mut sorted.runs, (record, seq), intent, ended.remove(&id), project);
+            sorted.projects.insert(project);
+            let outcome = ended.remove(&id);
+            sorted.runs_ended.extend(outcome.is_some().then_some(id));
+            run(&mut sorted.runs, (record, seq), intent, outcome, project);
         }
         for (id, outcome) in ended {
             sorted.endings.show(Some(id));

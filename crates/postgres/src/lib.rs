@@ -14,6 +14,7 @@ mod ledger_rows;
 mod months;
 mod schema;
 mod send;
+mod send_outputs;
 mod tls;
 
 pub use address::{Address, AddressError};

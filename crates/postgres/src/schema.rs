@@ -46,7 +46,13 @@ fn make(transaction: &mut Transaction<'_>) -> Result<(), Error> {
 
 /// The version of the tables; `None` if there are none. One that is not known is an error.
 pub(super) fn known_version(client: &mut impl GenericClient) -> Result<Option<i32>, Error> {
-    let there = client.query_one("SELECT to_regclass('retake.version') IS NOT NULL", &[])?;
+    // Not `to_regclass`: it answers from the session's cache, which waiting for an advisory lock does
+    // not bring up to date, and tables that another client has just made would be made again.
+    let there = client.query_one(
+        "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'version' AND relnamespace =
+           (SELECT oid FROM pg_namespace WHERE nspname = 'retake'))",
+        &[],
+    )?;
     if !there.get::<_, bool>(0) {
         return Ok(None);
     }

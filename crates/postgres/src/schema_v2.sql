@@ -38,19 +38,22 @@ ALTER TABLE retake.records
 -- The ledgers, entry by entry. `body` is the JSON that `body_hash` was made of, to the byte; NULL
 -- once it was erased.
 CREATE TABLE IF NOT EXISTS retake.ledger (
-  record    uuid NOT NULL REFERENCES retake.records,
+  record    uuid NOT NULL,
   seq       bigint NOT NULL,
   hash      text NOT NULL,
   body_hash text NOT NULL,
   body      text,
   PRIMARY KEY (record, seq)
 );
+-- Tables with many rows refer to nothing: that would cost a look for each row that is sent. Who
+-- sends rows holds the rows of their record and of their projects instead.
+ALTER TABLE retake.ledger DROP CONSTRAINT IF EXISTS ledger_record_fkey;
 
 -- `reported_by`: nothing of this run was seen by the record that has it. It was reported, by the
 -- confined run or the bundle that is named here.
 CREATE TABLE retake.runs (
   id                uuid PRIMARY KEY,
-  record            uuid NOT NULL REFERENCES retake.records,
+  record            uuid NOT NULL,
   seq               bigint NOT NULL,
   kind              text NOT NULL,
   loop_id           uuid NOT NULL,
@@ -81,15 +84,16 @@ CREATE TABLE retake.runs (
   node              text,
   effects           jsonb,
   outcome_seq       bigint,
-  project           integer NOT NULL REFERENCES retake.projects,
+  project           integer NOT NULL,
   reported_by       uuid
 ) PARTITION BY RANGE (id);
 
+-- By time they are found by their id.
 CREATE INDEX runs_by_record  ON retake.runs (record, seq);
-CREATE INDEX runs_by_start   ON retake.runs (start_time);
 CREATE INDEX runs_by_loop    ON retake.runs (loop_id);
 CREATE INDEX runs_by_project ON retake.runs (project, id);
 CREATE INDEX runs_by_command ON retake.runs (project, command, id);
+CREATE INDEX runs_by_node    ON retake.runs (node, id) INCLUDE (duration_ms) WHERE node IS NOT NULL;
 
 CREATE TABLE retake.outputs (
   run       uuid NOT NULL,
@@ -104,7 +108,7 @@ CREATE TABLE retake.outputs (
 CREATE TABLE retake.test_results (
   run         uuid NOT NULL,
   number      integer NOT NULL,
-  project     integer NOT NULL REFERENCES retake.projects,
+  project     integer NOT NULL,
   test        text NOT NULL,
   status      text NOT NULL,
   duration_ms double precision,
@@ -122,9 +126,8 @@ CREATE INDEX test_results_by_commit ON retake.test_results (project, test, repo_
 CREATE TABLE retake.metrics (
   run        uuid NOT NULL,
   metric     text NOT NULL,
-  project    integer NOT NULL REFERENCES retake.projects,
+  project    integer NOT NULL,
   cell       text NOT NULL,
-  axes       jsonb NOT NULL,
   unit       text,
   value      double precision NOT NULL,
   start_time timestamptz NOT NULL,
@@ -132,7 +135,18 @@ CREATE TABLE retake.metrics (
   PRIMARY KEY (run, metric)
 ) PARTITION BY RANGE (run);
 
-CREATE INDEX metrics_by_metric ON retake.metrics (project, metric, run);
+-- Has all that a median is made of: rows of one project are far from each other in the table.
+CREATE INDEX metrics_by_metric ON retake.metrics (project, metric, run)
+  INCLUDE (cell, value, unit, start_time, repo_sha);
+
+-- The cells of matrices, and what was measured of each.
+CREATE TABLE retake.matrix_cells (
+  project integer NOT NULL,
+  metric  text NOT NULL,
+  cell    text NOT NULL,
+  axes    jsonb NOT NULL,
+  PRIMARY KEY (project, metric, cell)
+);
 
 -- What has an id that is not of a month.
 CREATE TABLE retake.runs_other         PARTITION OF retake.runs         DEFAULT;
@@ -142,7 +156,7 @@ CREATE TABLE retake.metrics_other      PARTITION OF retake.metrics      DEFAULT;
 
 -- Sums for each day, so that a view over years reads few rows.
 CREATE TABLE retake.command_days (
-  project integer NOT NULL REFERENCES retake.projects,
+  project integer NOT NULL,
   day     date NOT NULL,
   command text NOT NULL,
   runs    bigint NOT NULL,
@@ -152,7 +166,7 @@ CREATE TABLE retake.command_days (
 );
 
 CREATE TABLE retake.test_days (
-  project integer NOT NULL REFERENCES retake.projects,
+  project integer NOT NULL,
   day     date NOT NULL,
   test    text NOT NULL,
   results bigint NOT NULL,
@@ -175,6 +189,7 @@ CREATE TABLE IF NOT EXISTS retake.loops (
 ALTER TABLE retake.loops ADD COLUMN project integer REFERENCES retake.projects;
 CREATE INDEX loops_by_record ON retake.loops (record, id);
 CREATE INDEX loops_by_kind   ON retake.loops (kind, start_time);
+CREATE INDEX loops_by_project ON retake.loops (project, kind);
 
 CREATE TABLE IF NOT EXISTS retake.events (
   loop_id uuid NOT NULL REFERENCES retake.loops,
@@ -263,9 +278,14 @@ BEGIN
   IF source = target THEN
     RETURN;
   END IF;
+  -- Who is sending runs of it ends first.
+  PERFORM FROM retake.projects WHERE id = source FOR UPDATE;
   UPDATE retake.runs SET project = target WHERE project = source;
   UPDATE retake.test_results SET project = target WHERE project = source;
   UPDATE retake.metrics SET project = target WHERE project = source;
+  INSERT INTO retake.matrix_cells SELECT target, metric, cell, axes FROM retake.matrix_cells
+    WHERE project = source ON CONFLICT DO NOTHING;
+  DELETE FROM retake.matrix_cells WHERE project = source;
   UPDATE retake.loops SET project = target WHERE project = source;
   INSERT INTO retake.command_days AS known
     SELECT target, day, command, runs, failed, latest FROM retake.command_days
@@ -318,8 +338,6 @@ BEGIN
       ON CONFLICT DO NOTHING;
     INSERT INTO retake.metrics
       SELECT run.id, metric.key, run.project, run.labels ->> 'matrix.key',
-             (SELECT coalesce(jsonb_object_agg(substr(label.key, 13), label.value), '{}')
-              FROM jsonb_each(run.labels) AS label WHERE label.key LIKE 'matrix.axis.%'),
              metric.value ->> 'unit', (metric.value ->> 'value')::double precision,
              run.start_time, run.correlation_ids ->> 'repoSha'
       FROM retake.runs AS run,
@@ -329,6 +347,18 @@ BEGIN
         AND run.kind = 'matrix' AND run.outcome = 'exited'
         AND run.exit_code = 0 AND run.labels ? 'matrix.key'
         AND jsonb_typeof(metric.value -> 'value') = 'number'
+      ON CONFLICT DO NOTHING;
+    INSERT INTO retake.matrix_cells
+      SELECT DISTINCT ON (one.project, one.metric, one.cell) one.project, one.metric, one.cell,
+             (SELECT coalesce(jsonb_object_agg(substr(label.key, 13), label.value), '{}')
+              FROM jsonb_each(run.labels) AS label WHERE label.key LIKE 'matrix.axis.%')
+      FROM retake.metrics AS one JOIN retake.runs AS run ON run.id = one.run
+      WHERE one.run = ANY (ids) AND one.run BETWEEN lower AND upper
+        AND run.id BETWEEN lower AND upper
+        AND NOT EXISTS (SELECT FROM retake.matrix_cells AS known
+                        WHERE (known.project, known.metric, known.cell)
+                              = (one.project, one.metric, one.cell))
+      ORDER BY 1, 2, 3
       ON CONFLICT DO NOTHING;
   END IF;
   -- In the order of the keys: whoever pushes at the same time waits, and does not deadlock.
@@ -363,21 +393,38 @@ SELECT project.name AS project, command, sum(runs)::bigint AS runs, sum(failed):
 FROM retake.command_days AS days JOIN retake.projects AS project ON project.id = days.project
 GROUP BY project.name, command HAVING sum(runs) > 0;
 
--- The middle of each metric of each cell of a matrix, over all machines.
+-- The middle of each metric of each cell of a matrix, over all machines. One project after the other,
+-- so that a question about one reads its values only.
 CREATE VIEW retake.matrix_medians AS
-SELECT project.name AS project, cell, max(axes::text)::jsonb AS axes, metric, min(unit) AS unit,
-       count(*) AS runs, percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS median
-FROM retake.metrics AS one JOIN retake.projects AS project ON project.id = one.project
-GROUP BY project.name, cell, metric;
+SELECT project.name AS project, middle.cell, known.axes, middle.metric, middle.unit, middle.runs,
+       middle.median
+FROM retake.projects AS project
+CROSS JOIN LATERAL (
+  SELECT metric, cell, min(unit) AS unit, count(*) AS runs,
+         percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS median
+  FROM retake.metrics AS one WHERE one.project = project.id GROUP BY metric, cell
+) AS middle
+JOIN retake.matrix_cells AS known ON known.project = project.id
+  AND known.metric = middle.metric AND known.cell = middle.cell;
 
 -- The same for each commit.
 CREATE VIEW retake.matrix_medians_by_commit AS
-SELECT project.name AS project, cell, max(axes::text)::jsonb AS axes, metric, repo_sha,
-       min(start_time) AS first_run, min(unit) AS unit, count(*) AS runs,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS median
-FROM retake.metrics AS one JOIN retake.projects AS project ON project.id = one.project
-WHERE repo_sha IS NOT NULL
-GROUP BY project.name, cell, metric, repo_sha;
+SELECT project.name AS project, middle.cell, known.axes, middle.metric, middle.repo_sha,
+       middle.first_run, middle.unit, middle.runs, middle.median
+FROM retake.projects AS project
+CROSS JOIN LATERAL (
+  SELECT metric, cell, repo_sha, min(start_time) AS first_run, min(unit) AS unit,
+         count(*) AS runs, percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS median
+  FROM retake.metrics AS one WHERE one.project = project.id AND repo_sha IS NOT NULL
+  GROUP BY metric, cell, repo_sha
+) AS middle
+JOIN retake.matrix_cells AS known ON known.project = project.id
+  AND known.metric = middle.metric AND known.cell = middle.cell;
+
+-- The metrics of each project.
+CREATE VIEW retake.metric_names AS
+SELECT DISTINCT project.name AS project, known.metric
+FROM retake.matrix_cells AS known JOIN retake.projects AS project ON project.id = known.project;
 
 -- Tests that changed from one run to the next, and when.
 CREATE VIEW retake.test_flips AS
@@ -431,28 +478,30 @@ $$;
 -- What agents cost, by week. An iteration is in its loop as often as it was written down; the last
 -- time counts.
 CREATE VIEW retake.agent_costs AS
-SELECT project.name AS project, date_trunc('week', spent.at)::date AS week, spent.agent,
-       count(DISTINCT spent.loop_id) AS loops, sum(retake.number(spent.cost)) AS cost_usd,
-       sum(retake.number(spent.tokens))::bigint AS tokens
-FROM (
-  SELECT DISTINCT ON (agent_loop.id, entry.kind, entry.number)
-         agent_loop.project, agent_loop.id AS loop_id, event.at,
-         agent_loop.plan::jsonb ->> 'agent' AS agent, entry.cost, entry.tokens
-  FROM retake.loops AS agent_loop
-  JOIN retake.events AS event ON event.loop_id = agent_loop.id
-  CROSS JOIN LATERAL (
-    SELECT body ->> 'type' AS kind,
-           CASE body ->> 'type' WHEN 'iteration' THEN body #>> '{iteration,number}'
-                                ELSE event.seq::text END AS number,
-           CASE body ->> 'type' WHEN 'iteration' THEN body #>> '{iteration,metadata,costUsd}'
-                                ELSE body ->> 'costUsd' END AS cost,
-           CASE body ->> 'type' WHEN 'iteration' THEN body #>> '{iteration,metadata,tokens}'
-                                ELSE body ->> 'tokens' END AS tokens
-    FROM (SELECT event.body::jsonb AS body) AS parsed
-    WHERE body ->> 'type' IN ('iteration', 'attempt', 'verified', 'unverified')
-  ) AS entry
-  WHERE agent_loop.kind = 'agent'
-  ORDER BY agent_loop.id, entry.kind, entry.number, event.seq DESC
-) AS spent
-LEFT JOIN retake.projects AS project ON project.id = spent.project
-GROUP BY project.name, 2, spent.agent;
+SELECT project.name AS project, spent.week, spent.agent, spent.loops, spent.cost_usd, spent.tokens
+FROM retake.projects AS project
+CROSS JOIN LATERAL (
+  SELECT date_trunc('week', one.at)::date AS week, one.agent, count(DISTINCT one.loop_id) AS loops,
+         sum(retake.number(one.cost)) AS cost_usd, sum(retake.number(one.tokens))::bigint AS tokens
+  FROM (
+    SELECT DISTINCT ON (agent_loop.id, entry.kind, entry.number)
+           agent_loop.id AS loop_id, event.at, agent_loop.plan::jsonb ->> 'agent' AS agent,
+           entry.cost, entry.tokens
+    FROM retake.loops AS agent_loop
+    JOIN retake.events AS event ON event.loop_id = agent_loop.id
+    CROSS JOIN LATERAL (
+      SELECT body ->> 'type' AS kind,
+             CASE body ->> 'type' WHEN 'iteration' THEN body #>> '{iteration,number}'
+                                  ELSE event.seq::text END AS number,
+             CASE body ->> 'type' WHEN 'iteration' THEN body #>> '{iteration,metadata,costUsd}'
+                                  ELSE body ->> 'costUsd' END AS cost,
+             CASE body ->> 'type' WHEN 'iteration' THEN body #>> '{iteration,metadata,tokens}'
+                                  ELSE body ->> 'tokens' END AS tokens
+      FROM (SELECT event.body::jsonb AS body) AS parsed
+      WHERE body ->> 'type' IN ('iteration', 'attempt', 'verified', 'unverified')
+    ) AS entry
+    WHERE agent_loop.kind = 'agent' AND agent_loop.project = project.id
+    ORDER BY agent_loop.id, entry.kind, entry.number, event.seq DESC
+  ) AS one
+  GROUP BY 1, 2
+) AS spent;

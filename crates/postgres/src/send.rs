@@ -1,9 +1,13 @@
 //! Sending: the ledger in order, then loops with their events, then output if it is wanted.
+//!
+//! Runs that are new are copied right into their table. Only runs that may be there already, or that
+//! were sent before they ended, are sent through a temporary table.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use postgres::error::SqlState;
 use postgres::{Client, GenericClient, Row, Transaction};
 use retake_runner::machine;
 use retake_runner::project_identity::ProjectNames;
@@ -16,11 +20,12 @@ use super::months::Months;
 use super::{Address, Error, database, schema};
 
 /// Entries in one transaction.
-const ENTRIES: usize = 4000;
+const ENTRIES: usize = 10_000;
 const EVENTS: usize = 4000;
-/// Runs whose output is looked at together, and bytes that are sent together.
-const RUNS: i64 = 200;
-const BYTES: usize = 16 << 20;
+/// Bytes that are sent together.
+pub(super) const BYTES: usize = 16 << 20;
+/// How often a transaction that waits for another one in a circle is tried.
+const DEADLOCK_TRIES: u32 = 5;
 
 /// What is sent beyond runs, loops, events and the ledger.
 #[derive(Clone, Debug, Default)]
@@ -67,8 +72,13 @@ pub fn push(
     let names = ProjectNames::new(record, options.root.as_deref());
     let projects = Projects { names, numbers: HashMap::new() };
     let (pushed, months) = (Pushed::default(), Months::default());
-    let mut sender = Sender { record, store, projects, months, pushed, temporary: Vec::new() };
+    let temporary = Vec::new();
+    let mut sender =
+        Sender { record, store, projects, months, pushed, temporary, known_runs: false };
     schema::ready(&mut client)?;
+    // How far this record was sent is written with what was sent: if the server loses the end of it,
+    // the next push sends that again. So nothing waits for its disk before the end.
+    client.batch_execute("SET synchronous_commit = off")?;
     sender.register(&mut client)?;
     sender.name_projects(&mut client)?;
     match sender.ledger(&mut client, progress) {
@@ -84,17 +94,20 @@ pub fn push(
         sender.outputs(&mut client, most)?;
     }
     database::apply_daily(&mut client)?;
+    sender.make_durable(&mut client)?;
     Ok(sender.pushed)
 }
 
-struct Sender<'a> {
-    store: &'a mut Store,
-    record: RunId,
+pub(super) struct Sender<'a> {
+    pub(super) store: &'a mut Store,
+    pub(super) record: RunId,
     projects: Projects,
     months: Months,
-    pushed: Pushed,
+    pub(super) pushed: Pushed,
     /// Temporary tables that were made: only those that are needed are.
     temporary: Vec<&'static str>,
+    /// Another record has sent runs that this one has as well.
+    known_runs: bool,
 }
 
 /// The numbers of projects there.
@@ -140,7 +153,7 @@ fn temporary_table(name: &str) -> String {
 
 impl Sender<'_> {
     /// Makes a temporary table, once. To be called outside of a transaction.
-    fn need(&mut self, client: &mut Client, table: &'static str) -> Result<(), Error> {
+    pub(super) fn need(&mut self, client: &mut Client, table: &'static str) -> Result<(), Error> {
         if !self.temporary.contains(&table) {
             client.batch_execute(&temporary_table(table))?;
             self.temporary.push(table);
@@ -170,12 +183,12 @@ impl Sender<'_> {
             if new == old {
                 continue;
             }
-            let moved = transaction.query_one(
-                "SELECT array_agg(id)::text FROM retake.runs
+            let moved = transaction.query(
+                "SELECT id::text FROM retake.runs
                  WHERE record = $1::text::uuid AND project = $2 AND working_directory = $3",
                 &[&record, &old, &directory],
             )?;
-            move_runs(&mut transaction, &moved, new)?;
+            move_runs(&mut transaction, &ids(&moved), new)?;
         }
         let own = number_of(
             &mut self.projects.numbers,
@@ -187,6 +200,19 @@ impl Sender<'_> {
             &[&old, &own, &record],
         )?;
         transaction.commit()?;
+        Ok(())
+    }
+
+    /// Waits until all that was sent is on the server's disk.
+    fn make_durable(&self, client: &mut Client) -> Result<(), Error> {
+        if self.pushed.entries + self.pushed.events + self.pushed.outputs == 0 {
+            return Ok(());
+        }
+        client.batch_execute("SET synchronous_commit = on")?;
+        client.execute(
+            "UPDATE retake.records SET pushed_at = now() WHERE id = $1::text::uuid",
+            &[&self.record.to_string()],
+        )?;
         Ok(())
     }
 
@@ -207,8 +233,22 @@ impl Sender<'_> {
         client: &mut Client,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Error> {
-        while self.entries(client, progress)? {}
-        Ok(())
+        let mut tries = 0;
+        loop {
+            match self.entries(client, progress) {
+                Ok(true) => tries = 0,
+                Ok(false) => return Ok(()),
+                // Many who push at once may wait for each other in a circle. The server ends one of
+                // them, and nothing of it was done.
+                Err(Error::Database(error))
+                    if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED)
+                        && tries < DEADLOCK_TRIES =>
+                {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// How much was sent already. With `FOR UPDATE` other pushes of this record wait for this
@@ -248,11 +288,20 @@ impl Sender<'_> {
         })?;
         // Tables are made before the transaction: making one waits for everybody who writes.
         self.months.add(client, sorted.runs_begun.iter().copied())?;
-        self.need(client, "new_runs")?;
-        self.need(client, "new_endings")?;
+        if self.known_runs {
+            self.need(client, "new_runs")?;
+        }
+        if !sorted.endings.is_empty() {
+            self.need(client, "new_endings")?;
+        }
         let mut transaction = client.transaction()?;
         if self.position(&mut transaction, "FOR UPDATE")?.0 != position {
             // Someone else has pushed this record meanwhile.
+            return Ok(true);
+        }
+        if !keep_projects(&mut transaction, &sorted)? {
+            // A project was renamed meanwhile.
+            self.projects.numbers.clear();
             return Ok(true);
         }
         let record = self.record.to_string();
@@ -261,28 +310,21 @@ impl Sender<'_> {
             "retake.ledger (record, seq, hash, body_hash, body)",
             &sorted.ledger,
         )?;
-        copy(&mut transaction, "new_runs", &sorted.runs)?;
-        copy(&mut transaction, "new_endings", &sorted.endings)?;
-        // A run that another record has as well stays that record's. What has its outcome since now
-        // counts once.
-        let ended = transaction.query_one(
-            &format!(
-                "WITH begun AS (
-                   INSERT INTO retake.runs SELECT * FROM new_runs
-                   ON CONFLICT (id) DO UPDATE SET {}
-                     WHERE retake.runs.outcome IS NULL AND excluded.outcome IS NOT NULL
-                   RETURNING id, outcome),
-                 ended AS (
-                   UPDATE retake.runs AS run SET ({ENDING}) = ({}) FROM new_endings AS new
-                     WHERE run.id = new.id AND run.outcome IS NULL
-                   RETURNING run.id)
-                 SELECT array_agg(id)::text FROM
-                   (SELECT id FROM begun WHERE outcome IS NOT NULL UNION SELECT id FROM ended) AS all_ended",
-                columns("excluded", true),
-                columns("new", false),
-            ),
-            &[],
-        )?;
+        let mut ended = match self.known_runs {
+            true => insert_unknown(&mut transaction, &sorted.runs)?,
+            false => match copy(&mut transaction, "retake.runs", &sorted.runs) {
+                Ok(()) => sorted.runs_ended.iter().map(ToString::to_string).collect(),
+                Err(Error::Database(error))
+                    if error.code() == Some(&SqlState::UNIQUE_VIOLATION) =>
+                {
+                    // Once more, looking at each run.
+                    self.known_runs = true;
+                    return Ok(true);
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        ended.extend(complete(&mut transaction, &sorted.endings)?);
         derive(&mut transaction, &ended, 1)?;
         for (from, to) in &sorted.deleted {
             let range = [from, to].map(|seq| i64::try_from(*seq).unwrap_or(i64::MAX));
@@ -291,13 +333,15 @@ impl Sender<'_> {
                  WHERE record = $1::text::uuid AND seq BETWEEN $2 AND $3",
                 &[&record, &range[0], &range[1]],
             )?;
-            let gone = transaction.query_one(
-                "SELECT array_agg(id)::text FROM retake.runs
+            let gone = transaction.query(
+                "SELECT id::text FROM retake.runs
                  WHERE record = $1::text::uuid AND seq BETWEEN $2 AND $3",
                 &[&record, &range[0], &range[1]],
             )?;
+            let gone = ids(&gone);
             derive(&mut transaction, &gone, -1)?;
-            if let Some(ids) = ids(&gone) {
+            if !gone.is_empty() {
+                let ids = array(&gone);
                 let delete = |table: &str, column: &str| {
                     format!("DELETE FROM retake.{table} WHERE {column} = ANY ($1::text::uuid[])")
                 };
@@ -405,111 +449,6 @@ impl Sender<'_> {
         let first = self.store.runs_of_loop(id)?.into_iter().next();
         Ok(first.map(|run| PathBuf::from(run.intent.working_directory())))
     }
-
-    /// Output of runs of which a stream is not there, or less than is wanted, whenever they were pushed.
-    fn outputs(&mut self, client: &mut Client, most: u64) -> Result<(), Error> {
-        let limit = i64::try_from(most).unwrap_or(i64::MAX);
-        let record = self.record.to_string();
-        // What was looked at with this limit or a larger one is not looked at again.
-        let row = client.query_one(
-            "SELECT outputs_pushed, outputs_limit, pushed FROM retake.records
-             WHERE id = $1::text::uuid",
-            &[&record],
-        )?;
-        let (looked, known, reached): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
-        let mut after = if known >= limit { looked } else { 0 };
-        if after >= reached {
-            return Ok(());
-        }
-        // A run that is not over yet is looked at the next time.
-        let open = client.query_one(
-            "SELECT min(seq) FROM retake.runs
-             WHERE record = $1::text::uuid AND seq > $2 AND outcome IS NULL",
-            &[&record, &after],
-        )?;
-        let until = open.get::<_, Option<i64>>(0).map_or(reached, |open| open - 1);
-        self.need(client, "new_outputs")?;
-        loop {
-            let mut transaction = client.transaction()?;
-            let missing = transaction.query(
-                "SELECT id::text, seq FROM retake.runs
-                 WHERE record = $1::text::uuid AND seq > $2
-                   AND (EXISTS (SELECT FROM (VALUES ('stdout', stdout_bytes), ('stderr', stderr_bytes))
-                                  AS sent (stream, bytes)
-                                WHERE bytes > 0 AND NOT EXISTS
-                                  (SELECT FROM retake.outputs AS known
-                                   WHERE known.run = id AND known.stream = sent.stream))
-                     OR EXISTS (SELECT FROM retake.outputs
-                                WHERE run = id AND truncated AND octet_length(content) < $4::bigint))
-                 ORDER BY seq LIMIT $3",
-                &[&self.record.to_string(), &after, &RUNS, &limit],
-            )?;
-            let Some(last) = missing.last() else {
-                // What is damaged is named each time.
-                if self.pushed.damaged.is_empty() {
-                    transaction.execute(
-                        "UPDATE retake.records SET outputs_pushed = $2, outputs_limit = $3
-                         WHERE id = $1::text::uuid",
-                        &[&record, &until, &limit.max(known)],
-                    )?;
-                    transaction.commit()?;
-                }
-                return Ok(());
-            };
-            after = last.get(1);
-            let mut rows = CopyRows::default();
-            for row in &missing {
-                let Ok(id) = row.get::<_, &str>(0).parse::<RunId>() else { continue };
-                self.output(id, most, &mut rows)?;
-                if rows.as_bytes().len() > BYTES {
-                    copy(&mut transaction, "new_outputs", &std::mem::take(&mut rows))?;
-                }
-            }
-            copy(&mut transaction, "new_outputs", &rows)?;
-            let changed = transaction.execute(
-                "INSERT INTO retake.outputs AS known SELECT * FROM new_outputs
-                 ON CONFLICT (run, stream) DO UPDATE
-                   SET truncated = excluded.truncated, content = excluded.content
-                   WHERE octet_length(known.content) < octet_length(excluded.content)",
-                &[],
-            )?;
-            transaction.commit()?;
-            self.pushed.outputs += changed;
-        }
-    }
-
-    /// Both streams of a run. What is damaged is left out and noted.
-    fn output(&mut self, id: RunId, most: u64, rows: &mut CopyRows) -> Result<(), Error> {
-        for stream in Stream::BOTH {
-            let read = self.store.read_output(id, stream).and_then(|mut output| {
-                let mut bytes = Vec::new();
-                Read::by_ref(&mut output)
-                    .take(most)
-                    .read_to_end(&mut bytes)
-                    .map_err(|error| retake_store::Error::reading(id, error))?;
-                Ok((output.length(), bytes))
-            });
-            let (length, bytes) = match read {
-                Ok((0, _)) => continue,
-                Ok(read) => read,
-                // Erased since the database was asked.
-                Err(retake_store::Error::NotFound { .. }) => continue,
-                Err(error) if error.is_damage() => {
-                    let error = error.to_string();
-                    self.pushed.damaged.push(DamagedOutput { run: id, stream, error });
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            rows.show(Some(id))
-                .text(stream.as_str())
-                .show(Some(length))
-                .text(if (bytes.len() as u64) < length { "t" } else { "f" })
-                .bytes(&bytes)
-                .end();
-        }
-        Ok(())
-    }
 }
 
 /// The columns of an ending, from a table of this name; with `name = `, if they are to be set.
@@ -521,28 +460,87 @@ fn columns(table: &str, set: bool) -> String {
     ENDING.split(", ").map(column).collect::<Vec<_>>().join(", ")
 }
 
-/// An array of ids as the database writes it; `None` for none.
-fn ids(row: &Row) -> Option<String> {
-    row.get(0)
+/// The ids that a question was answered with.
+fn ids(rows: &[Row]) -> Vec<String> {
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Ids as the database writes an array.
+fn array(ids: &[String]) -> String {
+    format!("{{{}}}", ids.join(","))
+}
+
+/// Keeps the projects of these runs from being renamed until the transaction ends; `false` if one of
+/// them was. Tables with many rows do not refer to them: that would cost a look for each row.
+fn keep_projects(transaction: &mut Transaction<'_>, rows: &LedgerRows) -> Result<bool, Error> {
+    if rows.projects.is_empty() {
+        return Ok(true);
+    }
+    let numbers: Vec<i32> = rows.projects.iter().copied().collect();
+    let kept = transaction
+        .query("SELECT id FROM retake.projects WHERE id = ANY ($1) FOR KEY SHARE", &[&numbers])?;
+    Ok(kept.len() == numbers.len())
+}
+
+/// Sends runs of which another record may have sent some. Those stay that record's; a run whose
+/// outcome was not known there gets it. Gives the runs that have their outcome since now.
+fn insert_unknown(
+    transaction: &mut Transaction<'_>,
+    rows: &CopyRows,
+) -> Result<Vec<String>, Error> {
+    copy(transaction, "new_runs", rows)?;
+    let begun = transaction.query(
+        &format!(
+            "WITH begun AS (
+               INSERT INTO retake.runs SELECT * FROM new_runs
+               ON CONFLICT (id) DO UPDATE SET {}
+                 WHERE retake.runs.outcome IS NULL AND excluded.outcome IS NOT NULL
+               RETURNING id, outcome)
+             SELECT id::text FROM begun WHERE outcome IS NOT NULL",
+            columns("excluded", true),
+        ),
+        &[],
+    )?;
+    Ok(ids(&begun))
+}
+
+/// Gives runs that were sent earlier their outcomes, and says which have one since now.
+fn complete(transaction: &mut Transaction<'_>, rows: &CopyRows) -> Result<Vec<String>, Error> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    copy(transaction, "new_endings", rows)?;
+    let ended = transaction.query(
+        &format!(
+            "UPDATE retake.runs AS run SET ({ENDING}) = ({}) FROM new_endings AS new
+             WHERE run.id = new.id AND run.outcome IS NULL RETURNING run.id::text",
+            columns("new", false),
+        ),
+        &[],
+    )?;
+    Ok(ids(&ended))
 }
 
 /// Adds what follows from runs (`sign` 1), or takes it back (-1).
-fn derive(transaction: &mut Transaction<'_>, row: &Row, sign: i32) -> Result<(), Error> {
-    if let Some(ids) = ids(row) {
+fn derive(transaction: &mut Transaction<'_>, ids: &[String], sign: i32) -> Result<(), Error> {
+    if !ids.is_empty() {
+        let ids = array(ids);
         transaction.execute("SELECT retake.derive($1::text::uuid[], $2)", &[&ids, &sign])?;
     }
     Ok(())
 }
 
 /// Has runs belong to another project, with all that follows from them.
-fn move_runs(transaction: &mut Transaction<'_>, row: &Row, project: i32) -> Result<(), Error> {
-    let Some(ids) = ids(row) else { return Ok(()) };
-    derive(transaction, row, -1)?;
+fn move_runs(transaction: &mut Transaction<'_>, ids: &[String], project: i32) -> Result<(), Error> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    derive(transaction, ids, -1)?;
     transaction.execute(
         "UPDATE retake.runs SET project = $2 WHERE id = ANY ($1::text::uuid[])",
-        &[&ids, &project],
+        &[&array(ids), &project],
     )?;
-    derive(transaction, row, 1)
+    derive(transaction, ids, 1)
 }
 
 /// Loops and the number of their last event.
@@ -553,7 +551,11 @@ fn read_positions(rows: &[Row]) -> BTreeMap<LoopId, u64> {
     rows.iter().filter_map(read).collect()
 }
 
-fn copy(transaction: &mut Transaction<'_>, into: &str, rows: &CopyRows) -> Result<(), Error> {
+pub(super) fn copy(
+    transaction: &mut Transaction<'_>,
+    into: &str,
+    rows: &CopyRows,
+) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }

@@ -224,13 +224,78 @@ fn nothing_is_made_when_there_is_nothing_to_send() {
         let arguments = ["runs", "push", "--outputs", "1K", "--to", &url];
         called(base.command(&arguments).env("PGPASSWORD", "plain"))
     };
+    let may = ["SELECT has_database_privilege('plain', 'postgres', 'TEMP')"];
+    assert_eq!(may.map(|sql| base.postgres.ask(sql)), ["f"]);
     let nothing = push();
     assert_eq!(nothing.code, 0, "{}", nothing.snapshot());
-    // The same role cannot send anything: it may not make a temporary table.
+    // Output is sent through a temporary table, and there is some to send now.
     base.sandbox.recorded("echo y");
     let something = push();
     assert_eq!(something.code, 1, "{}", something.snapshot());
     assert!(something.stderr.contains("temporary tables"), "{}", something.snapshot());
+    // Runs that are new are not.
+    assert_eq!(base.count("runs"), 2);
+}
+
+#[test]
+fn many_machines_push_at_once_and_every_run_counts_once() {
+    const MACHINES: usize = 6;
+    let Some(base) = Base::start() else { return };
+    let tops: Vec<PathBuf> = (0..MACHINES)
+        .map(|n| {
+            let top = base.repository(&format!("m{n}"), "https://example.org/team/many", &["."]);
+            // The same commands in another order: their sums are the same rows.
+            for at in 0..4 {
+                let command = format!("exit {}", (at + n) % 4);
+                let mut command = base.command(&["exec", "-q", "--", "sh", "-c", &command]);
+                called(command.current_dir(&top));
+            }
+            top
+        })
+        .collect();
+    let push = |top: &PathBuf| {
+        let mut command = base.command(&["runs", "push", "--to", &base.postgres.url()]);
+        command.current_dir(top).spawn().unwrap()
+    };
+    for mut child in tops.iter().chain(&tops).map(push).collect::<Vec<_>>() {
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+    assert_eq!((base.count("runs"), base.count("records")), (4 * MACHINES, MACHINES));
+    let sums = "SELECT count(*), sum(runs), sum(failed) FROM retake.command_days";
+    assert_eq!(base.postgres.ask(sums), format!("4|{}|{}", 4 * MACHINES, 3 * MACHINES));
+}
+
+#[test]
+fn a_project_that_is_renamed_while_runs_are_sent_keeps_them() {
+    let Some(base) = Base::start() else { return };
+    let top = base.repository("r", "https://example.org/team/before", &["."]);
+    base.retake_in(&top, &["exec", "-q", "--", "true"]);
+    base.push_from(&top);
+    base.retake_in(&top, &["exec", "-q", "--", "true"]);
+    // As a push does that is under way: it holds the project, and then sends a run of it.
+    let sql = "BEGIN; SELECT id FROM retake.projects WHERE id = 1 FOR KEY SHARE;
+               DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE NOT granted) LOOP
+                 PERFORM pg_sleep(0.05); END LOOP; END $$;
+               INSERT INTO retake.runs SELECT (left(id::text, 24) || 'feedfeedfeed')::uuid, record, 0,
+                 kind, loop_id, iteration, parent_id, command, arguments, working_directory, host,
+                 user_name, version, start_time, timeout_ms, labels, correlation_ids, outcome,
+                 exit_code, signal, end_time, duration_ms, user_cpu_ms, system_cpu_ms, max_rss_kb,
+                 stdout_bytes, stderr_bytes, error_code, error, node, effects, outcome_seq, project,
+                 reported_by FROM retake.runs LIMIT 1; COMMIT";
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| base.postgres.ask(sql));
+        let held = "SELECT count(*) FROM pg_locks AS held JOIN pg_stat_activity AS who USING (pid)
+                    WHERE held.relation = 'retake.projects'::regclass AND who.query LIKE 'BEGIN;%'";
+        crate::common::eventually("the project is held", || base.postgres.ask(held) != "0");
+        let renamed =
+            "SELECT retake.rename_project('example.org/team/before', 'example.org/team/after')";
+        assert_eq!(base.postgres.ask(renamed), "");
+        assert!(!sending.join().unwrap().contains("ERROR"));
+    });
+    base.push_from(&top);
+    let lost =
+        "SELECT count(*) FROM retake.runs WHERE project NOT IN (SELECT id FROM retake.projects)";
+    assert_eq!((base.postgres.ask(lost), base.count("runs")), ("0".to_owned(), 3));
 }
 
 #[test]
@@ -305,8 +370,14 @@ fn every_question_of_the_guide_is_answered_and_those_over_many_rows_use_an_index
                   n % 50, now() - n * interval '2 minutes', 'host', 'sha' || n / 1000
            FROM generate_series(1, 400000) AS n;
          INSERT INTO retake.metrics
-           SELECT run, 'wall', project, 'cell ' || test, '{}', 'ms', duration_ms, start_time, repo_sha FROM retake.test_results;
-         ANALYZE retake.test_results, retake.metrics, retake.projects;",
+           SELECT run, 'wall', project, 'cell ' || test, 'ms', duration_ms, start_time, repo_sha FROM retake.test_results;
+         INSERT INTO retake.matrix_cells SELECT DISTINCT project, metric, cell, '{}'::jsonb FROM retake.metrics;
+         INSERT INTO retake.runs (id, record, seq, kind, loop_id, iteration, command, arguments, working_directory, host,
+             user_name, version, start_time, labels, correlation_ids, duration_ms, node, project)
+           SELECT run, id, 0, 'exec', run, 0, 'c', '[]', '/', result.host, 'u', '1', start_time, '{}', '{}', 5,
+                  CASE WHEN status = 'failed' THEN 'n1' END, project
+           FROM retake.test_results AS result, retake.records WHERE run >= retake.since('90 days');
+         ANALYZE retake.test_results, retake.metrics, retake.projects, retake.runs, retake.matrix_cells;",
     );
     assert!(!done.contains("ERROR"), "{done}");
     let statements = guide_statements();
@@ -315,7 +386,7 @@ fn every_question_of_the_guide_is_answered_and_those_over_many_rows_use_an_index
         let answer = base.postgres.ask(statement);
         assert!(!answer.contains("ERROR"), "{statement}: {answer}");
         let plan = base.postgres.ask(&format!("EXPLAIN {statement}"));
-        for table in ["test_results", "metrics"] {
+        for table in ["test_results", "metrics", "runs"] {
             let scanned = plan.lines().filter(|line| {
                 // A table without rows costs nothing.
                 line.contains(&format!("Seq Scan on {table}_")) && !line.contains("cost=0.00..0.00")

@@ -1,0 +1,165 @@
+//! How fast a PostgreSQL is filled, and how long it takes to answer.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use retake_store::Store;
+
+use super::exec::{intent, plain, scratch};
+use super::median;
+use super::record::outcome;
+use super::slurm::{retake, text};
+use crate::cluster::Postgres;
+use crate::page::Page;
+
+const RUNS: u64 = 100_000;
+/// Rows of each of the large tables that questions are asked of.
+const ROWS: u64 = 1_000_000;
+const ROUNDS: usize = 3;
+
+/// The guide, whose questions are asked.
+const GUIDE: &str = include_str!("../../../docs/guides/postgres.md");
+
+pub(crate) fn run() -> Result<(), String> {
+    let mut page = Page::new(
+        "postgres: the record of a team",
+        "`cargo xtask bench postgres` writes this page, on a PostgreSQL of its own on this machine, with 32 MB of \
+         shared buffers and everything else as it is installed.",
+    );
+    push(&mut page)?;
+    questions(&mut page)?;
+    page.write("postgres.md")
+}
+
+/// A record of many runs into an empty database.
+fn push(page: &mut Page) -> Result<(), String> {
+    page.section(
+        &format!("Pushing {RUNS} runs to PostgreSQL"),
+        "Into an empty database, with the password checked and TLS on; then once more, with nothing to send.",
+    );
+    let directory = scratch()?;
+    let postgres_dir = directory.join("postgres");
+    std::fs::create_dir(&postgres_dir).map_err(text)?;
+    let store = directory.join("store");
+    fill(&store)?;
+    let postgres = Postgres::start(&postgres_dir).map_err(text)?;
+    let push = || -> Result<f64, String> {
+        let begun = Instant::now();
+        let output = Command::new(retake()?)
+            .env("PGPASSWORD", Postgres::PASSWORD)
+            .arg("--store")
+            .arg(&store)
+            .args(["runs", "push", "--to", &postgres.url()])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(text)?;
+        match output.status.success() {
+            true => Ok(begun.elapsed().as_secs_f64()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    };
+    let (first, again) = (push()?, push()?);
+    let there = postgres.ask("SELECT count(*) FROM retake.runs WHERE outcome = 'exited'");
+    if there != RUNS.to_string() {
+        return Err(format!("{there} runs arrived"));
+    }
+    page.table(
+        &["", "wall s", "runs/s"],
+        &[
+            vec!["all of it".into(), format!("{first:.2}"), format!("{:.0}", RUNS as f64 / first)],
+            vec!["nothing new".into(), format!("{again:.2}"), String::new()],
+        ],
+    );
+    drop(postgres);
+    std::fs::remove_dir_all(&directory).map_err(text)
+}
+
+/// The questions of the guide over many runs.
+fn questions(page: &mut Page) -> Result<(), String> {
+    page.section(
+        &format!("The questions of the guide, over {ROWS} runs"),
+        "As many test results and as many metrics, over two years, of 50 projects. The time is that of the whole \
+         question with its plan, the median of three rounds after one that does not count.",
+    );
+    let directory = scratch()?;
+    let postgres_dir = directory.join("postgres");
+    std::fs::create_dir(&postgres_dir).map_err(text)?;
+    let store = directory.join("store");
+    drop(Store::open(&store).map_err(text)?);
+    let postgres = Postgres::start(&postgres_dir).map_err(text)?;
+    let mut push = Command::new(retake()?);
+    push.env("PGPASSWORD", Postgres::PASSWORD).arg("--store").arg(&store);
+    let made = push.args(["runs", "push", "--quiet", "--to", &postgres.url()]).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return Err("the tables could not be made".to_owned());
+    }
+    let filled = postgres.ask(&FILL.replace("ROWS", &ROWS.to_string()));
+    if filled.starts_with("failed") {
+        return Err(filled);
+    }
+    // As the server does by itself after a while.
+    postgres.ask("VACUUM ANALYZE");
+    let mut rows = Vec::new();
+    for (about, statement) in statements() {
+        let mut times = Vec::new();
+        for round in 0..=ROUNDS {
+            let begun = Instant::now();
+            let answer = postgres.ask(&statement);
+            if answer.starts_with("failed") {
+                return Err(answer);
+            }
+            if round > 0 {
+                times.push(begun.elapsed().as_secs_f64());
+            }
+        }
+        rows.push(vec![about, format!("{:.3}", median(&times))]);
+    }
+    page.table(&["question", "s"], &rows);
+    drop(postgres);
+    std::fs::remove_dir_all(&directory).map_err(text)
+}
+
+/// Rows as many runs would have left them.
+const FILL: &str = include_str!("postgres_rows.sql");
+
+/// The questions of the guide, with the comment above each.
+fn statements() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let (mut about, mut open) = (String::new(), None::<String>);
+    for line in GUIDE.lines().filter_map(|line| line.strip_prefix("    ")) {
+        if let Some(comment) = line.strip_prefix("-- ") {
+            comment.clone_into(&mut about);
+        } else if line.starts_with("SELECT ") && !line.contains("rename_project") {
+            open = Some(String::new());
+        }
+        if let Some(statement) = &mut open {
+            statement.push_str(line);
+            statement.push('\n');
+            if line.trim_end().ends_with(';') {
+                found.extend(open.take().map(|statement| (about.clone(), statement)));
+            }
+        }
+    }
+    found
+}
+
+/// Runs in a record, through its own import.
+fn fill(path: &Path) -> Result<(), String> {
+    let mut store = Store::open(path).map_err(text)?;
+    let mut lines = Vec::new();
+    for number in 0..RUNS {
+        let mut intent = intent();
+        intent.request.command.text = format!("cargo test case_{}", number % 100);
+        let run = serde_json::json!({"run": {
+            "intent": plain(intent),
+            "ending": plain(outcome(i32::from(number % 10 == 0), b"")),
+            "chunks": "",
+        }});
+        serde_json::to_writer(&mut lines, &run).map_err(text)?;
+        lines.write_all(b"\n").map_err(text)?;
+    }
+    store.import(&mut &lines[..]).map_err(text)?;
+    Ok(())
+}

@@ -1,0 +1,21 @@
+INSERT INTO retake.projects (name) SELECT 'example.org/team/p' || n FROM generate_series(1, 50) n;
+SELECT retake.add_month(m::date) FROM generate_series(date_trunc('month', now()) - interval '23 months',
+  date_trunc('month', now()), interval '1 month') AS m;
+CREATE TEMP TABLE ids AS SELECT n, now() - n * interval '60 seconds' AS at,
+  (left(retake.id_at(now() - n * interval '60 seconds')::text, 13) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id
+  FROM generate_series(1, ROWS) AS n;
+INSERT INTO retake.runs (id, record, seq, kind, loop_id, iteration, command, arguments, working_directory, host,
+    user_name, version, start_time, labels, correlation_ids, outcome, exit_code, end_time, duration_ms, node, project)
+  SELECT ids.id, records.id, n, 'exec', ids.id, 0, 'cmd ' || n % 100, '[]', '/p', 'h', 'u', '1', at, '{}', '{}', 'exited',
+    CASE WHEN n % 10 = 0 THEN 1 ELSE 0 END, at, 5, CASE WHEN n % 3 = 0 THEN 'n' || n % 7 END, 1 + n % 50
+  FROM ids, retake.records;
+INSERT INTO retake.test_results SELECT id, 1, 1 + n % 50, 'test ' || n % 200,
+    CASE WHEN n % 97 = 0 THEN 'failed' ELSE 'passed' END, n % 50, at, 'host', 'sha' || n / 1000 FROM ids;
+INSERT INTO retake.metrics SELECT id, CASE n % 3 WHEN 0 THEN 'wall' ELSE 'rss' END, 1 + n % 50, 'cell ' || n % 40,
+    'ms', n % 50, at, 'sha' || n / 1000 FROM ids;
+INSERT INTO retake.matrix_cells SELECT DISTINCT project, metric, cell, '{}'::jsonb FROM retake.metrics;
+INSERT INTO retake.command_days SELECT project, (start_time AT TIME ZONE 'UTC')::date, command, count(*),
+    count(*) FILTER (WHERE exit_code <> 0), max(start_time) FROM retake.runs GROUP BY 1, 2, 3;
+INSERT INTO retake.test_days SELECT project, (start_time AT TIME ZONE 'UTC')::date, test, count(*),
+    count(*) FILTER (WHERE status = 'failed'), count(*), sum(duration_ms) FROM retake.test_results GROUP BY 1, 2, 3;
+
