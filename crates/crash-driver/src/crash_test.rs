@@ -19,11 +19,14 @@ use crate::loop_recorder::CrashRecorder;
 use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
 use crate::report::{CrashReport, ReportNote};
+use crate::source_places::SourcePlaces;
 use crate::state_range::StateShard;
 use crate::timeline;
 
 pub struct CrashTest<'a> {
     pub recording: &'a Recording,
+    /// Where in the program its operations are.
+    pub places: &'a SourcePlaces,
     pub model: Model,
     pub check: &'a Check,
     pub deadline: Option<Instant>,
@@ -94,6 +97,12 @@ impl CrashTest<'_> {
         let files = files_before(self.recording);
         notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
         notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));
+        if !self.places.changed.is_empty() {
+            notes.push(ReportNote::SourceChanged(self.places.changed.clone()));
+        }
+        if self.places.left_out > 0 {
+            notes.push(ReportNote::StacksLeftOut(self.places.left_out));
+        }
         let lost = explored.lost.iter().map(|(range, _)| range.states()).sum();
         notes.extend(
             explored
@@ -160,6 +169,7 @@ impl CrashTest<'_> {
             let at = (finding.operation as usize).checked_sub(1);
             let row = at.and_then(|at| operations.nth(at));
             finding.operation_text = row.map(|row| row.text.clone()).unwrap_or_default();
+            self.places.complete(finding, self.recording);
             finding.repro = (self.repro)(&finding.id);
             finding.output = recorder.without_secrets(&finding.output);
         }

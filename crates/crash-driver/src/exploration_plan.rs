@@ -177,7 +177,7 @@ mod tests {
             };
             entries.push(operation("write", write));
         }
-        Recording { root: "/r".into(), initial: Vec::new(), entries }
+        Recording { root: "/r".into(), initial: Vec::new(), entries, stacks: Default::default() }
     }
 
     fn states(recording: &Recording) -> CrashStates<'_> {

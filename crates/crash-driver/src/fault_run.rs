@@ -236,9 +236,9 @@ pub struct FaultLaunch<'a> {
 pub(crate) enum EndedRun {
     Recorded {
         answer: Box<FaultAnswer>,
-        recording: Recording,
+        recording: Box<Recording>,
         /// The same as the disk has it if the kernel dropped what it could not write.
-        dropped: Option<Recording>,
+        dropped: Option<Box<Recording>>,
     },
     NotRecorded(String),
     Cancelled,
@@ -290,8 +290,8 @@ impl CheckWorker {
             return Ok(EndedRun::NotRecorded(why.clone()));
         }
         let dropped = run.directory.join(DROPPED);
-        let dropped = dropped.exists().then(|| read_log(&dropped)).transpose()?;
-        let recording = read_log(&run.directory.join(RUN))?;
+        let dropped = dropped.exists().then(|| read_log(&dropped).map(Box::new)).transpose()?;
+        let recording = Box::new(read_log(&run.directory.join(RUN))?);
         Ok(EndedRun::Recorded { answer, recording, dropped })
     }
 }

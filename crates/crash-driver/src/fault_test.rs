@@ -186,7 +186,13 @@ impl FaultTest<'_> {
             EndedRun::Recorded { answer, recording, dropped } => match &answer.injected {
                 Some(call) => {
                     let call = call.clone();
-                    self.judge(worker, &answer, call, (recording, dropped), unfaulted)
+                    self.judge(
+                        worker,
+                        &answer,
+                        call,
+                        (*recording, dropped.map(|dropped| *dropped)),
+                        unfaulted,
+                    )
                 }
                 None => Ok(FaultReport::NotReached),
             },
@@ -419,7 +425,12 @@ mod tests {
         };
         let ack = || Entry::Acknowledgement(b"x".to_vec());
         let entries = vec![operation(), ack(), operation(), operation(), ack(), ack(), operation()];
-        let recording = Recording { root: "/r".into(), initial: Vec::new(), entries };
+        let recording = Recording {
+            root: "/r".into(),
+            initial: Vec::new(),
+            entries,
+            stacks: Default::default(),
+        };
         let at = |before| -> Vec<u32> {
             moments(&recording, before).iter().map(|point| point.operation).collect()
         };

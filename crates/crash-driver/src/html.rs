@@ -89,6 +89,9 @@ fn add_findings(html: &mut Html, report: &CrashReport) {
         let (id, operation) = (&finding.id, finding.operation);
         html.fill("<div class=\"finding\" id=\"{}\"><p class=\"what\">", &[id]);
         html.element("span", "tag", id).markup(" ").code_spans(&finding.sentence);
+        if !finding.source_sentence.is_empty() {
+            html.markup("</p>\n<p>").code_spans(&finding.source_sentence);
+        }
         let (count, when) = match finding.fault {
             Some(_) => (text::count(finding.states, "fault"), "the first comes"),
             None => (text::count(finding.states, "failing state"), "the smallest crashes"),
@@ -281,6 +284,9 @@ fn add_rows(html: &mut Html, rows: &[TimelineRow], range: Range<usize>, marks: &
         };
         html.markup(">").fill("<span class=\"n\">{}</span>", &[&number]);
         html.fill("<span class=\"c\">{}</span><span>", &[&call]).code_spans(&text);
+        if let Some(source) = &row.source {
+            html.fill(" <span class=\"dim\">{}</span>", &[source]);
+        }
         for id in lost.into_iter().flatten() {
             html.fill(" <a class=\"tag\" href=\"#{}\">lost in {}</a>", &[id, id]);
         }
@@ -334,7 +340,7 @@ mod tests {
     fn row(number: u32, kind: TimelineRowKind) -> TimelineRow {
         let (call, text) = ("write".to_owned(), format!("row {number}"));
         let number = (!matches!(kind, TimelineRowKind::Label)).then_some(number);
-        TimelineRow { number, kind, call, task: 1, files: Vec::new(), text }
+        TimelineRow { number, kind, call, task: 1, files: Vec::new(), text, source: None }
     }
 
     #[test]

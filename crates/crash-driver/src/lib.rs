@@ -32,6 +32,7 @@ pub mod report;
 mod scratch;
 pub mod share_answers;
 pub mod share_failure;
+pub mod source_places;
 pub mod state_range;
 pub mod timeline;
 pub mod workload;

@@ -13,6 +13,7 @@ use retake_types::loop_record::crash::{
 use retake_types::{Kind, LoopId, Redacted, RunId, StopReason};
 
 use crate::event::{CrashEvent, CrashObserver};
+use crate::source_places::SourcePlaces;
 use crate::timeline;
 
 /// Labels beyond this many are only counted.
@@ -95,7 +96,12 @@ impl<'a> CrashRecorder<'a> {
     }
 
     /// What the program did.
-    pub fn append_workload(&mut self, recording: &Recording, run: Option<RunId>) {
+    pub fn append_workload(
+        &mut self,
+        recording: &Recording,
+        places: &SourcePlaces,
+        run: Option<RunId>,
+    ) {
         let mut recorded = RecordedWorkload { run, ..RecordedWorkload::default() };
         for entry in &recording.entries {
             match entry {
@@ -113,7 +119,8 @@ impl<'a> CrashRecorder<'a> {
                 Entry::Acknowledgement(_) => recorded.acknowledgements += 1,
             }
         }
-        let rows = timeline::rows(recording);
+        let mut rows = timeline::rows(recording);
+        places.add_to(&mut rows);
         recorded.steps_left_out = rows.len().saturating_sub(MOST_ROWS) as u64;
         let mut entries = vec![CrashEntry::Recorded(recorded)];
         entries.extend(rows.into_iter().take(MOST_ROWS).map(CrashEntry::from));

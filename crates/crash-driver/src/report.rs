@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use retake_crash::model::{Coverage, Model};
 use retake_crash::operation::Recording;
-use retake_types::loop_record::crash::{CrashFault, CrashFinding, TestedFaults};
+use retake_types::loop_record::crash::{CrashFault, CrashFinding, OperationPlace, TestedFaults};
 use retake_types::{signal_name, text};
 use serde::Serialize;
 
@@ -71,6 +71,10 @@ pub enum ReportNote {
     FailsWithoutFault(u64),
     /// The program said success and left other files than without the fault; the check passes.
     FaultsIgnored { faults: u64, first: String },
+    /// Programs and libraries that are not what they were when they were recorded.
+    SourceChanged(Vec<String>),
+    /// Operations whose call stack was not kept.
+    StacksLeftOut(u64),
     /// Only these states were to be checked.
     Shard { shard: StateShard, range: StateRange },
 }
@@ -90,6 +94,16 @@ impl fmt::Display for ReportNote {
                 "shard {shard} only, with {} from number {}; the other shards check the rest",
                 text::count(range.states(), "state"),
                 range.from
+            ),
+            Self::SourceChanged(files) => write!(
+                f,
+                "changed since the recording, so that its lines are not known: {}",
+                files.join(", ")
+            ),
+            Self::StacksLeftOut(operations) => write!(
+                f,
+                "{} without a place in the program: their call stacks are too many to keep",
+                text::count(*operations, "operation")
             ),
             Self::RootNotEmpty { files: 1 } => {
                 write!(f, "the root was not empty: 1 file counts as durable")
@@ -174,6 +188,11 @@ struct FindingJson<'a> {
     proven: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a CrashFault>,
+    /// Where in the program it is.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    source_sentence: &'a str,
+    #[serde(skip_serializing_if = "<[OperationPlace]>::is_empty")]
+    places: &'a [OperationPlace],
     repro: &'a str,
 }
 
@@ -189,6 +208,8 @@ impl CrashReport {
             explained: !finding.unexplained,
             proven: finding.proven,
             fault: finding.fault.as_ref(),
+            source_sentence: &finding.source_sentence,
+            places: &finding.places,
             repro: &finding.repro,
         });
         ReportJson {

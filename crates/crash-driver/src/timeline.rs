@@ -32,7 +32,15 @@ pub fn rows(recording: &Recording) -> Vec<TimelineRow> {
 }
 
 fn said(kind: TimelineRowKind, text: String) -> TimelineRow {
-    TimelineRow { number: None, kind, call: String::new(), task: 0, files: Vec::new(), text }
+    TimelineRow {
+        number: None,
+        kind,
+        call: String::new(),
+        task: 0,
+        files: Vec::new(),
+        text,
+        source: None,
+    }
 }
 
 /// What each file is called at the moment.
@@ -61,6 +69,7 @@ impl Names {
             task: operation.task,
             files,
             text,
+            source: None,
         }
     }
 
@@ -250,7 +259,12 @@ mod tests {
             operation("write", write(b"5")),
             Entry::Acknowledgement(b"done".to_vec()),
         ];
-        let recording = Recording { root: "/r".into(), initial: Vec::new(), entries };
+        let recording = Recording {
+            root: "/r".into(),
+            initial: Vec::new(),
+            entries,
+            stacks: Default::default(),
+        };
         let texts: Vec<_> =
             rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();
         let expected = [

@@ -36,6 +36,8 @@ pub struct Workload {
     pub request: RunRequest,
     /// Receives the program's output as it is written.
     pub forward: Option<fn(Stream, &[u8])>,
+    /// Whether the call stack of each operation is kept.
+    pub stacks: bool,
 }
 
 /// A program that was recorded.
@@ -152,6 +154,7 @@ impl Workload {
             .args(arguments.iter().cloned())
             .root(&self.root)
             .current_dir(&launch.cwd)
+            .stacks(self.stacks)
             .env_clear()
             .output(Tap { capture: Arc::clone(capture), stream: Stream::Stdout })
             .stderr(File::from(OwnedFd::from(stderr)))

@@ -165,7 +165,12 @@ fn recording() -> Recording {
         let write = Action::Write { node, offset, data, sync: WriteSync::None, mapped: false };
         entries.push(operation("write", write));
     }
-    Recording { root: "/nonexistent/root".into(), initial: Vec::new(), entries }
+    Recording {
+        root: "/nonexistent/root".into(),
+        initial: Vec::new(),
+        entries,
+        stacks: Default::default(),
+    }
 }
 
 struct Site {

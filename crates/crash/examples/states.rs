@@ -87,5 +87,5 @@ fn database(transactions: usize) -> Recording {
         },
         Initial { node: database, mode: 0o644, dir_entries: vec![name("db")], content },
     ];
-    Recording { root: "/db".into(), initial: initial.into(), entries }
+    Recording { root: "/db".into(), initial: initial.into(), entries, stacks: Default::default() }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::call_stack::CallStacks;
 use crate::model::Tree;
 use crate::operation::{Action, DirEntry, Entry, Node, Operation, Recording, WriteSync};
 
@@ -202,7 +203,14 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
         return None;
     }
     let entries = before.iter().cloned().chain(dropped).chain(after.iter().cloned()).collect();
-    Some(Recording { entries, ..recording.clone() })
+    let Recording { root, initial, .. } = recording;
+    // Operations have other numbers now.
+    Some(Recording {
+        root: root.clone(),
+        initial: initial.clone(),
+        entries,
+        stacks: CallStacks::default(),
+    })
 }
 
 /// Replays a part of a recording, and keeps what each dirty page was before it was written to.
@@ -326,7 +334,7 @@ mod tests {
         let dir_entry = Some(DirEntry { directory: Node::ROOT, name: "a".into() });
         let create = Action::Create { node: FILE, mode: 0o644, kind: Kind::File, dir_entry };
         let entries = [vec![operation(create)], entries].concat();
-        Recording { root: "/r".into(), initial: Vec::new(), entries }
+        Recording { root: "/r".into(), initial: Vec::new(), entries, stacks: CallStacks::default() }
     }
 
     /// The bytes that are left of the file, one for each half page.

@@ -5,6 +5,7 @@
 //!   [`operation`]s; [`log`] is a recording as a file.
 //! - [`model`] says what a crash may leave of a recording under a file system's rules, explores
 //!   these states, and explains why some fail. Pure: no I/O.
+//! - [`call_stack`] is where in the program an operation was called from, as it was in memory.
 //! - [`fault`] says how calls can fail, for a run in which the recorder makes one of them fail.
 //! - [`materialise()`] puts a state onto a disk, and [`verify`] runs a check on it.
 //! - [`marker`] is how a program tells its recorder of crash points and acknowledgements, and
@@ -17,6 +18,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("processes are recorded with ptrace and seccomp, which only Linux has");
 
+pub mod call_stack;
 pub mod fault;
 pub mod fd;
 pub mod glob;

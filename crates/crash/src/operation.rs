@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::call_stack::CallStacks;
+
 /// A file, directory or symbolic link of the watched tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Node(pub u64);
@@ -32,6 +34,8 @@ pub struct Recording {
     /// What was there before, parents before children, [`Node::ROOT`] first. It counts as durable.
     pub initial: Vec<Initial>,
     pub entries: Vec<Entry>,
+    /// Where each operation was called from; empty if that was not asked for.
+    pub stacks: CallStacks,
 }
 
 /// A node that was there before the workload.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::source_places::SourcePlaces;
 use retake_runner::signals;
 
 use super::CrashFailure;
@@ -33,8 +34,9 @@ pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let observer = ScreenObserver::new();
     let mut session =
         CrashSession::begin(&project, &args.exploration, source, None, begun, &observer)?;
-    session.recorder.append_workload(&recording, None);
-    let explored = session.explore(&recording, None);
+    let places = SourcePlaces::find(&recording);
+    session.recorder.append_workload(&recording, &places, None);
+    let explored = session.explore(&recording, &places, None);
     drop(session);
     project.push();
     explored

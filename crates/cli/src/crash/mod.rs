@@ -1,5 +1,6 @@
 //! `retake crash`: every state a crash could leave a program's files in, each of them checked.
 
+pub(crate) mod bundle;
 mod confirm;
 mod explore;
 mod fault;

@@ -33,7 +33,7 @@ pub(super) struct ExplorationArgs {
     // Required unless a subcommand is given, which only clap knows.
     #[arg(long, value_name = "CMD", required = true)]
     verify: Option<String>,
-    /// The file system to believe in: kill, ext4 or posix
+    /// The file system to believe in: kill, ext4, xfs, btrfs or posix
     #[arg(long, value_name = "MODEL", default_value = "ext4")]
     pub(super) model: Model,
     /// How many checks at once, with --on in each job [default: as many as there are processors]
@@ -58,6 +58,9 @@ pub(super) struct ExplorationArgs {
     /// of this part
     #[arg(long, value_name = "K/N", conflicts_with = "on")]
     pub(super) shard: Option<StateShard>,
+    /// Write the results of the part to a file for `retake runs import`
+    #[arg(long, value_name = "FILE", requires = "shard")]
+    pub(super) bundle: Option<PathBuf>,
     /// Answer as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -81,6 +84,20 @@ impl ExplorationArgs {
             || std::thread::available_parallelism().map_or(1, usize::from),
             usize::from,
         )
+    }
+}
+
+/// What is kept of a program besides what it does.
+#[derive(clap::Args)]
+pub(super) struct RecordingArgs {
+    /// Do not keep call stacks: findings name no lines of the program, and recording is faster
+    #[arg(long)]
+    no_stacks: bool,
+}
+
+impl RecordingArgs {
+    pub(super) fn stacks(&self) -> bool {
+        !self.no_stacks
     }
 }
 

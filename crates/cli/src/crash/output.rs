@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use retake_crash::operation::Recording;
 use retake_crash_driver::report::CrashReport;
+use retake_crash_driver::source_places::SourcePlaces;
 use retake_crash_driver::{html, junit, timeline};
 
 use super::CrashFailure;
@@ -17,7 +18,7 @@ use crate::{Exit, Failure};
 pub(super) fn write_report(
     args: &ExplorationArgs,
     report: &CrashReport,
-    recording: &Recording,
+    (recording, places): (&Recording, &SourcePlaces),
     took: Duration,
 ) -> Result<Exit, CrashFailure> {
     if let Some(path) = &args.junit {
@@ -25,7 +26,9 @@ pub(super) fn write_report(
     }
     if let Some(path) = &args.html {
         let version = format!("retake {}", env!("CARGO_PKG_VERSION"));
-        write(path, &html::render(report, &timeline::rows(recording), &version))?;
+        let mut rows = timeline::rows(recording);
+        places.add_to(&mut rows);
+        write(path, &html::render(report, &rows, &version))?;
     }
     if args.json {
         if let Some(incomplete) = report.incomplete() {

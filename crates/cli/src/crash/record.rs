@@ -14,7 +14,7 @@ use retake_runner::signals;
 use retake_types::loop_record::crash::TimelineRowKind;
 use retake_types::{LoopId, Stream};
 
-use super::options::{CrashProject, FreshArgs, some_time, write_log};
+use super::options::{CrashProject, FreshArgs, RecordingArgs, some_time, write_log};
 use super::progress::ScreenObserver;
 use super::{CrashFailure, error_text};
 use crate::{Exit, term};
@@ -27,6 +27,8 @@ pub(super) struct Args {
     root: PathBuf,
     #[command(flatten)]
     fresh: FreshArgs,
+    #[command(flatten)]
+    recording: RecordingArgs,
     /// Where the log goes
     #[arg(short, long, value_name = "LOG")]
     output: PathBuf,
@@ -47,6 +49,7 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFai
         root: args.root.clone(),
         request: Workload::request(&args.program, project.here.as_path(), args.timeout),
         forward: Some(forward),
+        stacks: args.recording.stacks(),
     };
     let observer = ScreenObserver::new();
     let recorded =

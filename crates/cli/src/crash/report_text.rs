@@ -58,6 +58,10 @@ fn add_finding(
     let beside = width.map(|width| width.saturating_sub(finding.id.len().max(2) + 2));
     let sentence = wrapped(&term::visible(&finding.sentence), beside);
     _ = writeln!(text, "{id}  {sentence}");
+    if !finding.source_sentence.is_empty() {
+        let source = term::visible(&finding.source_sentence);
+        _ = writeln!(text, "{INDENT}{}", wrapped(&source, room));
+    }
     let after = finding
         .label
         .as_ref()

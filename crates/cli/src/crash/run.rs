@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::source_places::SourcePlaces;
 use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFaults;
 
 use super::CrashFailure;
-use super::options::{CrashProject, ExplorationArgs, FreshArgs};
+use super::options::{CrashProject, ExplorationArgs, FreshArgs, RecordingArgs};
 use super::progress::ScreenObserver;
 use super::session::{CrashSession, Source};
 use crate::Exit;
@@ -24,6 +25,8 @@ pub(super) struct TestArgs {
     root: Option<PathBuf>,
     #[command(flatten)]
     fresh: FreshArgs,
+    #[command(flatten)]
+    recording: RecordingArgs,
     #[command(flatten)]
     exploration: ExplorationArgs,
     /// Make calls on files fail, too, one in each further run of the program, with what their manual
@@ -62,6 +65,7 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
         root: root.clone(),
         request: Workload::request(&args.program, project.here.as_path(), budget),
         forward: None,
+        stacks: args.recording.stacks(),
     };
     let source = Source::Program { command: workload.command_text().to_owned(), root };
     let observer = ScreenObserver::new();
@@ -83,8 +87,9 @@ fn test(
     let (id, context) = (session.recorder.id(), session.project.context.clone());
     let recorded = workload.record(id, &context, session.recorder.store(), observer, cancel);
     let program = session.end_if_failed(recorded)?;
-    session.recorder.append_workload(&program.recording, program.run);
+    let places = SourcePlaces::find(&program.recording);
+    session.recorder.append_workload(&program.recording, &places, program.run);
     let launch = session.faults.map(|_| workload.launch(&context)).transpose();
     let launch = session.end_if_failed(launch)?;
-    session.explore(&program.recording, launch)
+    session.explore(&program.recording, &places, launch)
 }

@@ -15,12 +15,14 @@ use retake_crash_driver::finding::{Findings, recovery_log};
 use retake_crash_driver::loop_recorder::CrashRecorder;
 use retake_crash_driver::remote_exploration::RemoteExplorer;
 use retake_crash_driver::report::CrashReport;
+use retake_crash_driver::source_places::SourcePlaces;
 use retake_engine::{Launch, quote};
 use retake_runner::signals;
 use retake_types::loop_record::crash::{CrashFaults, CrashPlan, CrashPurpose};
 use retake_types::request::millis;
 use retake_types::{SandboxRequest, StopReason};
 
+use super::bundle::ExploredShard;
 use super::options::{CrashProject, ExplorationArgs, write_log};
 use super::output::write_report;
 #[cfg(feature = "slurm")]
@@ -162,6 +164,7 @@ impl<'a> CrashSession<'a> {
     pub(super) fn explore(
         &mut self,
         recording: &Recording,
+        places: &SourcePlaces,
         program: Option<Launch>,
     ) -> Result<Exit, CrashFailure> {
         let args = self.args;
@@ -170,7 +173,7 @@ impl<'a> CrashSession<'a> {
             return self.end_if_failed(Err(nothing));
         }
         let log = self.log();
-        let report = self.test(recording, program, &log);
+        let report = self.test(recording, places, program, &log);
         if let (Err(CrashTestError::Cancelled), Source::Program { .. }) = (&report, &self.source) {
             // The program need not run again to go on.
             let kept = self.keep_log(recording, &log);
@@ -180,6 +183,17 @@ impl<'a> CrashSession<'a> {
         let report = self.end_if_failed(report)?;
         let kept = self.keep(&report, recording, &log);
         self.end_if_failed(kept)?;
+        if let Some((shard, path)) = args.shard.zip(args.bundle.as_deref()) {
+            let explored = ExploredShard {
+                shard,
+                args,
+                recording,
+                report: &report,
+                took: self.begun.elapsed(),
+                redactor: self.project.redactor(),
+            };
+            explored.write(path, &mut self.recorder)?;
+        }
         self.recorder.finish(&match (signals::received(), &report) {
             (Some(_), _) => StopReason::Interrupted,
             (None, CrashReport { findings, .. }) if !findings.is_empty() => StopReason::Findings,
@@ -187,7 +201,7 @@ impl<'a> CrashSession<'a> {
             (None, report) if report.is_complete() => StopReason::Clean,
             (None, _) => StopReason::Budget,
         });
-        let exit = write_report(args, &report, recording, self.begun.elapsed());
+        let exit = write_report(args, &report, (recording, places), self.begun.elapsed());
         if report.interrupted.is_some() {
             term::say(&interrupted_text(&log));
         }
@@ -198,6 +212,7 @@ impl<'a> CrashSession<'a> {
     fn test(
         &mut self,
         recording: &Recording,
+        places: &SourcePlaces,
         program: Option<Launch>,
         log: &Path,
     ) -> Result<CrashReport, CrashTestError> {
@@ -220,6 +235,7 @@ impl<'a> CrashSession<'a> {
         let faults = program.map(|program| FaultLaunch { program, command: &command });
         let test = CrashTest {
             recording,
+            places,
             model: args.model,
             check: &check,
             deadline: args.budget.map(|budget| self.begun + budget),

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use retake_crash_driver::finding::{Findings, recovery_log};
+use retake_crash_driver::report::ReportNote;
+use retake_crash_driver::source_places::SourcePlaces;
 use retake_crash_driver::timeline;
 use retake_types::loop_record::crash::{CrashFinding, TimelineRow, TimelineRowKind};
 use serde::Serialize;
@@ -46,7 +48,12 @@ struct LogJson<'a> {
 pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let log = log_path(&args.log, &CrashProject::find(store)?)?;
     let recording = read_log(&log)?;
-    let rows = timeline::rows(&recording);
+    let mut rows = timeline::rows(&recording);
+    let places = SourcePlaces::find(&recording);
+    places.add_to(&mut rows);
+    if !places.changed.is_empty() {
+        term::say(&ReportNote::SourceChanged(places.changed).to_string());
+    }
     let found = Findings::read(&log).map_err(|error| Failure::Refused(error.to_string()))?;
     let findings = found.as_ref().map(|found| &found.findings[..]);
     let mut recoveries = BTreeMap::new();
@@ -106,8 +113,11 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
             TimelineRowKind::Sync => (row.call.as_str(), palette.paint(Shade::Match, &words)),
             _ => (row.call.as_str(), words.into_owned()),
         };
+        let source = row.source.as_ref().map(|source| format!("  {source}"));
+        let source = source.unwrap_or_default();
+        let source = term::visible(&source);
         // Writing to a string cannot fail.
-        _ = writeln!(text, "{number:>width$}  {:<16} {words}", term::visible(call));
+        _ = writeln!(text, "{number:>width$}  {:<16} {words}{source}", term::visible(call));
     }
     add_crashes(text, crashes.remove(&rows.len()), width, palette);
 }

@@ -10,6 +10,7 @@ mod confirm;
 mod env;
 mod faults;
 mod leftovers;
+mod places;
 mod programs;
 mod recovery;
 mod refusals;

@@ -96,7 +96,7 @@ fn what_is_needed_is_asked_for() {
     let called = env.expect(2, &["--root", "root", "--", "true"]);
     assert!(called.stderr.contains("--verify"), "{}", called.stderr);
     let called =
-        env.expect(2, &["--root", "root", "--verify", "true", "--model", "xfs", "--", "true"]);
+        env.expect(2, &["--root", "root", "--verify", "true", "--model", "ntfs", "--", "true"]);
     assert!(
         called.stderr.contains("it is one of kill, ext4, ext4:dioread_lock, "),
         "{}",

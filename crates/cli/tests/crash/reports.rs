@@ -28,8 +28,19 @@ fn json_has_its_documented_shape() {
     let mut found = keys(&answer);
     found.sort_unstable();
     assert_eq!(found, expected);
-    let mut expected =
-        ["id", "sentence", "files", "lostOperations", "states", "explained", "proven", "repro"];
+    // Where in the program, since `save` has debug information.
+    let mut expected = [
+        "id",
+        "sentence",
+        "sourceSentence",
+        "places",
+        "files",
+        "lostOperations",
+        "states",
+        "explained",
+        "proven",
+        "repro",
+    ];
     expected.sort_unstable();
     let finding = &answer["findings"][0];
     let mut found = keys(finding);
@@ -185,4 +196,42 @@ fn shards_check_every_state_once_and_find_what_one_machine_finds() {
         env.crash(&["explore", "last", "--verify", check.to_str().unwrap(), "--shard", "1/3"]);
     assert!(text.snapshot().contains("shard 1/3 only"), "{}", text.snapshot());
     assert_eq!(env.crash(&["explore", "last", "--verify", "true", "--shard", "4/3"]).code, 2);
+}
+
+#[test]
+fn the_parts_of_an_exploration_are_brought_together_by_their_bundles() {
+    let env = Env::new();
+    env.save(1, "file", &[]);
+    let check = compiled("check");
+    let mut bundles = Vec::new();
+    let mut codes = Vec::new();
+    for shard in ["1/3", "2/3", "3/3"] {
+        let bundle = env.sandbox.project().join(format!("{}.bundle", &shard[..1]));
+        let path = bundle.to_str().unwrap().to_owned();
+        let check = check.to_str().unwrap();
+        let arguments = ["explore", "last", "--verify", check, "--shard", shard, "--bundle", &path];
+        codes.push(env.crash(&arguments).code);
+        bundles.push(path);
+    }
+    let elsewhere = env.sandbox.dir.path().join("together");
+    let elsewhere = elsewhere.to_str().unwrap();
+    let import = |files: &[String]| {
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        env.sandbox.retake(&[&["--store", elsewhere, "runs", "import"], &files[..]].concat())
+    };
+    let gap = import(&bundles[..2]);
+    assert_eq!(gap.code, 1, "{}", gap.snapshot());
+    assert!(gap.stderr.contains("missing: shard 3/3"), "{}", gap.snapshot());
+    let whole = import(&bundles);
+    assert_eq!(whole.code, 0, "{}", whole.snapshot());
+    assert!(whole.stderr.contains("1 run imported from 3 bundles, 2 already here"));
+    let list = ["--store", elsewhere, "runs", "list", "--kind", "crash", "--json"];
+    let runs = env.sandbox.retake(&list).json();
+    let mut found: Vec<i64> =
+        runs.as_array().unwrap().iter().map(|run| run["exitCode"].as_i64().unwrap()).collect();
+    let mut codes: Vec<i64> = codes.into_iter().map(i64::from).collect();
+    found.sort_unstable();
+    codes.sort_unstable();
+    assert_eq!(found, codes);
+    assert!(codes.contains(&1), "{codes:?}");
 }

@@ -29,6 +29,8 @@ use real_replay::{Pushes, Random, RealReplay};
 
 /// How large an image is besides what is written to it: the journal, and room.
 const ROOM: u64 = 96 << 20;
+/// `mkfs.xfs` takes nothing smaller.
+const XFS_LEAST: u64 = 384 << 20;
 /// The time to make a file system.
 const MKFS: Duration = Duration::from_secs(60);
 
@@ -63,8 +65,10 @@ pub enum NotConfirmable {
         "in the model kill nothing is lost: the state is what the recording has at this operation"
     )]
     Kill,
-    #[error("{0} is a set of rules and no file system; findings of ext4 can be tried")]
+    #[error("{0} is a set of rules and no file system; findings of ext4 and xfs can be tried")]
     NoFileSystem(Model),
+    #[error("a {0} cannot be crashed on purpose: Linux has no call that shuts one down")]
+    NoShutdown(Model),
     #[error("its crash comes during recovery")]
     Recovery,
     #[error("it is about a call that failed and not about a crash")]
@@ -89,6 +93,8 @@ fn file_system(model: Model) -> Result<(&'static str, &'static str), NotConfirma
         Model::Ext4DioreadLock => Ok(("ext4", "dioread_lock")),
         Model::Ext4NoDelayedAllocation => Ok(("ext4", "nodelalloc")),
         Model::Ext4DataJournal => Ok(("ext4", "data=journal")),
+        Model::Xfs => Ok(("xfs", "")),
+        Model::Btrfs => Err(NotConfirmable::NoShutdown(model)),
         Model::Posix => Err(NotConfirmable::NoFileSystem(model)),
     }
 }
@@ -108,7 +114,9 @@ impl Confirmation<'_> {
         }
         let scratch = StateScratch::new(&self.recording.root).map_err(NotConfirmable::Replay)?;
         let image = scratch.path().join("image");
-        loop_disk::create_image(&image, ROOM + 2 * written(self.recording))?;
+        let least = if kind == "xfs" { XFS_LEAST } else { 0 };
+        let size = ROOM + 2 * written(self.recording);
+        loop_disk::create_image(&image, size.max(least))?;
         make_file_system(workers, kind, &image)?;
         let mount_point = scratch.path().join("mount");
         std::fs::create_dir(&mount_point).map_err(NotConfirmable::Replay)?;
@@ -203,7 +211,8 @@ fn make_file_system(
         .find(|path| path.exists())
         .ok_or_else(|| failed("is not installed".to_owned()))?;
     let mut arguments = vec![program.into_os_string()];
-    arguments.extend(["-q", "-b", "4096"].map(Into::into));
+    let block_size = if kind == "xfs" { "size=4096" } else { "4096" };
+    arguments.extend(["-q", "-b", block_size].map(Into::into));
     arguments.push(image.into());
     let request = Check::request("", "/", MKFS);
     let environment = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();

@@ -460,7 +460,8 @@ mod tests {
                 dir_entries: Vec::new(),
                 content: retake_crash::operation::Content::Directory,
             }];
-            let recording = Recording { root: "/r".into(), initial, entries };
+            let recording =
+                Recording { root: "/r".into(), initial, entries, stacks: Default::default() };
             let all = recording.entries.len() as u32;
             for operations in [all, 8, 0] {
                 let replay = RealReplay::new(directory.path(), &recording).unwrap();

@@ -6,6 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use super::LogError;
+use crate::call_stack::{
+    CallStacks, CapturedStack, CodeImage, CodeMapping, ScriptLine, StackBlock,
+};
 use crate::operation::{
     Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, WriteSync,
 };
@@ -96,6 +99,49 @@ impl Encoder<'_> {
                 self.bytes(said);
             }
         }
+    }
+
+    fn all<T>(&mut self, values: &[T], put: impl Fn(&mut Self, &T)) {
+        self.long(values.len() as u64);
+        for value in values {
+            put(self, value);
+        }
+    }
+
+    pub(super) fn stacks(&mut self, stacks: &CallStacks) {
+        self.all(&stacks.images, |to, image| to.all(&image.mappings, Self::code_mapping));
+        self.all(&stacks.blocks, |to, block| {
+            to.all(&block.words, |to, (index, word)| {
+                to.byte(*index);
+                to.long(*word);
+            });
+        });
+        self.all(&stacks.stacks, Self::captured_stack);
+        self.all(&stacks.operations, |to, stack| to.number(*stack));
+        self.long(stacks.left_out);
+    }
+
+    fn code_mapping(&mut self, mapping: &CodeMapping) {
+        self.long(mapping.start);
+        self.long(mapping.end);
+        self.long(mapping.offset);
+        self.name(mapping.path.as_os_str());
+        self.long(mapping.size);
+        self.long(mapping.modified as u64);
+    }
+
+    fn captured_stack(&mut self, stack: &CapturedStack) {
+        self.number(stack.image);
+        self.long(stack.instruction);
+        self.long(stack.stack);
+        self.long(stack.frame);
+        self.long(stack.link);
+        self.all(&stack.blocks, |to, block| to.number(*block));
+        self.maybe(stack.script.as_ref(), |to, script| {
+            to.bytes(script.file.as_bytes());
+            to.bytes(script.function.as_bytes());
+            to.number(script.line);
+        });
     }
 
     fn kind(&mut self, kind: &Kind) {
@@ -330,6 +376,44 @@ impl<'a, R: Read> Decoder<'a, R> {
             1 => Entry::Label(self.text()?),
             2 => Entry::Acknowledgement(self.bytes()?.to_vec()),
             other => return Err(unknown("an entry", other)),
+        })
+    }
+
+    pub(super) fn stacks(&mut self) -> Decoded<CallStacks> {
+        Ok(CallStacks {
+            images: self
+                .several(|from| Ok(CodeImage { mappings: from.several(Self::code_mapping)? }))?,
+            blocks: self.several(|from| {
+                Ok(StackBlock { words: from.several(|from| Ok((from.byte()?, from.long()?)))? })
+            })?,
+            stacks: self.several(Self::captured_stack)?,
+            operations: self.several(Self::number)?,
+            left_out: self.long()?,
+        })
+    }
+
+    fn code_mapping(&mut self) -> Decoded<CodeMapping> {
+        Ok(CodeMapping {
+            start: self.long()?,
+            end: self.long()?,
+            offset: self.long()?,
+            path: self.name()?.into(),
+            size: self.long()?,
+            modified: self.long()? as i64,
+        })
+    }
+
+    fn captured_stack(&mut self) -> Decoded<CapturedStack> {
+        Ok(CapturedStack {
+            image: self.number()?,
+            instruction: self.long()?,
+            stack: self.long()?,
+            frame: self.long()?,
+            link: self.long()?,
+            blocks: self.several(Self::number)?,
+            script: self.maybe(|from| {
+                Ok(ScriptLine { file: from.text()?, function: from.text()?, line: from.number()? })
+            })?,
         })
     }
 

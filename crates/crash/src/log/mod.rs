@@ -6,7 +6,7 @@
 //! "first crash log\n"   16 bytes
 //! version               u32
 //! root                  bytes
-//! frames                a tag byte, a body; initial nodes first, then entries
+//! frames                a tag byte, a body; initial nodes first, then entries, then call stacks
 //! end                   the tag 'E', the number of frames, the checksum of everything before it
 //! ```
 //!
@@ -17,6 +17,7 @@ use std::fmt;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::call_stack::CallStacks;
 use crate::operation::{Entry, Initial, Recording};
 
 mod encoding;
@@ -27,11 +28,13 @@ use encoding::{Decoder, Encoder};
 
 const MAGIC: &[u8; 16] = b"first crash log\n";
 
-/// Raised whenever a log means something else than before.
-pub const VERSION: u32 = 1;
+/// Raised whenever a log means something else than before. The first had no call stacks.
+pub const VERSION: u32 = 2;
+const OLDEST: u32 = 1;
 
 const INITIAL: u8 = b'I';
 const ENTRY: u8 = b'O';
+const STACKS: u8 = b'C';
 const END: u8 = b'E';
 
 #[derive(Debug)]
@@ -149,6 +152,14 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
+    /// After the last entry.
+    pub fn stacks(&mut self, stacks: &CallStacks) -> io::Result<()> {
+        self.frame.push(STACKS);
+        Encoder(&mut self.frame).stacks(stacks);
+        self.frames += 1;
+        self.flush_frame()
+    }
+
     /// Writes the end mark and gives back what was written to.
     pub fn finish(mut self) -> io::Result<W> {
         self.frame.push(END);
@@ -172,6 +183,7 @@ impl<W: Write> Writer<W> {
 pub enum Frame {
     Initial(Initial),
     Entry(Entry),
+    Stacks(CallStacks),
 }
 
 /// Reads a log, frame by frame.
@@ -202,7 +214,7 @@ impl<R: Read> Reader<R> {
         head.extend_from_slice(&magic);
         let mut decoder = Decoder::new(&mut from, &mut head);
         let version = decoder.number()?;
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(if version > VERSION {
                 LogError::Newer { version }
             } else {
@@ -236,6 +248,7 @@ impl<R: Read> Reader<R> {
                 self.entries = true;
                 Frame::Entry(decoder.entry()?)
             }
+            STACKS => Frame::Stacks(decoder.stacks()?),
             END => {
                 let frames = decoder.long()?;
                 self.sum.add(&raw);
@@ -271,6 +284,9 @@ pub fn write<W: Write>(to: W, recording: &Recording) -> io::Result<W> {
     for entry in &recording.entries {
         writer.entry(entry)?;
     }
+    if !recording.stacks.is_empty() {
+        writer.stacks(&recording.stacks)?;
+    }
     writer.finish()
 }
 
@@ -278,11 +294,13 @@ pub fn write<W: Write>(to: W, recording: &Recording) -> io::Result<W> {
 pub fn read<R: Read>(from: R) -> Result<Recording, LogError> {
     let mut reader = Reader::new(from)?;
     let root = reader.root().to_owned();
-    let mut recording = Recording { root, initial: Vec::new(), entries: Vec::new() };
+    let mut recording =
+        Recording { root, initial: Vec::new(), entries: Vec::new(), stacks: CallStacks::default() };
     while let Some(frame) = reader.frame()? {
         match frame {
             Frame::Initial(initial) => recording.initial.push(initial),
             Frame::Entry(entry) => recording.entries.push(entry),
+            Frame::Stacks(stacks) => recording.stacks = stacks,
         }
     }
     Ok(recording)

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::call_stack::{
+    CallStacks, CapturedStack, CodeImage, CodeMapping, ScriptLine, StackBlock,
+};
 use crate::operation::{Action, Content, DirEntry, Kind, Node, Operation, WriteSync};
 
 fn node() -> impl Strategy<Value = Node> {
@@ -107,9 +110,52 @@ fn initial() -> impl Strategy<Value = Initial> {
         .prop_map(|(node, mode, dir_entries, content)| Initial { node, mode, dir_entries, content })
 }
 
+fn stacks() -> impl Strategy<Value = CallStacks> {
+    let script = ("[a-z./]{1,9}", "[a-z_]{0,5}", any::<u32>())
+        .prop_map(|(file, function, line)| ScriptLine { file, function, line });
+    let stack = (any::<[u64; 4]>(), any::<u32>(), prop::option::of(script)).prop_map(
+        |([instruction, stack, frame, link], image, script)| CapturedStack {
+            image,
+            instruction,
+            stack,
+            frame,
+            link,
+            blocks: vec![image, 7],
+            script,
+        },
+    );
+    let mapping = (any::<[u64; 4]>(), name(), any::<i64>()).prop_map(
+        |([start, end, offset, size], path, modified)| {
+            let path = path.into();
+            CodeMapping { start, end, offset, path, size, modified }
+        },
+    );
+    let block = prop::collection::vec((any::<u8>(), any::<u64>()), 0..3);
+    (
+        prop::collection::vec(mapping, 0..3),
+        prop::collection::vec(block, 0..3),
+        prop::collection::vec(stack, 1..3),
+        prop::collection::vec(any::<u32>(), 0..5),
+        any::<u64>(),
+    )
+        .prop_map(|(mappings, blocks, stacks, operations, left_out)| CallStacks {
+            images: vec![CodeImage { mappings }],
+            blocks: blocks.into_iter().map(|words| StackBlock { words }).collect(),
+            stacks,
+            operations,
+            left_out,
+        })
+}
+
 fn recording() -> impl Strategy<Value = Recording> {
-    (name(), prop::collection::vec(initial(), 0..4), prop::collection::vec(entry(), 0..12))
-        .prop_map(|(root, initial, entries)| Recording { root: root.into(), initial, entries })
+    let stacks = prop_oneof![Just(CallStacks::default()), stacks()];
+    (name(), prop::collection::vec(initial(), 0..4), prop::collection::vec(entry(), 0..12), stacks)
+        .prop_map(|(root, initial, entries, stacks)| Recording {
+            root: root.into(),
+            initial,
+            entries,
+            stacks,
+        })
 }
 
 proptest! {
@@ -120,6 +166,7 @@ proptest! {
         prop_assert_eq!(read.root, recording.root);
         prop_assert_eq!(read.initial, recording.initial);
         prop_assert_eq!(read.entries, recording.entries);
+        prop_assert_eq!(read.stacks, recording.stacks);
     }
 
     #[test]
@@ -144,11 +191,16 @@ proptest! {
 
 #[test]
 fn what_is_no_log_says_so() {
-    let empty = Recording { root: "/r".into(), initial: Vec::new(), entries: Vec::new() };
+    let empty = Recording {
+        root: "/r".into(),
+        initial: Vec::new(),
+        entries: Vec::new(),
+        stacks: CallStacks::default(),
+    };
     let mut newer = write(Vec::new(), &empty).unwrap();
     newer[16] = 7;
     let said = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
-    assert!(said(&newer).contains("version 7, and this program reads up to 1"), "{}", said(&newer));
+    assert!(said(&newer).contains("version 7, and this program reads up to 2"), "{}", said(&newer));
     assert_eq!(said(b""), "this is not a crash log");
     assert_eq!(said(b"SQLite format 3\0 and more"), "this is not a crash log");
     let mut longer = write(Vec::new(), &empty).unwrap();

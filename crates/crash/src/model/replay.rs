@@ -7,7 +7,8 @@ use std::collections::HashSet;
 
 use crate::model::micro_op::{MicroOpId, Part, apply_all};
 use crate::model::pending_ops::PendingOps;
-use crate::model::profile::ext4::{Ext4, Ext4Mount};
+use crate::model::profile::btrfs::Btrfs;
+use crate::model::profile::journalled::{JournalRules, Journalled};
 use crate::model::profile::posix::Posix;
 use crate::model::profile::{Model, Tears};
 use crate::model::state_key::{Kept, StateKey};
@@ -48,7 +49,8 @@ pub(crate) struct Replay {
 #[derive(Clone, Debug)]
 enum Rules {
     Kill,
-    Ext4(Ext4),
+    Journalled(Journalled),
+    Btrfs(Btrfs),
     Posix(Posix),
 }
 
@@ -73,13 +75,15 @@ enum Phase {
 impl Replay {
     pub(crate) fn new(recording: &Recording, model: Model) -> Self {
         let pending = PendingOps::new(Tree::new(&recording.initial));
-        let ext4 = |mount| Rules::Ext4(Ext4::new(&pending, mount));
+        let journalled = |rules| Rules::Journalled(Journalled::new(&pending, rules));
         let rules = match model {
             Model::Kill => Rules::Kill,
-            Model::Ext4 => ext4(Ext4Mount::Default),
-            Model::Ext4DioreadLock => ext4(Ext4Mount::DioreadLock),
-            Model::Ext4NoDelayedAllocation => ext4(Ext4Mount::NoDelayedAllocation),
-            Model::Ext4DataJournal => ext4(Ext4Mount::DataJournal),
+            Model::Ext4 => journalled(JournalRules::Default),
+            Model::Ext4DioreadLock => journalled(JournalRules::DioreadLock),
+            Model::Ext4NoDelayedAllocation => journalled(JournalRules::NoDelayedAllocation),
+            Model::Ext4DataJournal => journalled(JournalRules::DataJournal),
+            Model::Xfs => journalled(JournalRules::Xfs),
+            Model::Btrfs => Rules::Btrfs(Btrfs::default()),
             Model::Posix => Rules::Posix(Posix::default()),
         };
         Self { pending, rules }
@@ -96,9 +100,11 @@ impl Replay {
             // What only `now` shows is what a kill leaves.
             _ if step.volatile && !waits => {}
             Rules::Kill => {}
-            Rules::Ext4(rules) if waits => rules.wait(&mut self.pending, action),
+            Rules::Journalled(rules) if waits => rules.wait(&mut self.pending, action),
+            Rules::Btrfs(rules) if waits => rules.wait(&mut self.pending, action),
             Rules::Posix(_) if waits => Posix::wait(&mut self.pending, action),
-            Rules::Ext4(rules) => rules.step(&mut self.pending, action),
+            Rules::Journalled(rules) => rules.step(&mut self.pending, action),
+            Rules::Btrfs(rules) => rules.step(&mut self.pending, action),
             Rules::Posix(rules) => rules.step(&mut self.pending, action),
         }
         if !waits {
@@ -144,7 +150,8 @@ impl Replay {
     /// tail may survive alone.
     pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
         match &self.rules {
-            Rules::Ext4(rules) => rules.tears(fresh, grows),
+            Rules::Journalled(rules) => rules.tears(fresh, grows),
+            Rules::Btrfs(_) => Tears { pages: true, tail: true },
             _ => Tears { pages: false, tail: true },
         }
     }

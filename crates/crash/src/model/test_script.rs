@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use crate::call_stack::CallStacks;
 use crate::model::explore::{CrashStates, ExploreOptions};
 use crate::model::micro_op::apply_all;
 use crate::model::profile::Model;
@@ -169,6 +170,7 @@ impl TestScript {
             root: "/work".into(),
             initial: self.initial.clone(),
             entries: self.entries.clone(),
+            stacks: CallStacks::default(),
         }
     }
 

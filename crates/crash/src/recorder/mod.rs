@@ -46,7 +46,9 @@ mod nodes;
 mod path_lookup;
 mod pending_call;
 mod ptrace;
+mod python_line;
 mod seccomp_filter;
+mod stack_capture;
 mod syscalls;
 mod task_memory;
 mod tracer;
@@ -73,6 +75,7 @@ pub fn record(program: impl Into<OsString>) -> Recorder {
         cancel: None,
         namespace: None,
         faults: None,
+        stacks: false,
     }
 }
 
@@ -92,6 +95,7 @@ pub struct Recorder {
     cancel: Option<OwnedFd>,
     namespace: Option<MountNamespace>,
     faults: Option<Option<FaultTarget>>,
+    stacks: bool,
 }
 
 /// A workload that has ended.
@@ -196,6 +200,12 @@ impl Recorder {
         self
     }
 
+    /// Whether the call stack of each operation is kept, which it is not unless said.
+    pub fn stacks(mut self, yes: bool) -> Self {
+        self.stacks = yes;
+        self
+    }
+
     /// Runs the workload to its end. Nothing it started is alive afterwards.
     ///
     /// The workload finds the watched directory in `FIRST_WORK_DIR`.
@@ -246,12 +256,16 @@ impl Recorder {
         let stdout = file::FileStatus::of_descriptor(writer.as_raw_fd()).map_err(system)?.id;
         let stdout = self.acknowledge.then_some(stdout);
         let every_call = launch::filter_is_overruled();
-        let table = match self.faults {
+        let mut table = match self.faults {
             Some(_) => syscalls::table_with_reads(),
             None => syscalls::table(),
         };
+        if self.stacks {
+            table.push(syscalls::code_mapping());
+        }
         let filter = (!every_call).then(|| seccomp_filter::program(&table));
         let mut tracer = Tracer::new(&handle, nodes, stdout, table, every_call).map_err(failed)?;
+        tracer.stacks = self.stacks.then(stack_capture::StackCapture::default);
         tracer.faults = self.faults.clone().map(fault_injection::FaultWatch::new);
         let environment = self.environment(&root);
         let launch = launch::WorkloadLaunch {
@@ -284,7 +298,13 @@ impl Recorder {
         if !now.is_ok_and(|now| now.id == before.id) {
             return Err(RecordError::Moved { path: root });
         }
-        let mut recording = Recording { root: root.clone(), initial, entries: tracer.entries };
+        let stacks = tracer.stacks.map(stack_capture::StackCapture::into_stacks);
+        let mut recording = Recording {
+            root: root.clone(),
+            initial,
+            entries: tracer.entries,
+            stacks: stacks.unwrap_or_default(),
+        };
         let mut tree = compare::replayed(&recording);
         for action in interrupted_call::reread(&tracer.unsure, &tree, &handle).map_err(failed)? {
             tree.apply(&action);

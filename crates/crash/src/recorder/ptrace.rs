@@ -163,6 +163,36 @@ fn registers(pid: pid_t) -> io::Result<Option<Registers>> {
     }
 }
 
+/// What leads to the caller of a task that is stopped at a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StackRegisters {
+    pub(super) instruction: u64,
+    pub(super) stack: u64,
+    pub(super) frame: u64,
+    pub(super) link: u64,
+}
+
+/// None of a task that was killed meanwhile.
+pub(super) fn stack_registers(pid: pid_t) -> io::Result<Option<StackRegisters>> {
+    #[cfg(target_arch = "x86_64")]
+    let found = registers(pid)?.map(|registers| StackRegisters {
+        instruction: registers.rip,
+        stack: registers.rsp,
+        frame: registers.rbp,
+        link: 0,
+    });
+    #[cfg(target_arch = "aarch64")]
+    let found = registers(pid)?.map(|registers| StackRegisters {
+        instruction: registers.pc,
+        stack: registers.sp,
+        frame: registers.regs[29],
+        link: registers.regs[30],
+    });
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let found = registers(pid)?.and(None);
+    Ok(found)
+}
+
 /// Has a task that is stopped at the beginning of a call make another one, with other second and
 /// third arguments. A negative number makes none.
 pub(super) fn change_call(pid: pid_t, number: i64, second: u64, third: u64) -> io::Result<()> {

@@ -201,6 +201,12 @@ pub(super) fn table_with_reads() -> Vec<Syscall> {
     calls
 }
 
+/// Stops where code is mapped, too: call stacks lead through it from then on.
+pub(super) fn code_mapping() -> Syscall {
+    let when = StopCondition::Bits { argument: 2, mask: libc::PROT_EXEC as u32 };
+    Syscall { when, ..call(libc::SYS_mmap, "mmap", CallMeaning::Map) }
+}
+
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) fn table() -> Vec<Syscall> {
     Vec::new()

@@ -65,6 +65,37 @@ pub(super) fn text(pid: pid_t, address: u64) -> io::Result<OsString> {
     Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG))
 }
 
+/// As much as there is from an address on, up to `most` bytes, into a buffer that is emptied first.
+pub(super) fn available(
+    pid: pid_t,
+    address: u64,
+    most: usize,
+    buffer: &mut Vec<u8>,
+) -> io::Result<()> {
+    buffer.clear();
+    buffer.reserve(most);
+    // What ends in the middle is given up to the last part that is there.
+    let mut remote = Vec::with_capacity(most / PAGE + 1);
+    let (mut at, end) = (address, address.saturating_add(most as u64));
+    while at < end {
+        let size = (PAGE - at as usize % PAGE).min((end - at) as usize);
+        remote.push(iovec { iov_base: at as *mut c_void, iov_len: size });
+        at += size as u64;
+    }
+    let local = iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: most };
+    // SAFETY: the local part is reserved memory of that size; the remote part is looked at by the
+    // kernel alone, which refuses addresses that are not there.
+    let read = unsafe {
+        libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), remote.len() as _, 0)
+    };
+    if read < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has written as many.
+    unsafe { buffer.set_len(read as usize) };
+    Ok(())
+}
+
 fn gather(pid: pid_t, parts: &[(u64, usize)], buffer: &mut Vec<u8>) -> io::Result<()> {
     for parts in parts.chunks(VECTOR as usize) {
         let wanted: usize = parts.iter().map(|(_, size)| size).sum();

@@ -23,6 +23,7 @@ use super::nodes::{KnownFile, Nodes};
 use super::pending_call::{CallPlan, PendingCall};
 use super::ptrace::{self, Event, StoppedCall};
 use super::seccomp_filter;
+use super::stack_capture::StackCapture;
 use super::syscalls::Syscall;
 use crate::operation::{Action, Entry, Node, Operation};
 
@@ -69,6 +70,8 @@ pub(super) struct Tracer {
     pub(super) unsure: Vec<Node>,
     /// Calls that could fail, where one has to.
     pub(super) faults: Option<FaultWatch>,
+    /// Where operations are called from, if that is to be kept.
+    pub(super) stacks: Option<StackCapture>,
 }
 
 /// What a descriptor is open on, and how.
@@ -123,6 +126,7 @@ impl Tracer {
             written: 0,
             unsure: Vec::new(),
             faults: None,
+            stacks: None,
         })
     }
 
@@ -169,11 +173,17 @@ impl Tracer {
 
     fn step(&mut self, pid: pid_t, event: Event) -> Result<(), RecordError> {
         let system = refused;
+        if let Some(stacks) = &mut self.stacks {
+            stacks.forget_current();
+        }
         match event {
             Event::Exited(_) | Event::Killed(_) => {
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
                 let settled = pending.map_or(Ok(()), |pending| self.interrupted(pid, pending));
                 self.tasks.remove(&pid);
+                if let Some(stacks) = &mut self.stacks {
+                    stacks.task_ends(pid);
+                }
                 self.waiting.retain(|(waiting, _)| *waiting != pid);
                 settled.and(self.release(pid))
             }
@@ -310,6 +320,9 @@ impl Tracer {
 
     /// If the task held the tree, the next one may have it.
     fn release(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        if let Some(stacks) = &mut self.stacks {
+            stacks.forget_current();
+        }
         if self.holder == Some(pid) {
             self.holder = None;
         }
@@ -343,6 +356,9 @@ impl Tracer {
     /// A program was replaced: all other threads are gone, and the one that did it has the
     /// process's number now.
     fn executed(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        if let Some(stacks) = &mut self.stacks {
+            stacks.code_changes(pid);
+        }
         let former = ptrace::message(pid).map_or(pid, |former| former as pid_t);
         if former == pid {
             return Ok(());
@@ -391,6 +407,14 @@ impl Tracer {
             self.written += data.len() as u64;
         }
         let task = self.tasks.get(&pid).map_or(0, |task| task.number);
+        let process = self.process(pid);
+        if let Some(stacks) = &mut self.stacks {
+            // Stores are found when the task is at another place already.
+            match matches!(action, Action::Write { mapped: true, .. }) {
+                true => stacks.operation_without_stack(),
+                false => stacks.operation(pid, process),
+            }
+        }
         self.entries.push(Entry::Operation(Operation { task, call: call.to_owned(), action }));
     }
 

@@ -45,7 +45,15 @@ impl History {
         self.files(model, state, synced, last)?;
         match model {
             Model::Kill => Ok(()),
-            Model::Posix => self.names(&state.tree, synced, last),
+            Model::Posix => {
+                self.each_name(&state.tree, synced, last)?;
+                self.single_names(&state.tree)
+            }
+            // A sync there is no commit: it keeps some names and not what came before them. A file
+            // that was moved to another directory may have both names.
+            Model::Btrfs if self.actions[..last].iter().any(is_sync) => {
+                self.each_name(&state.tree, synced, last)
+            }
             _ => self.journal(&state.tree, synced, last),
         }
     }
@@ -162,8 +170,8 @@ impl History {
         }
     }
 
-    /// Each name is as it was since its directory was synced, and no file has two by a rename.
-    fn names(&self, tree: &Tree, synced: usize, last: usize) -> Result<(), String> {
+    /// Each name is as it was since its directory was synced.
+    fn each_name(&self, tree: &Tree, synced: usize, last: usize) -> Result<(), String> {
         let names = shape(tree);
         let mut all: BTreeSet<_> = names.keys().cloned().collect();
         self.trees[..=last].iter().for_each(|tree| all.extend(shape(tree).into_keys()));
@@ -184,6 +192,12 @@ impl History {
                 return Err(format!("{dir_entry:?} never was {now:?}"));
             }
         }
+        Ok(())
+    }
+
+    /// No file has two names by a rename.
+    fn single_names(&self, tree: &Tree) -> Result<(), String> {
+        let names = shape(tree);
         let linked = |node: Node| {
             let links =
                 |action: &Action| matches!(action, Action::Link { node: one, .. } if *one == node);
@@ -195,6 +209,14 @@ impl History {
             }
         }
         Ok(())
+    }
+}
+
+fn is_sync(action: &Action) -> bool {
+    match action {
+        Action::Sync { .. } | Action::SyncPart { .. } | Action::SyncAll => true,
+        Action::Write { sync, .. } => *sync != WriteSync::None,
+        _ => false,
     }
 }
 

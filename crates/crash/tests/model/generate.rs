@@ -51,6 +51,7 @@ pub(crate) fn recording(choices: &[Choice]) -> Recording {
             })
             .collect(),
         entries: program.entries,
+        stacks: Default::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use check::History;
 use generate::{choices, recording};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn every_state_is_legal(choices in choices(40)) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::Explainer;
 use super::cause::{Circumstance, Explained};
+use crate::call_stack::CallStacks;
 use crate::model::path_text::quoted_path;
 use crate::model::replay::{Replay, steps};
 use crate::operation::{Action, Entry, Node, Operation, Recording};
@@ -81,7 +82,7 @@ impl Explainer<'_> {
 
     /// The recording up to a place, with syncs there.
     fn with_syncs(&self, targets: &[SyncTarget], before: Before) -> Recording {
-        let Recording { root, initial, entries } = self.recording;
+        let Recording { root, initial, entries, .. } = self.recording;
         let (mut operations, mut acks) = (0, 0);
         let mut place = entries.len();
         for (at, entry) in entries.iter().enumerate() {
@@ -104,7 +105,12 @@ impl Explainer<'_> {
             Entry::Operation(Operation { task: 0, call: "fsync".to_owned(), action })
         });
         let entries = entries[..place].iter().cloned().chain(syncs).collect();
-        Recording { root: root.clone(), initial: initial.clone(), entries }
+        Recording {
+            root: root.clone(),
+            initial: initial.clone(),
+            entries,
+            stacks: CallStacks::default(),
+        }
     }
 }
 

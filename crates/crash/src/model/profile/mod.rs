@@ -3,10 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-pub(super) mod ext4;
+pub(super) mod btrfs;
+pub(super) mod journalled;
 pub(super) mod posix;
 #[cfg(test)]
 mod rules;
+#[cfg(test)]
+mod xfs_and_btrfs_rules;
 
 /// Which part of what was not synced may be lost in a crash. The rules and where they come from
 /// are in `docs/design/crash-models.md`.
@@ -23,17 +26,23 @@ pub enum Model {
     Ext4NoDelayedAllocation,
     /// The same with `data=journal`: bytes are in the journal, too.
     Ext4DataJournal,
+    /// Power loss on XFS with its default mount options.
+    Xfs,
+    /// Power loss on btrfs with its default mount options.
+    Btrfs,
     /// Power loss on a file system that promises what POSIX promises and no more.
     Posix,
 }
 
 impl Model {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Kill,
         Self::Ext4,
         Self::Ext4DioreadLock,
         Self::Ext4NoDelayedAllocation,
         Self::Ext4DataJournal,
+        Self::Xfs,
+        Self::Btrfs,
         Self::Posix,
     ];
 
@@ -44,6 +53,8 @@ impl Model {
             Self::Ext4DioreadLock => "ext4:dioread_lock",
             Self::Ext4NoDelayedAllocation => "ext4:nodelalloc",
             Self::Ext4DataJournal => "ext4:data=journal",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
             Self::Posix => "posix",
         }
     }

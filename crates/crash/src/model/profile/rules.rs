@@ -11,7 +11,7 @@ fn set(states: &[&str]) -> BTreeSet<String> {
 }
 
 #[track_caller]
-fn exactly(model: Model, script: &TestScript, states: &[&str]) {
+pub(super) fn exactly(model: Model, script: &TestScript, states: &[&str]) {
     assert_eq!(script.states(model), set(states));
 }
 
@@ -28,7 +28,7 @@ fn never(model: Model, script: &TestScript, state: &str) {
 }
 
 /// A page of one letter.
-fn page(letter: char) -> String {
+pub(super) fn page(letter: char) -> String {
     letter.to_string().repeat(4096)
 }
 

@@ -161,6 +161,12 @@ impl Tracer {
     }
 
     pub(super) fn begin_map(&mut self, pid: pid_t, arguments: &[u64; 6]) -> Planned {
+        if arguments[2] & libc::PROT_EXEC as u64 != 0 {
+            let process = self.process(pid);
+            if let Some(stacks) = &mut self.stacks {
+                stacks.code_changes(process);
+            }
+        }
         if arguments[3] & libc::MAP_SHARED as u64 == 0 {
             return Ok(None);
         }

@@ -1,10 +1,11 @@
-//! ext4, by default with its default mount options: data=ordered, delayed allocation,
-//! `auto_da_alloc`, `dioread_nolock`, no fast commits.
+//! File systems that write metadata to a journal and bytes past it: ext4 and XFS.
 //!
 //! Everything that goes through the journal is a chain: a part survives only with all before it.
 //! Bytes go their own way. Bytes in blocks that are on disk already may be lost or kept freely;
-//! bytes that need a new block come after everything the journal had when they were written. Block
-//! and size may come without them, and then there are zeros; only with `dioread_lock` they do not.
+//! bytes that need a new block come after everything the journal had when they were written.
+//! ext4, by default with data=ordered, delayed allocation, `auto_da_alloc`, `dioread_nolock` and no
+//! fast commits: block and size may come without the bytes, and then there are zeros; only with
+//! `dioread_lock` they do not. XFS: the size comes after the bytes that it shows.
 //!
 //! A timer may write back or commit at any moment, so nothing is ever known *not* to be on disk.
 
@@ -21,9 +22,9 @@ mod inode;
 
 use inode::{Inode, block};
 
-/// What a mount option changes.
+/// What a file system or a mount option changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Ext4Mount {
+pub(crate) enum JournalRules {
     /// New blocks are allocated as unwritten extents when their pages are written back: a commit
     /// does not wait for the bytes.
     #[default]
@@ -34,25 +35,28 @@ pub(crate) enum Ext4Mount {
     NoDelayedAllocation,
     /// Bytes go through the journal like everything else.
     DataJournal,
+    /// XFS: new blocks are allocated when their pages are written back, and the size on disk
+    /// follows when the bytes are there. Nothing is flushed by a rename or a close.
+    Xfs,
 }
 
-impl Ext4Mount {
+impl JournalRules {
     /// Whether the blocks of new bytes are allocated later than the call that writes them.
     fn delays(self) -> bool {
-        matches!(self, Self::Default | Self::DioreadLock)
+        matches!(self, Self::Default | Self::DioreadLock | Self::Xfs)
     }
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ext4 {
-    mount: Ext4Mount,
+pub(crate) struct Journalled {
+    mount: JournalRules,
     /// What the journal has and nothing committed, in order.
     journal: Vec<MicroOpId>,
     inodes: HashMap<Node, Inode>,
 }
 
-impl Ext4 {
-    pub(crate) fn new(pending: &PendingOps, mount: Ext4Mount) -> Self {
+impl Journalled {
+    pub(crate) fn new(pending: &PendingOps, mount: JournalRules) -> Self {
         let mut inodes = HashMap::new();
         for found in pending.base.walk() {
             if let Some(file) = pending.base.file(found.node) {
@@ -80,8 +84,8 @@ impl Ext4 {
             }
             Action::Rename { node, from, to, replaced } => {
                 let flushed = match replaced {
-                    Some(_) => self.delayed(pending, *node),
-                    None => Vec::new(),
+                    Some(_) if self.mount != JournalRules::Xfs => self.delayed(pending, *node),
+                    _ => Vec::new(),
                 };
                 let id = self.log(pending, Effect::Name(action.clone()), flushed);
                 self.touch(id, &[*node, from.directory, to.directory]);
@@ -95,7 +99,7 @@ impl Ext4 {
                 self.touch(id, &nodes);
             }
             Action::Write { node, offset, data, mapped, .. } => {
-                if self.mount == Ext4Mount::DataJournal && !mapped {
+                if self.mount == JournalRules::DataJournal && !mapped {
                     self.write_journalled(pending, *node, *offset, data);
                 } else {
                     self.write(pending, *node, *offset, data);
@@ -155,7 +159,8 @@ impl Ext4 {
                 self.durable(pending, all);
             }
             Action::Close { node } => {
-                if std::mem::take(&mut self.inode(*node).emptied) {
+                let emptied = std::mem::take(&mut self.inode(*node).emptied);
+                if emptied && self.mount != JournalRules::Xfs {
                     let flushed = self.delayed(pending, *node);
                     if !flushed.is_empty() {
                         self.log(pending, Effect::Flush { node: *node }, flushed);
@@ -187,8 +192,17 @@ impl Ext4 {
             Action::Allocate { keep_size, .. } | Action::Zero { keep_size, .. } => !keep_size,
             _ => false,
         };
-        let cut = self.inode(node).cut.filter(|_| grows).into_iter().collect();
-        let id = self.log(pending, Effect::Inode(action.clone()), cut);
+        let inode = self.inodes.entry(node).or_default();
+        let mut before: Vec<MicroOpId> = inode.cut.filter(|_| grows).into_iter().collect();
+        // XFS writes what lies between the size on disk and a new one before it logs that.
+        let to = match action {
+            Action::Truncate { size, .. } => *size,
+            Action::Allocate { offset, length, keep_size: false, .. } => offset + length,
+            _ => 0,
+        };
+        let flushed = inode.grown.filter(|(_, size)| *size <= to);
+        before.extend(flushed.filter(|_| self.mount == JournalRules::Xfs).map(|(id, _)| id));
+        let id = self.log(pending, Effect::Inode(action.clone()), before);
         self.touch(id, &[node]);
         id
     }
@@ -200,7 +214,7 @@ impl Ext4 {
         node: Node,
         ranges: &[(u64, u64)],
     ) -> Option<MicroOpId> {
-        if self.mount == Ext4Mount::DataJournal {
+        if self.mount == JournalRules::DataJournal {
             let zeros = ranges.iter().map(|(from, to)| Effect::zeros(node, *from, *to));
             return zeros.map(|zeros| self.log(pending, zeros, Vec::new())).last();
         }
@@ -246,12 +260,15 @@ impl Ext4 {
                 let growth = Effect::Size { node, size: known_end };
                 let tail = block(known_end - 1);
                 let before = self.journal.last().copied();
-                let before = before.into_iter().chain(inode.grown.map(|(id, _)| id));
-                let before = before.chain(inode.cut);
-                let at_once = inode.mapped.contains(&tail) || !self.mount.delays();
+                // The sizes of XFS follow the bytes, in any order.
+                let xfs = self.mount == JournalRules::Xfs;
+                let grown = inode.grown.filter(|_| !xfs).map(|(id, _)| id);
+                let before = before.into_iter().chain(grown).chain(inode.cut);
+                let at_once = !xfs && (inode.mapped.contains(&tail) || !self.mount.delays());
                 // The block may be written back by now or not: then the size comes later.
                 let block = inode.dirty.get(&tail).filter(|_| !inode.is_allocated(tail));
-                let waits = self.mount != Ext4Mount::Default && !inode.mapped.contains(&tail);
+                let waits =
+                    !xfs && self.mount != JournalRules::Default && !inode.mapped.contains(&tail);
                 let block = block.filter(|_| waits).map(|dirty| dirty.first);
                 let id = pending.push(growth, before.chain(block).collect());
                 if at_once {
@@ -263,6 +280,11 @@ impl Ext4 {
             }
             let delayed = known.iter().any(|piece| !inode.is_mapped(*piece));
             let id = pending.push(bytes(known.clone(), delayed), requires);
+            if let Some((growth, _)) = inode.grown.filter(|_| known_end > size)
+                && self.mount == JournalRules::Xfs
+            {
+                pending.bind(growth, id);
+            }
             inode.dirtied(&known, id);
         }
         let (ahead, fresh) = inode.allocated_ahead(fresh);
@@ -277,7 +299,8 @@ impl Ext4 {
             let id = pending.push(bytes(fresh.clone(), true), requires);
             if let Some(growth) = growth {
                 // A block that was there before has nothing in it when the size comes first.
-                if !ahead && self.mount != Ext4Mount::Default {
+                let waits = !ahead && self.mount != JournalRules::Default;
+                if waits || self.mount == JournalRules::Xfs {
                     pending.bind(growth, id);
                 }
                 inode.grown = Some((growth, fresh_end));
@@ -339,7 +362,7 @@ impl Ext4 {
         }
         let inode = self.inodes.entry(node).or_default();
         let pages = block(offset)..=block(offset.saturating_add(length) - 1);
-        let commit = if data_only { inode.resized } else { inode.changed };
+        let commit = inode.commit(data_only && self.mount != JournalRules::Xfs);
         let mut ids: Vec<MicroOpId> =
             inode.dirty.range(pages.clone()).map(|(_, dirty)| dirty.last).collect();
         // A write that comes along may reach into the last page: then its size comes along too.
@@ -361,7 +384,7 @@ impl Ext4 {
         // Of anything but a regular file either call forces a commit.
         let data_only = data_only && !pending.now.is_directory(node);
         let inode = self.inodes.entry(node).or_default();
-        let commit = if data_only { inode.resized } else { inode.changed };
+        let commit = inode.commit(data_only && self.mount != JournalRules::Xfs);
         let bytes = pending
             .of_node(node)
             .filter(|micro_op| {
@@ -412,7 +435,7 @@ impl Ext4 {
             .collect();
         ids.dedup();
         let written = pending.with_needs(ids.iter().copied());
-        if self.mount == Ext4Mount::Default {
+        if self.mount == JournalRules::Default {
             let sizes = pending.of_node(node).filter(|micro_op| written.contains(&micro_op.id));
             let sizes = sizes.filter(|one| matches!(one.effect, Effect::Size { .. }));
             ids = sizes.map(|micro_op| micro_op.id).collect();
@@ -424,8 +447,9 @@ impl Ext4 {
     /// Which torn states of a part there are.
     pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
         match self.mount {
-            Ext4Mount::DataJournal => Tears { pages: true, tail: false },
-            Ext4Mount::NoDelayedAllocation if fresh => Tears { pages: true, tail: false },
+            JournalRules::DataJournal => Tears { pages: true, tail: false },
+            JournalRules::NoDelayedAllocation if fresh => Tears { pages: true, tail: false },
+            JournalRules::Xfs if fresh => Tears { pages: true, tail: true },
             _ if fresh => Tears { pages: true, tail: !grows },
             _ => Tears { pages: false, tail: true },
         }

@@ -13,6 +13,8 @@ use retake_crash::operation::{
     Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, Recording, WriteSync,
 };
 
+use crate::disk::FileSystem;
+
 /// A small generator: the same seed, the same operations.
 pub(crate) struct Random(pub(crate) u64);
 
@@ -28,6 +30,7 @@ impl Random {
 pub(crate) struct Workload {
     root: PathBuf,
     noise: File,
+    kind: FileSystem,
     random: Random,
     recording: Recording,
     count: u64,
@@ -45,6 +48,7 @@ impl Workload {
     /// An empty directory with one file and one directory in it, all on disk.
     pub(crate) fn new(
         mount_point: &Path,
+        kind: FileSystem,
         seed: u64,
         settle_replacements: bool,
     ) -> io::Result<Self> {
@@ -59,9 +63,15 @@ impl Workload {
             random.below(2);
         });
         let mut workload = Self {
-            recording: Recording { root: root.clone(), initial: Vec::new(), entries: Vec::new() },
+            recording: Recording {
+                root: root.clone(),
+                initial: Vec::new(),
+                entries: Vec::new(),
+                stacks: Default::default(),
+            },
             root,
             noise,
+            kind,
             random,
             count: 0,
             names: BTreeMap::new(),
@@ -181,9 +191,7 @@ impl Workload {
         }
         if self.random.below(6) == 0 {
             self.noise.write_all_at(b"n", 0).or_else(|_| self.noise.set_len(0))?;
-            let size = self.noise.metadata()?.len();
-            self.noise.set_len(if size > 1 << 20 { 0 } else { size + 1 })?;
-            self.noise.sync_all()?;
+            self.kind.commit(&self.noise)?;
             self.pushes += 1;
             self.told.push("(commit)".to_owned());
         }
@@ -417,12 +425,12 @@ pub(crate) fn read(root: &Path) -> io::Result<Vec<Initial>> {
     Ok(found)
 }
 
-/// Whether the file system has what was said: a guard against a test that looks elsewhere.
-pub(crate) fn is_ext4(path: &Path) -> bool {
+/// Whether it is on such a file system: a guard against a test that looks elsewhere.
+pub(crate) fn is_on(path: &Path, kind: FileSystem) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: all zeros is a valid statfs, and the path ends in NUL.
     unsafe {
         let mut status: libc::statfs = std::mem::zeroed();
-        libc::statfs(path.as_ptr(), &mut status) == 0 && status.f_type == 0xef53
+        libc::statfs(path.as_ptr(), &mut status) == 0 && status.f_type == kind.magic()
     }
 }

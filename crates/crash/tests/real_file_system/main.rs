@@ -1,10 +1,11 @@
-//! The `ext4` profile against the real thing: random operations on an ext4 of its own, a crash at a
-//! random moment, and what is found then must be a state that the model allows.
+//! The profiles of file systems against the real things: random operations on an ext4, XFS or btrfs
+//! of its own, a crash at a random moment, and what is found then must be a state that the model
+//! allows.
 //!
 //! It needs root and loop devices; where they cannot be had it says so and passes.
-//! `FIRST_REAL_EXT4=200` is how many crashes to try, `FIRST_REAL_EXT4_SECONDS=60` for how long;
-//! `FIRST_REAL_EXT4_SEED` repeats one, `FIRST_REAL_EXT4_START` the whole sequence that begins there,
-//! and `FIRST_REAL_EXT4_MODEL=ext4:nodelalloc` chooses one of the mounts.
+//! `FIRST_REAL_FS=200` is how many crashes to try, `FIRST_REAL_FS_SECONDS=60` for how long;
+//! `FIRST_REAL_FS_SEED` repeats one, `FIRST_REAL_FS_START` the whole sequence that begins there,
+//! and `FIRST_REAL_FS_MODEL=ext4:nodelalloc` chooses one of the mounts.
 //!
 //! The other direction is in [`classes`]: what the model allows for the usual small programs is
 //! seen on the real file system.
@@ -21,13 +22,13 @@ use std::time::Instant;
 
 use retake_crash::model::{Model, Point, Tree, allows};
 
-use disk::Disk;
-use workload::{Random, Workload, is_ext4, read};
+use disk::{Disk, FileSystem};
+use workload::{Random, Workload, is_on, read};
 
 /// Past the harness, which shows nothing of a test that passes.
 fn say(text: &str) {
     // Without anybody who listens there is nobody to tell.
-    _ = writeln!(std::io::stderr(), "real_ext4: {text}");
+    _ = writeln!(std::io::stderr(), "real_file_system: {text}");
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -43,14 +44,19 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 /// A profile and the mount options it is about.
 struct Mount {
     model: Model,
+    kind: FileSystem,
     options: &'static str,
 }
 
-const MOUNTS: [Mount; 4] = [
-    Mount { model: Model::Ext4, options: "" },
-    Mount { model: Model::Ext4DioreadLock, options: "dioread_lock" },
-    Mount { model: Model::Ext4NoDelayedAllocation, options: "nodelalloc" },
-    Mount { model: Model::Ext4DataJournal, options: "data=journal" },
+const EXT4: FileSystem = FileSystem::Ext4;
+
+const MOUNTS: [Mount; 6] = [
+    Mount { model: Model::Ext4, kind: EXT4, options: "" },
+    Mount { model: Model::Ext4DioreadLock, kind: EXT4, options: "dioread_lock" },
+    Mount { model: Model::Ext4NoDelayedAllocation, kind: EXT4, options: "nodelalloc" },
+    Mount { model: Model::Ext4DataJournal, kind: EXT4, options: "data=journal" },
+    Mount { model: Model::Xfs, kind: FileSystem::Xfs, options: "" },
+    Mount { model: Model::Btrfs, kind: FileSystem::Btrfs, options: "" },
 ];
 
 /// How long to try, in crashes and in seconds.
@@ -63,15 +69,15 @@ struct Limits {
 
 impl Limits {
     fn new() -> Self {
-        let only = number("FIRST_REAL_EXT4_SEED");
-        let most = number("FIRST_REAL_EXT4").or(only.map(|_| 1)).unwrap_or(u64::MAX);
-        let seconds = match number("FIRST_REAL_EXT4_SECONDS") {
+        let only = number("FIRST_REAL_FS_SEED");
+        let most = number("FIRST_REAL_FS").or(only.map(|_| 1)).unwrap_or(u64::MAX);
+        let seconds = match number("FIRST_REAL_FS_SECONDS") {
             None if most == u64::MAX => 8,
             None => u64::MAX,
             Some(seconds) => seconds,
         };
         let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-        let start = number("FIRST_REAL_EXT4_START").unwrap_or_else(now);
+        let start = number("FIRST_REAL_FS_START").unwrap_or_else(now);
         Self { most, seconds, only, start }
     }
 }
@@ -80,25 +86,31 @@ impl Limits {
 fn what_a_real_crash_leaves_is_allowed() {
     let _alone = one_at_a_time();
     let limits = Limits::new();
-    let only = std::env::var("FIRST_REAL_EXT4_MODEL").ok();
+    let only = std::env::var("FIRST_REAL_FS_MODEL").ok();
     let chosen = |mount: &&Mount| only.as_deref().is_none_or(|only| only == mount.model.name());
     let mounts: Vec<&Mount> = MOUNTS.iter().filter(chosen).collect();
     // The defaults are what people have: they get half of the time.
     let shares = 1 + mounts.len() as u64;
     for (at, mount) in mounts.iter().enumerate() {
         let seconds = limits.seconds / shares * if at == 0 { 2 } else { 1 };
-        let mut disk = match Disk::new(mount.options) {
+        let mut disk = match Disk::new(mount.kind, mount.options) {
             Ok(disk) => disk,
             Err(why) => {
-                return say(&format!("no ext4 can be mounted here, none is crashed: {why}"));
+                say(&not_here(mount.kind, &why));
+                continue;
             }
         };
         crash_at_random(mount, &mut disk, &Limits { seconds: seconds.max(1), ..limits });
     }
 }
 
+fn not_here(kind: FileSystem, why: &str) -> String {
+    let kind = kind.name();
+    format!("SKIP: no {kind} can be mounted here, its profile is not verified: {why}")
+}
+
 fn crash_at_random(mount: &Mount, disk: &mut Disk, limits: &Limits) {
-    assert!(is_ext4(&disk.mount_point()));
+    assert!(is_on(&disk.mount_point(), mount.kind));
     let Limits { most, seconds, only, start } = limits;
     let mut wrong = Vec::new();
     let (mut as_written, mut lost_something) = (0, 0);
@@ -107,8 +119,8 @@ fn crash_at_random(mount: &Mount, disk: &mut Disk, limits: &Limits) {
     while crashes < *most && begun.elapsed().as_secs() < *seconds {
         let seed = only.unwrap_or(start.wrapping_add(crashes.wrapping_mul(0x9e37_79b9)));
         crashes += 1;
-        let settle = mount.model != Model::Ext4;
-        let mut workload = Workload::new(&disk.mount_point(), seed, settle).unwrap();
+        let settle = mount.kind == EXT4 && mount.model != Model::Ext4;
+        let mut workload = Workload::new(&disk.mount_point(), mount.kind, seed, settle).unwrap();
         let steps = 3 + Random(seed | 1).below(12);
         for _ in 0..steps {
             workload.step().unwrap();

@@ -1,4 +1,4 @@
-//! What ext4 knows of one file: its blocks, its dirty pages, and what a sync of it waits for.
+//! What such a file system knows of one file: its blocks, its dirty pages, and what a sync of it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +37,11 @@ pub(super) struct Dirty {
 }
 
 impl Inode {
+    /// What a sync waits for, besides the bytes. XFS tells data from the rest by time stamps alone.
+    pub(super) fn commit(&self, data_only: bool) -> Option<MicroOpId> {
+        if data_only { self.resized } else { self.changed }
+    }
+
     /// The range by pages that have a block, on disk or in memory, and pages that have none.
     pub(super) fn pieces(&self, from: u64, to: u64) -> (Ranges, Ranges) {
         let (mut known, mut fresh) = (Vec::new(), Vec::new());

@@ -1,0 +1,94 @@
+//! Call stacks of a recording, as they were in memory: registers, the words of the stack that can
+//! lead from one function to its caller, and the files that code came from.
+//!
+//! Nothing is looked up here. Unwinding and names need debug information and libraries that read
+//! it, and the recorder must not depend on them.
+
+use std::path::PathBuf;
+
+/// The part of a stack that is kept as one, in bytes. Equal parts of many stacks are kept once.
+pub const BLOCK: u64 = 256;
+
+/// Where the operations of a recording were called from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CallStacks {
+    pub images: Vec<CodeImage>,
+    pub blocks: Vec<StackBlock>,
+    pub stacks: Vec<CapturedStack>,
+    /// By operation, in order: which stack is its own, counted from 1, or 0 for none.
+    pub operations: Vec<u32>,
+    /// Operations whose stack was not kept, since too many are different.
+    pub left_out: u64,
+}
+
+/// The code that a process had in its memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CodeImage {
+    pub mappings: Vec<CodeMapping>,
+}
+
+/// A part of a file that is mapped as code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CodeMapping {
+    pub start: u64,
+    pub end: u64,
+    /// Where in the file it begins.
+    pub offset: u64,
+    pub path: PathBuf,
+    /// The file as it was: one that is different now has other lines.
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    pub modified: i64,
+}
+
+/// Words of one block that may be addresses of code or of the stack: the index of each, and it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct StackBlock {
+    pub words: Vec<(u8, u64)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CapturedStack {
+    /// Among the images.
+    pub image: u32,
+    pub instruction: u64,
+    pub stack: u64,
+    pub frame: u64,
+    /// The link register, where the processor has one.
+    pub link: u64,
+    /// From the block that `stack` points into upwards, without gaps.
+    pub blocks: Vec<u32>,
+    /// The line of a script that an interpreter was at, if one is known.
+    pub script: Option<ScriptLine>,
+}
+
+/// A line of a program that is interpreted.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ScriptLine {
+    pub file: String,
+    pub function: String,
+    pub line: u32,
+}
+
+impl CallStacks {
+    /// The stack of an operation; they are counted from 1.
+    pub fn of(&self, operation: u32) -> Option<&CapturedStack> {
+        let at = self.operations.get((operation as usize).checked_sub(1)?)?;
+        self.stacks.get((*at as usize).checked_sub(1)?)
+    }
+
+    /// What is known of a word on a stack: 0 where it is no address of code or of the stack, none
+    /// where nothing was kept.
+    pub fn word(&self, stack: &CapturedStack, address: u64) -> Option<u64> {
+        let start = stack.stack / BLOCK * BLOCK;
+        let at = address.checked_sub(start)?;
+        let block = self.blocks.get(*stack.blocks.get((at / BLOCK) as usize)? as usize)?;
+        let index = (at % BLOCK / 8) as u8;
+        let found = block.words.iter().find(|(other, _)| *other == index);
+        Some(found.map_or(0, |(_, word)| *word))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+}
