@@ -118,29 +118,16 @@ impl Command {
         }
         let arguments: Vec<_> = (launch.arguments.iter().enumerate())
             .filter_map(|(index, argument)| {
-                let string = match index {
+                let string = || match index {
                     0 => RequestString::ProgramName,
                     _ => RequestString::Argument(index),
                 };
                 c_string(argument.as_bytes().to_vec(), string, &mut reasons)
             })
             .collect();
-        let mut environment = Vec::with_capacity(launch.environment.len());
-        for (name, value) in &launch.environment {
-            let bytes = name.as_bytes();
-            // An inherited name may begin with `=`; some systems have such variables.
-            if bytes.is_empty() || bytes[1..].contains(&b'=') || bytes.contains(&0) {
-                let name = name.to_string_lossy().into_owned();
-                reasons.push(RefusalReason::VariableName { name });
-                continue;
-            }
-            let string = RequestString::VariableValue(name.to_string_lossy().into_owned());
-            let mut pair = Vec::with_capacity(bytes.len() + value.len() + 2);
-            pair.extend_from_slice(bytes);
-            pair.push(b'=');
-            pair.extend_from_slice(value.as_bytes());
-            environment.extend(c_string(pair, string, &mut reasons));
-        }
+        let environment: Vec<_> = (launch.environment.iter())
+            .filter_map(|(name, value)| variable(name, value, &mut reasons))
+            .collect();
         check_total(&arguments, &environment, &mut reasons);
         if launch.timeout.is_some_and(|timeout| timeout.is_zero()) {
             reasons.push(RefusalReason::ZeroTimeout);
@@ -162,17 +149,34 @@ impl Command {
         &self.launch
     }
 
-    /// Sets variables, also those that are set already.
-    pub fn with_variables(
-        self,
+    /// Sets variables, also those that are set already. Nothing else is checked again.
+    pub fn set_variables(
+        &mut self,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Self, Vec<RefusalReason>> {
-        let Self { mut launch, file, .. } = self;
+    ) -> Result<(), Vec<RefusalReason>> {
+        let mut reasons = Vec::new();
         for (name, value) in variables {
-            launch.environment.retain(|(known, _)| *known != name);
-            launch.environment.push((name, value));
+            let Some(pair) = variable(&name, &value, &mut reasons) else { continue };
+            // Each variable of a launch is one string of the command, at the same place.
+            let known = &mut self.launch.environment;
+            match known.iter().position(|(known, _)| *known == name) {
+                Some(at) => {
+                    known[at].1 = value;
+                    self.environment[at] = pair;
+                    // Some programs take the last of two.
+                    while let Some(after) = known[at + 1..].iter().position(|(k, _)| *k == name) {
+                        known.remove(at + 1 + after);
+                        self.environment.remove(at + 1 + after);
+                    }
+                }
+                None => {
+                    known.push((name, value));
+                    self.environment.push(pair);
+                }
+            }
         }
-        Self::new(launch).map(|command| command.found(file))
+        check_total(&self.arguments, &self.environment, &mut reasons);
+        if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 
     /// Runs this file, which [`locate`] has just found; it is not looked for again.
@@ -222,17 +226,33 @@ pub fn check_variable(name: &OsStr, value: &OsStr) -> Vec<RefusalReason> {
     reasons
 }
 
+/// A variable as the kernel takes it.
+fn variable(name: &OsStr, value: &OsStr, reasons: &mut Vec<RefusalReason>) -> Option<CString> {
+    let bytes = name.as_bytes();
+    // An inherited name may begin with `=`; some systems have such variables.
+    if bytes.is_empty() || bytes[1..].contains(&b'=') || bytes.contains(&0) {
+        let name = name.to_string_lossy().into_owned();
+        reasons.push(RefusalReason::VariableName { name });
+        return None;
+    }
+    let mut pair = Vec::with_capacity(bytes.len() + value.len() + 2);
+    pair.extend_from_slice(bytes);
+    pair.push(b'=');
+    pair.extend_from_slice(value.as_bytes());
+    c_string(pair, || RequestString::VariableValue(name.to_string_lossy().into_owned()), reasons)
+}
+
 fn c_string(
     bytes: Vec<u8>,
-    string: RequestString,
+    string: impl Fn() -> RequestString,
     reasons: &mut Vec<RefusalReason>,
 ) -> Option<CString> {
     if bytes.len() >= MAX_STRING {
-        let bytes = bytes.len();
+        let (string, bytes) = (string(), bytes.len());
         reasons.push(RefusalReason::StringTooLong { string, bytes, limit: MAX_STRING });
         return None;
     }
-    CString::new(bytes).map_err(|_| reasons.push(RefusalReason::NulByte(string))).ok()
+    CString::new(bytes).map_err(|_| reasons.push(RefusalReason::NulByte(string()))).ok()
 }
 
 /// The kernel counts strings and pointers against a quarter of the stack limit, 6 MiB at most.
@@ -297,6 +317,20 @@ mod tests {
     #[test]
     fn a_plain_launch_is_fine() {
         assert!(problems(|_| {}).is_empty());
+    }
+
+    #[test]
+    fn variables_that_are_set_replace_all_of_their_name() {
+        let mut launch = Launch::new(["true"]);
+        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        launch.environment = vec![pair("A", "1"), pair("B", "1"), pair("A", "2"), pair("A", "3")];
+        let mut command = Command::new(launch).unwrap();
+        command.set_variables([pair("A", "new"), pair("C", "new")]).unwrap();
+        assert_eq!(command.environment, [c"A=new", c"B=1", c"C=new"].map(CString::from));
+        let listed = [pair("A", "new"), pair("B", "1"), pair("C", "new")];
+        assert_eq!(command.launch.environment, listed);
+        let reasons = command.set_variables([pair("X=", "1"), pair("Y", "\0")]).unwrap_err();
+        assert_eq!(reasons.len(), 2);
     }
 
     #[test]

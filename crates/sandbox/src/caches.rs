@@ -11,6 +11,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::real_path::real_path;
+
 /// A directory that some program keeps to be faster next time.
 struct KnownCache {
     /// The variable that names it, and where it is otherwise, below the home directory.
@@ -51,7 +53,7 @@ const TEMPORARY: &str = ".temporary-";
 pub(crate) fn existing(home: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for known in &KNOWN {
-        if let Ok(path) = known.place(home).canonicalize()
+        if let Ok(path) = real_path(&known.place(home))
             && path.is_dir()
             && path != home
             && !home.starts_with(&path)
@@ -73,11 +75,11 @@ impl KnownCache {
 }
 
 /// What is set for the caches that have no layer: variables that lead into the temporary directory.
-pub(crate) fn variables(layered: &[PathBuf], temp: &Path) -> Vec<(&'static str, PathBuf)> {
+pub(crate) fn variables(layered: &[&Path], temp: &Path) -> Vec<(&'static str, PathBuf)> {
     let home = std::env::home_dir();
     let has_layer = |known: &KnownCache| {
-        let place = home.as_deref().and_then(|home| known.place(home).canonicalize().ok());
-        place.is_some_and(|place| layered.contains(&place))
+        let place = home.as_deref().and_then(|home| real_path(&known.place(home)).ok());
+        place.is_some_and(|place| layered.contains(&place.as_path()))
     };
     let cache = temp.join(".cache");
     let without = KNOWN.iter().filter(|known| !has_layer(known));
@@ -138,6 +140,12 @@ impl Drop for CacheLayers {
     fn drop(&mut self) {
         if self.temporary {
             remove(&self.directory);
+            return;
+        }
+        for layer in &self.layers {
+            // The kernel's own. It would remove it when the layer is mounted next, while somebody
+            // waits for that; on a file system that discards blocks at once it takes milliseconds.
+            _ = std::fs::remove_dir(layer.work.join("work"));
         }
     }
 }
@@ -234,8 +242,12 @@ mod tests {
         assert!(!first.temporary && second.temporary && !other.temporary);
         assert_ne!(first.layers[0].upper, second.layers[0].upper);
         let (kept, gone) = (first.layers[0].upper.clone(), second.layers[0].upper.clone());
+        // As the kernel makes it.
+        let work = first.layers[0].work.join("work");
+        DirBuilder::new().mode(0o000).create(&work).unwrap();
         drop((first, second, other));
         assert!(kept.exists() && !gone.exists());
+        assert!(!work.exists() && work.parent().unwrap().exists());
         let again = CacheLayers::new(base.path(), project, &caches).unwrap();
         assert_eq!(again.layers[0].upper, kept);
     }

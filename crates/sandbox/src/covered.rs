@@ -4,8 +4,9 @@
 //! file below it: the new file is then as writable as the directory. Whoever keeps a confined
 //! process for further commands looks first.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use retake_types::PathAccess;
 
@@ -18,13 +19,16 @@ pub struct Covered(Vec<(PathBuf, Option<(u64, u64)>)>);
 impl Covered {
     /// What a policy covers, as it is now.
     pub fn by(policy: &Policy) -> Self {
-        let writable = |path: &std::path::Path| policy.access(path) == PathAccess::Writable;
+        let writable = |path: &Path| policy.access(path) == PathAccess::Writable;
         let covered = policy
             .rules
             .iter()
             .map(|rule| rule.path.as_path())
             .filter(|path| !writable(path) && path.ancestors().skip(1).any(writable));
-        Self(covered.map(|path| (path.to_owned(), identity(path))).collect())
+        // Several rules may be about one path, which is looked at before each run.
+        let covered: BTreeSet<&Path> = covered.collect();
+        let known = covered.into_iter().map(|path| (path.to_owned(), identity(path)));
+        Self(known.collect())
     }
 
     pub fn is_unchanged(&self) -> bool {
@@ -32,6 +36,6 @@ impl Covered {
     }
 }
 
-fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<(u64, u64)> {
     path.symlink_metadata().ok().map(|meta| (meta.dev(), meta.ino()))
 }

@@ -21,7 +21,7 @@ const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
-/// Where the covers of hidden paths lie until `/proc` takes the place.
+/// The covers of hidden paths, in what `MEMORY` is the place of.
 const MASK_FILE: &CStr = c"/proc/f";
 const MASK_DIRECTORY: &CStr = c"/proc/d";
 
@@ -98,10 +98,17 @@ fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// A namespace of the calling process.
-pub(crate) fn open_namespace(path: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: a C string.
-    owned(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }.into())
+/// A namespace of the calling process, by its path below `/proc`.
+pub(crate) fn open_namespace(proc: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: a C string, and a descriptor that is held.
+    owned(unsafe { libc::openat(proc.as_raw_fd(), path.as_ptr(), flags) }.into())
+}
+
+/// Leaves the network for a new one.
+pub(crate) fn new_network() -> io::Result<()> {
+    // SAFETY: plain number.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into()).map(drop)
 }
 
 /// Becomes a member of a namespace. One that gains rights by it may not be looked at by others any
@@ -159,9 +166,23 @@ fn one(
             }
             Ok(())
         }
+        Step::Hold { path, slot } => {
+            let held = open(path)?;
+            if let Some(place) = slots.get_mut(*slot) {
+                *place = Some(held);
+            }
+            Ok(())
+        }
         Step::Freeze => make_read_only(open(c"/")?.as_raw_fd(), AT_RECURSIVE),
-        Step::MakeMasks => make_masks(),
-        Step::Area { path, mode } => attach(temporary(mode)?.as_raw_fd(), path),
+        Step::MakeMemory => make_memory(),
+        Step::MakeArea { place, mode, slot } => {
+            let made = make_area(place, *mode)?;
+            if let Some(place) = slots.get_mut(*slot) {
+                *place = Some(made);
+            }
+            Ok(())
+        }
+        Step::SealMemory => make_read_only(open(c"/proc")?.as_raw_fd(), 0),
         Step::Directory { path, mode } => make_directory(path, *mode),
         Step::File(path) => make_file(path, 0o444),
         Step::Link { target, path } => {
@@ -192,16 +213,13 @@ fn one(
             c"newinstance,ptmxmode=0666,mode=620",
         ),
         Step::Seal(path) => make_read_only(open(path)?.as_raw_fd(), 0),
-        Step::Proc => {
-            // SAFETY: takes away what `MakeMasks` put there.
-            check(unsafe { libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH).into() })?;
-            mount(
-                Some(c"proc"),
-                c"/proc",
-                Some(c"proc"),
-                libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
-            )
-        }
+        // Over the memory, which stays below it: to unmount that would wait for all processors.
+        Step::Proc => mount(
+            Some(c"proc"),
+            c"/proc",
+            Some(c"proc"),
+            libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+        ),
         Step::ProcReadOnly(path) => match clone_tree(path) {
             // Not every name exists in every namespace.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -211,7 +229,6 @@ fn one(
                 attach(tree.as_raw_fd(), path)
             }
         },
-        Step::Loopback => raise_loopback(),
         Step::Rule { path, directory, rights } => match ruleset {
             Some(ruleset) => {
                 let place = open(path)?;
@@ -349,11 +366,19 @@ fn layer(lower: &CStr, upper: &CStr, work: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-fn make_masks() -> io::Result<()> {
+fn make_memory() -> io::Result<()> {
     attach(temporary(c"0755")?.as_raw_fd(), c"/proc")?;
     make_file(MASK_FILE, 0)?;
-    make_directory(MASK_DIRECTORY, 0)?;
-    make_read_only(open(c"/proc")?.as_raw_fd(), 0)
+    make_directory(MASK_DIRECTORY, 0)
+}
+
+/// An empty directory, not yet mounted where it belongs.
+fn make_area(place: &CStr, mode: libc::mode_t) -> io::Result<OwnedFd> {
+    make_directory(place, 0o700)?;
+    // Whatever the mask for new files says.
+    // SAFETY: a C string.
+    check(unsafe { libc::chmod(place.as_ptr(), mode).into() })?;
+    clone_tree(place)
 }
 
 fn make_directory(path: &CStr, mode: libc::mode_t) -> io::Result<()> {
@@ -399,7 +424,7 @@ fn mount_data(kind: &CStr, target: &CStr, flags: libc::c_ulong, data: &CStr) -> 
     .map(drop)
 }
 
-fn raise_loopback() -> io::Result<()> {
+pub(crate) fn raise_loopback() -> io::Result<()> {
     // SAFETY: zero is a valid `ifreq`; its name ends with a zero byte.
     unsafe {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use retake_types::PathGrant;
 
 use crate::lists::GIT_PROTECTED;
+use crate::real_path::real_path;
 
 /// Directories of submodules that are looked at, those inside of others included.
 const MOST_MODULES: usize = 500;
@@ -17,7 +18,7 @@ const LARGEST: u64 = 1 << 20;
 /// directory it names points back to it, and a link not at all, since what was confined earlier may
 /// have made them.
 pub(crate) fn rules(cwd: &Path) -> Vec<(PathGrant, PathBuf)> {
-    let Ok(cwd) = cwd.canonicalize() else { return Vec::new() };
+    let Ok(cwd) = real_path(cwd) else { return Vec::new() };
     let dot_git = cwd.ancestors().map(|dir| dir.join(".git")).find(|path| path.exists());
     let Some(dot_git) = dot_git else { return Vec::new() };
     let mut rules = Vec::new();
@@ -116,15 +117,15 @@ fn linked_worktree(dot_git: &Path) -> Option<PathBuf> {
     };
     let text = read(dot_git)?;
     let named = dot_git.parent()?.join(text.strip_prefix("gitdir: ")?.trim_end());
-    let git_dir = named.canonicalize().ok()?;
+    let git_dir = real_path(&named).ok()?;
     let back = read(&git_dir.join("gitdir"))?;
-    if git_dir.join(back.trim_end()).canonicalize().ok()? != dot_git.canonicalize().ok()? {
+    if real_path(&git_dir.join(back.trim_end())).ok()? != real_path(dot_git).ok()? {
         return None;
     }
     let worktrees = git_dir.parent().filter(|dir| dir.ends_with("worktrees"))?;
     let common = worktrees.parent()?;
     let shared = read(&git_dir.join("commondir"))?;
-    let shared = git_dir.join(shared.trim_end()).canonicalize().ok()?;
+    let shared = real_path(&git_dir.join(shared.trim_end())).ok()?;
     (shared == common).then(|| common.to_owned())
 }
 

@@ -17,9 +17,11 @@ mod host_rules;
 mod landlock;
 mod lists;
 mod network;
+mod own_network;
 mod plan;
 mod policy;
 mod proxy;
+mod real_path;
 mod seccomp;
 
 use std::ffi::{OsStr, OsString};
@@ -33,6 +35,7 @@ use denials::Judge;
 use enter::{FailedStep, Setup, part};
 use lists::{RECORD_IN_TEMP, RECORD_INSIDE};
 use network::Network;
+use own_network::{HelperStack, OwnNetwork};
 use plan::{Plan, Step};
 use retake_types::{
     DroppedPromise, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxReport,
@@ -40,7 +43,7 @@ use retake_types::{
 use seccomp::Sockets;
 
 pub use covered::Covered;
-pub use denials::{DenialWatch, WatchedCalls};
+pub use denials::{DenialWatch, WatchedCalls, first_call};
 pub use enter::SetupFailure;
 pub use host_rules::PrivateTemp;
 pub use network::Listeners;
@@ -88,13 +91,31 @@ pub fn enclosing() -> Option<SandboxLevel> {
 pub struct Confinement {
     mechanism: Mechanism,
     filter: Vec<libc::sock_filter>,
-    /// Has calls notified that can be denied, where that is possible.
-    notified: Option<Vec<libc::sock_filter>>,
+    /// The same, and has calls notified that can be denied. Empty where that is not possible.
+    notified: Vec<libc::sock_filter>,
     judge: Arc<Judge>,
     abi: u32,
     dropped: Vec<DroppedPromise>,
     network: Network,
     shared: Shared,
+    /// What is set for caches that have no layer.
+    caches: Vec<(&'static str, PathBuf)>,
+    /// The thread that will see what is denied.
+    watch: Option<DenialWatch>,
+}
+
+/// The filter, and the one that also has calls notified, if this machine can do that.
+fn filters(sockets: Sockets) -> [Vec<libc::sock_filter>; 2] {
+    let mut rules = seccomp::rules(sockets);
+    let filter = seccomp::program(&rules);
+    let notified = match denials::is_possible() {
+        false => Vec::new(),
+        true => {
+            rules.extend(denials::rules());
+            seccomp::program(&rules)
+        }
+    };
+    [filter, notified]
 }
 
 /// Whether the network of a confinement is also that of others.
@@ -140,17 +161,20 @@ impl SharedNetwork {
         [self.user.as_raw_fd(), self.network.as_raw_fd()]
     }
 
-    /// Those of the calling process. Allocates nothing.
-    fn own() -> std::io::Result<Self> {
-        let user = enter::open_namespace(c"/proc/self/ns/user")?;
-        Ok(Self { user, network: enter::open_namespace(c"/proc/self/ns/net")? })
-    }
-
     /// Makes the calling process, which has one thread, a member. Allocates nothing.
     pub fn join(&self) -> std::io::Result<()> {
         enter::join_namespace(&self.user, libc::CLONE_NEWUSER)?;
         enter::join_namespace(&self.network, libc::CLONE_NEWNET)
     }
+}
+
+/// What a process that has its mechanism still needs.
+struct Entered {
+    /// The rules that have to be enforced.
+    ruleset: Option<OwnedFd>,
+    sockets: Listeners,
+    /// The namespaces that others may join.
+    shared: Option<SharedNetwork>,
 }
 
 #[derive(Debug)]
@@ -161,6 +185,8 @@ enum Mechanism {
         uid_map: Vec<u8>,
         gid_map: Vec<u8>,
         layers: Option<CacheLayers>,
+        /// For the process that makes the network meanwhile.
+        stack: HelperStack,
     },
     Landlock {
         ruleset: OwnedFd,
@@ -193,29 +219,35 @@ impl Confinement {
             uid_map: format!("{uid} {uid} 1").into_bytes(),
             gid_map: format!("{gid} {gid} 1").into_bytes(),
             layers,
+            stack: HelperStack::new(),
         };
-        let filter = seccomp::filter(Sockets::Namespaced);
-        let (notified, judge) = (denials::program(), Arc::new(Judge::full(policy)));
+        let [filter, notified] = filters(Sockets::Namespaced);
+        let judge = Arc::new(Judge::full(policy));
         let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
-        let shared = Shared::No;
-        Self { mechanism, filter, notified, judge, abi, dropped, network, shared }
+        let (shared, caches) = (Shared::No, Vec::new());
+        let mut confinement = Self {
+            mechanism,
+            filter,
+            notified,
+            judge,
+            abi,
+            dropped,
+            network,
+            shared,
+            caches,
+            watch: None,
+        };
+        confinement.note_caches();
+        confinement
     }
 
     /// Lets others join its network, or joins the one of another confinement. One that leads to
     /// ports of the machine stays alone: each port can lead there once only.
     pub fn share_network(&mut self, known: Option<Arc<SharedNetwork>>) {
-        let Mechanism::Namespaces { steps, .. } = &mut self.mechanism else { return };
-        if self.network.handed() != 1 {
+        if self.level() != SandboxLevel::Full || self.network.handed() != 1 {
             return;
         }
-        self.shared = match known {
-            None => Shared::First,
-            Some(known) => {
-                // It is up already, and not ours to change.
-                steps.retain(|step| !matches!(step, Step::Loopback));
-                Shared::Joins(known)
-            }
-        };
+        self.shared = known.map_or(Shared::First, Shared::Joins);
     }
 
     /// The network that it joins.
@@ -245,12 +277,36 @@ impl Confinement {
         let ruleset = host_rules::ruleset(policy, temp.path(), &ports, abi)
             .map_err(missing(SandboxPart::Landlock))?;
         let sockets = Sockets::Host { unix: policy.sockets, tcp: !ports.is_empty() };
-        let filter = seccomp::filter(sockets);
+        let [filter, notified] = filters(sockets);
         let dropped = host_rules::dropped(policy, abi);
         let judge = Arc::new(Judge::landlock(policy, temp.path()));
-        let (mechanism, notified) = (Mechanism::Landlock { ruleset, temp }, denials::program());
-        let shared = Shared::No;
-        Ok(Self { mechanism, filter, notified, judge, abi, dropped, network, shared })
+        let mechanism = Mechanism::Landlock { ruleset, temp };
+        let (shared, caches) = (Shared::No, Vec::new());
+        let mut confinement = Self {
+            mechanism,
+            filter,
+            notified,
+            judge,
+            abi,
+            dropped,
+            network,
+            shared,
+            caches,
+            watch: None,
+        };
+        confinement.note_caches();
+        Ok(confinement)
+    }
+
+    /// Finds out once for all runs what is set for caches.
+    fn note_caches(&mut self) {
+        let layered: Vec<&Path> = match &self.mechanism {
+            Mechanism::Namespaces { layers: Some(layers), .. } => {
+                layers.layers.iter().map(|layer| layer.cache.as_path()).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.caches = caches::variables(&layered, self.temp());
     }
 
     pub fn level(&self) -> SandboxLevel {
@@ -275,9 +331,30 @@ impl Confinement {
         }
     }
 
-    /// Watches what a process does that entered this confinement.
-    pub fn watch(&self, listener: OwnedFd, root: OwnedFd) -> std::io::Result<DenialWatch> {
-        DenialWatch::start(listener, root, self.judge.clone())
+    /// Starts the threads that will be needed, while a process confines itself.
+    pub fn prepare(&mut self) -> std::io::Result<()> {
+        if !self.notified.is_empty() {
+            self.watch = Some(DenialWatch::start(self.judge.clone())?);
+        }
+        self.network.prepare()
+    }
+
+    /// Watches what a process does that entered this confinement. Fails if its calls are notified
+    /// and cannot be answered: each of them would fail.
+    pub fn watch(&mut self, listener: OwnedFd, root: OwnedFd) -> std::io::Result<DenialWatch> {
+        let mut watch = match self.watch.take() {
+            Some(watch) => watch,
+            None => DenialWatch::start(self.judge.clone())?,
+        };
+        watch.begin(listener, root)?;
+        Ok(watch)
+    }
+
+    /// From now on nothing that is denied is reported, by any confinement: this machine notifies of
+    /// calls and does not take the answers.
+    pub fn give_up_watching(&mut self) {
+        denials::give_up();
+        (self.notified, self.watch) = (Vec::new(), None);
     }
 
     /// How many sockets the confined process hands out.
@@ -331,12 +408,6 @@ impl Confinement {
     /// otherwise be written where nothing can be.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let temp = self.temp();
-        let layered: Vec<PathBuf> = match &self.mechanism {
-            Mechanism::Namespaces { layers: Some(layers), .. } => {
-                layers.layers.iter().map(|layer| layer.cache.clone()).collect()
-            }
-            _ => Vec::new(),
-        };
         let own = [
             ("TMPDIR", temp.to_owned()),
             ("RETAKE_STORE", self.nested_record()),
@@ -344,7 +415,7 @@ impl Confinement {
             // Chromium does not start where it can make no profile.
             ("CHROME_CONFIG_HOME", temp.join(".config")),
         ];
-        let list = own.into_iter().chain(caches::variables(&layered, temp));
+        let list = own.into_iter().chain(self.caches.iter().cloned());
         let list = list.map(|(name, value)| (name.into(), value.into()));
         list.chain(self.network.variables()).collect()
     }
@@ -352,16 +423,9 @@ impl Confinement {
     /// The flags of the clone that makes the process.
     pub fn clone_flags(&self) -> i32 {
         match self.mechanism {
+            // The network is made later, while the mounts are: that takes as long as all of them.
             Mechanism::Namespaces { .. } => {
-                let network = match self.shared {
-                    Shared::Joins(_) => 0,
-                    Shared::No | Shared::First => libc::CLONE_NEWNET,
-                };
-                libc::CLONE_NEWUSER
-                    | libc::CLONE_NEWNS
-                    | libc::CLONE_NEWPID
-                    | libc::CLONE_NEWIPC
-                    | network
+                libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC
             }
             Mechanism::Landlock { .. } => 0,
         }
@@ -369,7 +433,7 @@ impl Confinement {
 
     /// Reports nothing that is denied and lets nothing through to the network: both need a thread.
     pub fn without_threads(&mut self) {
-        self.notified = None;
+        self.notified = Vec::new();
         self.network.close();
     }
 
@@ -377,9 +441,8 @@ impl Confinement {
     /// one and those that it hands out. For a process made with [`Self::clone_flags`] and not yet
     /// threaded; allocates nothing.
     pub fn enter(&mut self, kept: RawFd) -> Result<Handed, SetupFailure> {
-        let (ruleset, shared) = self.enter_mechanism(kept)?;
-        // Before the right to do so at low ports is given up.
-        let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
+        // Sockets are made before the right to do so at low ports is given up.
+        let Entered { ruleset, sockets, shared } = self.enter_mechanism(kept)?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
@@ -393,35 +456,46 @@ impl Confinement {
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
         // Before calls are notified of which there is nobody yet to read.
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
-        enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
-        let listener = self.notified.as_deref().and_then(denials::install);
+        let notified = Some(&*self.notified).filter(|program| !program.is_empty());
+        let listener = notified.and_then(denials::install);
+        if listener.is_none() {
+            enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
+        }
         Ok(Handed { sockets, root, listener, shared })
     }
 
-    /// Gives the rules that still have to be enforced, and the namespaces that others may join.
-    fn enter_mechanism(
-        &mut self,
-        kept: RawFd,
-    ) -> Result<(Option<OwnedFd>, Option<SharedNetwork>), SetupFailure> {
+    fn enter_mechanism(&mut self, kept: RawFd) -> Result<Entered, SetupFailure> {
         let close = |kept: &[RawFd]| -> Setup {
             enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
         };
         match &mut self.mechanism {
-            Mechanism::Namespaces { steps, slots, uid_map, gid_map, .. } => {
+            Mechanism::Namespaces { steps, slots, uid_map, gid_map, stack, .. } => {
                 close(&[kept])?;
+                let joins = matches!(self.shared, Shared::Joins(_));
+                let mut network = OwnNetwork::new(&self.network)?;
+                if !joins {
+                    network.begin(stack)?;
+                }
                 enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
-                let shared = match self.shared {
-                    Shared::First => Some(SharedNetwork::own()),
+                let user = match self.shared {
+                    Shared::First => Some(network.user_namespace()?),
                     Shared::No | Shared::Joins(_) => None,
                 };
-                let shared = shared.transpose().map_err(part(SandboxPart::Namespaces))?;
-                Ok((enter::carry_out(steps, slots, self.abi)?, shared))
+                let ruleset = enter::carry_out(steps, slots, self.abi)?;
+                if joins {
+                    let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
+                    return Ok(Entered { ruleset, sockets, shared: None });
+                }
+                let (network, sockets) = network.enter()?;
+                let shared = user.map(|user| SharedNetwork { user, network });
+                Ok(Entered { ruleset, sockets, shared })
             }
             Mechanism::Landlock { ruleset, .. } => {
                 let fd = ruleset.as_raw_fd();
                 close(&[kept.min(fd), kept.max(fd)])?;
                 let ruleset = ruleset.try_clone().map_err(part(SandboxPart::Descriptors))?;
-                Ok((Some(ruleset), None))
+                let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
+                Ok(Entered { ruleset: Some(ruleset), sockets, shared: None })
             }
         }
     }

@@ -9,7 +9,7 @@ use retake_types::NetworkUse;
 
 use crate::lists::MOST_PORTS;
 use crate::policy::Policy;
-use crate::proxy::{Bounds, Door, Proxy, Settings};
+use crate::proxy::{AcceptThread, Bounds, Door, Proxy, Settings};
 
 /// Listening sockets that the confined process made, for the runner. Closed when dropped.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Network {
     doors: Vec<Door>,
     /// Those that were made here, in the network of the machine.
     made: Vec<TcpListener>,
+    /// The thread of the proxy to come.
+    accepting: Option<AcceptThread>,
     proxy: Option<Proxy>,
 }
 
@@ -55,7 +57,7 @@ impl Network {
             bounds: Bounds::default(),
             shared_network,
         };
-        Self { settings, doors: vec![Door::Proxy], made: Vec::new(), proxy: None }
+        Self { settings, doors: vec![Door::Proxy], made: Vec::new(), accepting: None, proxy: None }
     }
 
     /// One of its own, in which the confined process listens. Also where nothing may be reached
@@ -111,6 +113,14 @@ impl Network {
         Ok(listeners)
     }
 
+    /// Starts the thread that will be needed.
+    pub(crate) fn prepare(&mut self) -> io::Result<()> {
+        if !self.doors.is_empty() {
+            self.accepting = Some(AcceptThread::start()?);
+        }
+        Ok(())
+    }
+
     /// Begins to accept on the sockets that the confined process made, or on its own.
     pub(crate) fn open(&mut self, received: Vec<OwnedFd>) -> io::Result<()> {
         self.proxy = None;
@@ -123,7 +133,8 @@ impl Network {
         }
         if !listeners.is_empty() {
             let doors = listeners.into_iter().zip(self.doors.iter().copied()).collect();
-            self.proxy = Some(Proxy::start(doors, self.settings.clone())?);
+            let accepting = self.accepting.take().map_or_else(AcceptThread::start, Ok)?;
+            self.proxy = Some(Proxy::start(accepting, doors, self.settings.clone())?);
         }
         Ok(())
     }

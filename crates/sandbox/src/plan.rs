@@ -4,7 +4,8 @@
 //! memory can be had, and carried out in the new process, where it cannot.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,9 @@ use crate::landlock::Rights;
 use crate::lists::{DEVICES, RECORD_INSIDE};
 use crate::policy::{Area, Policy};
 
+/// Where what is in memory lies until `/proc` is mounted over it.
+pub(crate) const MEMORY: &str = "/proc";
+
 /// One step, with everything it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -24,15 +28,25 @@ pub(crate) enum Step {
         slot: usize,
         read_only: bool,
     },
+    /// Takes hold of a path for a rule about what it is now.
+    Hold {
+        path: CString,
+        slot: usize,
+    },
     /// Makes everything read-only.
     Freeze,
-    /// Makes the empty file and directory that hidden ones are covered with.
-    MakeMasks,
-    /// Covers a directory with an empty one.
-    Area {
-        path: CString,
-        mode: &'static CStr,
+    /// Makes the file system in memory that everything of the sandbox's own lies in, with the empty
+    /// file and directory that hidden ones are covered with. One for all: each would cost as much as
+    /// a dozen mounts of what is there.
+    MakeMemory,
+    /// Makes an empty directory in it, to cover another one with.
+    MakeArea {
+        place: CString,
+        mode: libc::mode_t,
+        slot: usize,
     },
+    /// Nothing more is made in it but through its areas.
+    SealMemory,
     Directory {
         path: CString,
         mode: libc::mode_t,
@@ -69,7 +83,6 @@ pub(crate) enum Step {
     Proc,
     /// Makes a part of `/proc` read-only.
     ProcReadOnly(CString),
-    Loopback,
     /// Adds a Landlock rule.
     Rule {
         path: CString,
@@ -90,16 +103,19 @@ impl Step {
             Self::Save { path, .. } | Self::Attach { path, .. } | Self::Mask { path, .. } => {
                 (SandboxPart::Mounts, Some(path))
             }
-            Self::Freeze | Self::MakeMasks | Self::Area { .. } | Self::Seal(_) => {
-                (SandboxPart::Mounts, None)
-            }
+            Self::Freeze
+            | Self::MakeMemory
+            | Self::MakeArea { .. }
+            | Self::SealMemory
+            | Self::Seal(_) => (SandboxPart::Mounts, None),
             Self::Directory { path, .. } | Self::File(path) | Self::Pin(path) => {
                 (SandboxPart::Mounts, Some(path))
             }
             Self::SaveLayer { .. } => (SandboxPart::CacheLayers, None),
-            Self::Link { .. } | Self::Terminals(_) => (SandboxPart::Devices, None),
+            Self::Link { .. } | Self::Hold { .. } | Self::Terminals(_) => {
+                (SandboxPart::Devices, None)
+            }
             Self::Proc | Self::ProcReadOnly(_) => (SandboxPart::Proc, None),
-            Self::Loopback => (SandboxPart::Loopback, None),
             Self::Rule { .. } | Self::SavedRule { .. } => (SandboxPart::Landlock, None),
         }
     }
@@ -128,7 +144,9 @@ struct Builder<'a> {
     /// Every path at which something else is shown than its parent would show.
     shown: BTreeMap<PathBuf, Shown>,
     saves: Vec<Step>,
+    areas: Vec<Step>,
     attaches: Vec<Step>,
+    slots: usize,
     made: BTreeSet<PathBuf>,
     /// Paths whose writing was allowed, other than caches with a layer.
     real: BTreeSet<PathBuf>,
@@ -140,7 +158,9 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
         layers,
         shown: shown(policy),
         saves: Vec::new(),
+        areas: Vec::new(),
         attaches: Vec::new(),
+        slots: 0,
         made: BTreeSet::new(),
         real: policy
             .writable()
@@ -149,7 +169,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
             .collect(),
     };
     let terminals = Path::new("/dev/pts");
-    let terminals = terminals.exists().then(|| builder.save(terminals, false));
+    let terminals = terminals.exists().then(|| builder.hold(terminals));
     builder.mounts();
     builder.devices();
     let seals = builder.shown.iter().filter_map(|(path, shown)| {
@@ -157,14 +177,14 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
         sealed.then(|| Step::Seal(c_string(path)))
     });
     let seals: Vec<Step> = seals.collect();
-    let slots = builder.saves.len();
-    let mut steps = std::mem::take(&mut builder.saves);
-    steps.extend([Step::Freeze, Step::MakeMasks]);
-    steps.append(&mut builder.attaches);
+    let Builder { saves: mut steps, areas, attaches, slots, .. } = builder;
+    steps.extend([Step::Freeze, Step::MakeMemory]);
+    steps.extend(areas);
+    steps.push(Step::SealMemory);
+    steps.extend(attaches);
     steps.extend(seals);
     steps.push(Step::Proc);
     steps.extend(proc_read_only());
-    steps.push(Step::Loopback);
     steps.extend(rules(policy));
     // A terminal that was handed in is one of those outside.
     steps.extend(terminals.map(|slot| Step::SavedRule { slot, rights: Rights::Write }));
@@ -225,10 +245,29 @@ fn shown(policy: &Policy) -> BTreeMap<PathBuf, Shown> {
 }
 
 impl Builder<'_> {
+    fn slot(&mut self) -> usize {
+        self.slots += 1;
+        self.slots - 1
+    }
+
     fn save(&mut self, path: &Path, read_only: bool) -> usize {
-        let slot = self.saves.len();
+        let slot = self.slot();
         self.saves.push(Step::Save { path: c_string(path), slot, read_only });
         slot
+    }
+
+    fn hold(&mut self, path: &Path) -> usize {
+        let slot = self.slot();
+        self.saves.push(Step::Hold { path: c_string(path), slot });
+        slot
+    }
+
+    /// Covers a directory with an empty one.
+    fn area(&mut self, path: CString, mode: libc::mode_t) {
+        let slot = self.slot();
+        let place = c_string(&Path::new(MEMORY).join(slot.to_string()));
+        self.areas.push(Step::MakeArea { place, mode, slot });
+        self.attaches.push(Step::Attach { path, slot });
     }
 
     fn mounts(&mut self) {
@@ -244,7 +283,7 @@ impl Builder<'_> {
                         self.attaches.push(Step::Pin(place));
                         continue;
                     };
-                    let slot = self.saves.len();
+                    let slot = self.slot();
                     let (upper, work) = (c_string(&layer.upper), c_string(&layer.work));
                     self.saves.push(Step::SaveLayer { cache: place.clone(), upper, work, slot });
                     self.make_place(&path, true);
@@ -257,10 +296,9 @@ impl Builder<'_> {
                 }
                 Shown::Area(area) => {
                     self.make_place(&path, true);
-                    let mode = if area == Area::Temp { c"1777" } else { c"0755" };
-                    self.attaches.push(Step::Area { path: place, mode });
+                    self.area(place, if area == Area::Temp { 0o1777 } else { 0o755 });
                 }
-                Shown::Passage => self.attaches.push(Step::Area { path: place, mode: c"0111" }),
+                Shown::Passage => self.area(place, 0o111),
             }
         }
     }
@@ -333,10 +371,10 @@ impl Builder<'_> {
         self.attaches.push(Step::Terminals(c"/dev/pts".to_owned()));
         let record = c_string(Path::new(RECORD_INSIDE));
         self.directory(&record);
-        self.attaches.push(Step::Area { path: record, mode: c"0700" });
+        self.area(record, 0o700);
         if self.made.insert("/dev/shm".into()) {
             self.directory(c"/dev/shm");
-            self.attaches.push(Step::Area { path: c"/dev/shm".to_owned(), mode: c"1777" });
+            self.area(c"/dev/shm".to_owned(), 0o1777);
         }
     }
 }
@@ -345,18 +383,55 @@ impl Builder<'_> {
 /// still owns it without any capability.
 fn proc_read_only() -> Vec<Step> {
     use std::os::unix::fs::PermissionsExt;
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut steps = Vec::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let process = name.as_bytes().iter().all(u8::is_ascii_digit);
-        let Ok(meta) = entry.metadata() else { continue };
+    for name in proc_names() {
+        let path = Path::new("/proc").join(name);
+        let Ok(meta) = path.symlink_metadata() else { continue };
         let writable = meta.is_dir() || meta.is_file() && meta.permissions().mode() & 0o222 != 0;
-        if !process && writable {
-            steps.push(Step::ProcReadOnly(c_string(&entry.path())));
+        if writable {
+            steps.push(Step::ProcReadOnly(c_string(&path)));
         }
     }
     steps
+}
+
+/// The names in `/proc` that are not about a process. The kernel lists them first, and to list a
+/// process costs more than all of them; so little is read at a time, and no more than needed.
+fn proc_names() -> Vec<OsString> {
+    /// Aligned as the kernel's entries are.
+    #[repr(align(8))]
+    struct Entries([u8; 1024]);
+    const NAME: usize = std::mem::offset_of!(libc::dirent64, d_name);
+    const LENGTH: usize = std::mem::offset_of!(libc::dirent64, d_reclen);
+    let Ok(directory) = std::fs::File::open("/proc") else { return Vec::new() };
+    let (mut names, mut entries) = (Vec::new(), Entries([0; 1024]));
+    loop {
+        // SAFETY: fills the buffer, at most as much as it holds.
+        let got = unsafe {
+            let (fd, buffer) = (directory.as_raw_fd(), entries.0.as_mut_ptr());
+            libc::syscall(libc::SYS_getdents64, fd, buffer, entries.0.len())
+        };
+        let mut rest = match usize::try_from(got) {
+            Ok(1..) => &entries.0[..got as usize],
+            _ => return names,
+        };
+        while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
+            let length = usize::from(u16::from_ne_bytes([low, high]));
+            let Some((entry, others)) = rest.split_at_checked(length).filter(|_| length > NAME)
+            else {
+                return names;
+            };
+            rest = others;
+            let name = entry[NAME..].split(|byte| *byte == 0).next().unwrap_or_default();
+            // Those about processes begin with the two that lead to one's own.
+            if name == b"self" || name == b"thread-self" || name.iter().all(u8::is_ascii_digit) {
+                return names;
+            }
+            if !name.starts_with(b".") {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+    }
 }
 
 /// The same rules once more for Landlock, as far as it can hold them: where anything is writable.
@@ -387,4 +462,23 @@ fn rules(policy: &Policy) -> Vec<Step> {
 /// Paths come from the system, which has none with a NUL.
 fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_proc_but_those_of_processes_are_found() {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut all: Vec<OsString> = entries
+            .map(|entry| entry.file_name())
+            .filter(|name| !name.as_bytes().iter().all(u8::is_ascii_digit))
+            .filter(|name| name != "self" && name != "thread-self")
+            .collect();
+        let mut found = proc_names();
+        all.sort();
+        found.sort();
+        assert_eq!(found, all);
+    }
 }

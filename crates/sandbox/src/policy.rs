@@ -11,6 +11,7 @@ use retake_types::{
 
 use crate::lists::{MOST_PORTS, PROTECTED, RUN_KEPT, SECRETS};
 use crate::proxy::{ParentProxyError, Parents};
+use crate::real_path::real_path;
 use crate::{always_protected, caches, git_files};
 
 /// Where the run takes place, as far as the defaults depend on it.
@@ -85,7 +86,7 @@ impl Policy {
                 asked.push(PathRule::new(rule.grant, path));
             }
         }
-        let home = places.home.and_then(|home| home.canonicalize().ok());
+        let home = places.home.and_then(|home| real_path(home).ok());
         let workspace = match workspace(places, home.as_deref()) {
             Some(workspace) => Some(workspace),
             None if request.listed_writes.is_some() => None,
@@ -123,7 +124,7 @@ impl Policy {
         if let Some(listed) = request.listed_writes {
             for path in always_protected::below(places.cwd, listed) {
                 rules.default(PathGrant::DenyWrite, &path);
-                rules.lasting.extend(path.canonicalize());
+                rules.lasting.extend(real_path(&path));
             }
         }
         let mut areas = areas();
@@ -133,12 +134,12 @@ impl Policy {
         for path in RUN_KEPT.iter().map(Path::new).chain(places.program).chain(cwd) {
             // Not what a link there leads to: that could be anything.
             let replaced = |path: &PathBuf| areas.iter().any(|(area, _)| path.starts_with(area));
-            if let Some(path) = path.canonicalize().ok().filter(replaced) {
+            if let Some(path) = real_path(path).ok().filter(replaced) {
                 rules.defaults.push(PathRule::new(PathGrant::AllowRead, path));
             }
         }
         for path in bound_sockets() {
-            if let Ok(path) = path.canonicalize()
+            if let Ok(path) = real_path(&path)
                 && !allowed_sockets.contains(&path)
                 && !areas.iter().any(|(area, _)| path.starts_with(area))
             {
@@ -166,7 +167,7 @@ impl Policy {
     /// called when the record is there.
     #[must_use]
     pub fn without_store(mut self, store: &Path) -> Self {
-        self.store = store.canonicalize().ok();
+        self.store = real_path(store).ok();
         if let Some(store) = &self.store {
             self.rules.retain(|rule| !rule.path.as_path().starts_with(store));
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
@@ -181,7 +182,7 @@ impl Policy {
         let caches = self.caches.iter();
         let rules = caches.map(|cache| PathRule::new(PathGrant::AllowWrite, cache.clone()));
         policy.rules.extend(rules);
-        if let Ok(base) = base.canonicalize() {
+        if let Ok(base) = real_path(base) {
             policy.rules.push(PathRule::new(PathGrant::DenyRead, base));
         }
         policy
@@ -224,12 +225,11 @@ impl Rules {
         // What a link leads to is protected, and so is the link: it could be replaced.
         if grant == PathGrant::DenyWrite
             && path.is_symlink()
-            && let (Some(Ok(parent)), Some(name)) =
-                (path.parent().map(Path::canonicalize), path.file_name())
+            && let (Some(Ok(parent)), Some(name)) = (path.parent().map(real_path), path.file_name())
         {
             self.defaults.push(PathRule::new(grant, parent.join(name)));
         }
-        if let Ok(path) = path.canonicalize() {
+        if let Ok(path) = real_path(path) {
             self.defaults.push(PathRule::new(grant, path));
         }
     }
@@ -310,7 +310,7 @@ fn parents(network: &NetworkRequest, problems: &mut Vec<PolicyError>) -> Parents
 }
 
 fn resolve(path: &Path, problems: &mut Vec<PolicyError>) -> Option<PathBuf> {
-    path.canonicalize()
+    real_path(path)
         .map_err(|error| problems.push(PolicyError::Path { path: path.to_owned(), error }))
         .ok()
 }
@@ -318,8 +318,8 @@ fn resolve(path: &Path, problems: &mut Vec<PolicyError>) -> Option<PathBuf> {
 /// The directory that is writable by default: the project, the work tree of git, or where the
 /// command runs. Never one that the home directory lies in.
 fn workspace(places: &Places<'_>, home: Option<&Path>) -> Option<PathBuf> {
-    let cwd = places.cwd.canonicalize().ok()?;
-    let project = places.project.and_then(|project| project.canonicalize().ok());
+    let cwd = real_path(places.cwd).ok()?;
+    let project = places.project.and_then(|project| real_path(project).ok());
     let project = project.filter(|project| cwd.starts_with(project));
     let tree = cwd.ancestors().find(|dir| dir.join(".git").exists()).map(Path::to_owned);
     let harmless = |path: &PathBuf| {
@@ -355,7 +355,7 @@ fn areas() -> Vec<(PathBuf, Area)> {
     ];
     let mut found: Vec<(PathBuf, Area)> = Vec::new();
     for (path, area) in wanted {
-        if let Ok(path) = Path::new(path).canonicalize()
+        if let Ok(path) = real_path(Path::new(path))
             && !found.iter().any(|(known, _)| *known == path)
         {
             found.push((path, area));

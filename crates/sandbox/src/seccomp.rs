@@ -2,6 +2,10 @@
 //!
 //! Calls are refused, not processes ended, so that programs can fall back. Only a call of another
 //! architecture ends the process: its numbers mean something else.
+//!
+//! The program searches for the number of the call by halves. When it is installed the kernel goes
+//! through it once for each call that there is, so one that compares with each number in turn takes
+//! several times as long.
 
 use libc::{c_long, sock_filter};
 
@@ -118,8 +122,53 @@ pub(crate) fn available() -> [bool; 2] {
     })
 }
 
-/// The program for the kernel.
-pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
+/// What is done at one system call: instructions that decide in every case.
+pub(crate) type Rule = (c_long, Vec<sock_filter>);
+
+/// What is refused.
+pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
+    let refused = |call: c_long, errno: i32| (call, vec![refuse(errno)]);
+    let mut rules: Vec<Rule> = ABSENT.iter().map(|call| refused(*call, libc::ENOSYS)).collect();
+    rules.extend(FORBIDDEN.iter().map(|call| refused(*call, libc::EPERM)));
+    for call in [libc::SYS_clone, libc::SYS_unshare] {
+        let namespaces = jump(ANY_BIT, NAMESPACES, 0, 1);
+        let decide = vec![step(LOAD, argument(0)), namespaces, refuse(libc::EPERM), allow()];
+        rules.push((call, decide));
+    }
+    // Characters pushed into the terminal would be read by the shell outside.
+    let terminals = vec![
+        step(LOAD, argument(1)),
+        jump(EQUAL, libc::TIOCSTI as u32, 1, 0),
+        jump(EQUAL, libc::TIOCLINUX as u32, 0, 1),
+        refuse(libc::EPERM),
+        allow(),
+    ];
+    rules.push((libc::SYS_ioctl, terminals));
+    if let Sockets::Host { .. } = sockets {
+        rules.extend(SHARED.iter().map(|call| refused(*call, libc::EPERM)));
+        rules.extend(only_own_processes());
+    }
+    if let Sockets::Host { tcp: true, .. } = sockets {
+        // Without an address it listens at some port, which no rule is about.
+        rules.push(refused(libc::SYS_listen, libc::EPERM));
+        // Sending this way connects without asking.
+        for (call, flags) in
+            [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
+        {
+            let connects = jump(ANY_BIT, libc::MSG_FASTOPEN as u32, 0, 1);
+            let decide = vec![step(LOAD, argument(flags)), connects, refuse(libc::EPERM), allow()];
+            rules.push((call, decide));
+        }
+    }
+    rules.push((libc::SYS_socket, socket_rules(sockets)));
+    rules
+}
+
+/// The program for the kernel. Of two rules about one call the first counts.
+pub(crate) fn program(rules: &[Rule]) -> Vec<sock_filter> {
+    let mut sorted: Vec<&Rule> = rules.iter().collect();
+    sorted.sort_by_key(|(call, _)| *call);
+    sorted.dedup_by_key(|(call, _)| *call);
     let mut program = vec![
         step(LOAD, ARCHITECTURE),
         jump(EQUAL, ARCH, 1, 0),
@@ -129,85 +178,48 @@ pub(crate) fn filter(sockets: Sockets) -> Vec<sock_filter> {
         jump(AT_LEAST, 0x4000_0000, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    for call in ABSENT {
-        program.extend([jump(EQUAL, call as u32, 0, 1), refuse(libc::ENOSYS)]);
-    }
-    for call in FORBIDDEN {
-        program.extend([jump(EQUAL, call as u32, 0, 1), refuse(libc::EPERM)]);
-    }
-    for call in [libc::SYS_clone, libc::SYS_unshare] {
-        on(
-            call,
-            &mut program,
-            vec![
-                step(LOAD, argument(0)),
-                jump(ANY_BIT, NAMESPACES, 0, 1),
-                refuse(libc::EPERM),
-                allow(),
-            ],
-        );
-    }
-    // Characters pushed into the terminal would be read by the shell outside.
-    on(
-        libc::SYS_ioctl,
-        &mut program,
-        vec![
-            step(LOAD, argument(1)),
-            jump(EQUAL, libc::TIOCSTI as u32, 1, 0),
-            jump(EQUAL, libc::TIOCLINUX as u32, 0, 1),
-            refuse(libc::EPERM),
-            allow(),
-        ],
-    );
-    if let Sockets::Host { .. } = sockets {
-        for call in SHARED {
-            program.extend([jump(EQUAL, call as u32, 0, 1), refuse(libc::EPERM)]);
-        }
-        only_own_processes(&mut program);
-    }
-    if let Sockets::Host { tcp: true, .. } = sockets {
-        // Without an address it listens at some port, which no rule is about.
-        program.extend([jump(EQUAL, libc::SYS_listen as u32, 0, 1), refuse(libc::EPERM)]);
-        // Sending this way connects without asking.
-        for (call, flags) in
-            [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
-        {
-            on(
-                call,
-                &mut program,
-                vec![
-                    step(LOAD, argument(flags)),
-                    jump(ANY_BIT, libc::MSG_FASTOPEN as u32, 0, 1),
-                    refuse(libc::EPERM),
-                    allow(),
-                ],
-            );
-        }
-    }
-    on(libc::SYS_socket, &mut program, socket_rules(sockets));
-    program.push(allow());
+    program.extend(search(&sorted));
     program
 }
 
+/// Finds the rule about a call, among those that are sorted by its number.
+fn search(rules: &[&Rule]) -> Vec<sock_filter> {
+    if rules.len() <= 2 {
+        let mut found = Vec::new();
+        for (call, decide) in rules {
+            found.push(jump(EQUAL, *call as u32, 0, decide.len() as u8));
+            found.extend(decide);
+        }
+        found.push(allow());
+        return found;
+    }
+    let (lower, upper) = rules.split_at(rules.len() / 2);
+    let (first, lower, upper) = (upper[0].0 as u32, search(lower), search(upper));
+    let mut found = match u8::try_from(lower.len()) {
+        Ok(length) => vec![jump(AT_LEAST, first, length, 0)],
+        // Only the unconditional jump goes this far.
+        Err(_) => {
+            let over = step((libc::BPF_JMP | libc::BPF_JA) as u16, lower.len() as u32);
+            vec![jump(AT_LEAST, first, 0, 1), over]
+        }
+    };
+    found.extend(lower);
+    found.extend(upper);
+    found
+}
+
 /// Limits and priorities can be changed of the caller alone.
-fn only_own_processes(program: &mut Vec<sock_filter>) {
-    on(
-        libc::SYS_prlimit64,
-        program,
-        vec![step(LOAD, argument(0)), jump(EQUAL, 0, 1, 0), refuse(libc::EPERM), allow()],
-    );
-    on(
-        libc::SYS_setpriority,
-        program,
-        vec![
-            step(LOAD, argument(0)),
-            jump(EQUAL, libc::PRIO_PROCESS, 0, 2),
-            step(LOAD, argument(1)),
-            jump(EQUAL, 0, 1, 0),
-            refuse(libc::EPERM),
-            allow(),
-        ],
-    );
+fn only_own_processes() -> [Rule; 2] {
+    let limits = vec![step(LOAD, argument(0)), jump(EQUAL, 0, 1, 0), refuse(libc::EPERM), allow()];
+    let priorities = vec![
+        step(LOAD, argument(0)),
+        jump(EQUAL, libc::PRIO_PROCESS, 0, 2),
+        step(LOAD, argument(1)),
+        jump(EQUAL, 0, 1, 0),
+        refuse(libc::EPERM),
+        allow(),
+    ];
+    [(libc::SYS_prlimit64, limits), (libc::SYS_setpriority, priorities)]
 }
 
 fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
@@ -247,12 +259,6 @@ fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
     rules
 }
 
-/// Appends what is done at one system call; `rules` decide in every case.
-pub(crate) fn on(call: c_long, program: &mut Vec<sock_filter>, rules: Vec<sock_filter>) {
-    program.push(jump(EQUAL, call as u32, 0, rules.len() as u8));
-    program.extend(rules);
-}
-
 pub(crate) fn step(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
@@ -267,4 +273,76 @@ pub(crate) fn allow() -> sock_filter {
 
 fn refuse(errno: i32) -> sock_filter {
     step(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Carries a program out for one call whose arguments are all this number, as the kernel would.
+    fn answer(program: &[sock_filter], number: u32, arguments: u32) -> u32 {
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            let mut go = |holds: bool| at += usize::from(if holds { jt } else { jf });
+            match code {
+                LOAD => {
+                    value = match k {
+                        NUMBER => number,
+                        ARCHITECTURE => ARCH,
+                        _ => arguments,
+                    }
+                }
+                EQUAL => go(value == k),
+                AT_LEAST => go(value >= k),
+                ANY_BIT => go(value & k != 0),
+                MASK => value &= k,
+                RETURN => return k,
+                _ => at += k as usize,
+            }
+        }
+    }
+
+    #[test]
+    fn every_call_finds_its_own_rule() {
+        let errno = |errno: i32| libc::SECCOMP_RET_ERRNO | errno as u32;
+        // More than a conditional jump can pass over.
+        let rules: Vec<Rule> =
+            (0..400).step_by(2).map(|call| (call, vec![refuse(call as i32 + 1)])).collect();
+        let found = program(&rules);
+        assert!(found.len() > 512);
+        for call in 0..500_u32 {
+            let ruled = call < 400 && call % 2 == 0;
+            let expected = if ruled { errno(call as i32 + 1) } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(answer(&found, call, 0), expected, "{call}");
+        }
+        assert_eq!(answer(&found, 0x4000_0002, 0), errno(libc::ENOSYS));
+    }
+
+    #[test]
+    fn what_is_refused_is_refused_with_and_without_notification() {
+        for sockets in [Sockets::Namespaced, Sockets::Host { unix: true, tcp: true }] {
+            let refused = rules(sockets);
+            let plain = program(&refused);
+            let watched: Vec<Rule> =
+                refused.iter().cloned().chain(crate::denials::rules()).collect();
+            let watched = program(&watched);
+            for call in 0..600 {
+                for arguments in [0, 1, 2, libc::CLONE_NEWUSER as u32, libc::TIOCSTI as u32] {
+                    let [one, other] =
+                        [&plain, &watched].map(|program| answer(program, call, arguments));
+                    let notified = other == libc::SECCOMP_RET_USER_NOTIF;
+                    assert!(one == other || one == libc::SECCOMP_RET_ALLOW && notified, "{call}");
+                }
+            }
+            for call in FORBIDDEN {
+                let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+                assert_eq!(answer(&watched, call as u32, 0), refusal, "{call}");
+            }
+            let writing = |flags: i32| answer(&watched, libc::SYS_openat as u32, flags as u32);
+            assert_eq!(writing(libc::O_RDONLY | libc::O_CLOEXEC), libc::SECCOMP_RET_ALLOW);
+            assert_eq!(writing(libc::O_WRONLY), libc::SECCOMP_RET_USER_NOTIF);
+        }
+    }
 }

@@ -10,22 +10,24 @@
 //! One keeper serves one run at a time.
 
 mod become_program;
+mod confined;
 mod protocol;
 mod serve;
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use protocol::{KeeperOrder, RawUsage, SharedBlock};
 use retake_sandbox::{Confinement, DenialWatch, SharedNetwork};
-use retake_types::{SandboxFailure, SandboxPart, Usage};
+use retake_types::Usage;
 use rustix::process::{Pid, Signal, kill_process};
 use serve::{KeeperInheritance, Scratch};
 
+pub use confined::ConfineError;
 pub(crate) use protocol::{ProcessGroup, SpawnStage, TerminalState};
 
 use crate::leftovers::{self, LeftoverProcess};
@@ -34,8 +36,6 @@ use crate::syscalls::{self, MAX_FDS, Received};
 /// How long the keeper may take to end when nothing is left to kill, and when something is.
 const IDLE_EXIT: Duration = Duration::from_millis(500);
 const KILLING_EXIT: Duration = Duration::from_secs(3);
-/// How long a keeper may take to confine itself, on a slow disk for example.
-const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whose session the keeper and its children live in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,14 +149,6 @@ pub struct Keeper {
     death_mark: Option<OwnedFd>,
 }
 
-/// Why a confined keeper could not be started.
-#[derive(Debug)]
-pub enum ConfineError {
-    /// No process could be made, for a reason of its own.
-    Process(io::Error),
-    Sandbox(SandboxFailure),
-}
-
 /// What the keeper says, in the runner's terms.
 pub(crate) enum KeeperReport {
     Started {
@@ -202,68 +194,6 @@ pub(crate) struct Spawn<'a> {
     pub(crate) cgroup_files: &'a [RawFd],
 }
 
-/// As `fork`, with namespaces of its own.
-///
-/// # Safety
-///
-/// As for `fork`: in the child only what is safe after a fork of a threaded program.
-unsafe fn clone_process(flags: i32) -> libc::pid_t {
-    let flags = libc::c_long::from(flags | libc::SIGCHLD);
-    // SAFETY: no stack, no addresses: a copy of this process.
-    unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t }
-}
-
-/// The same in a network that others made. Only a process that joins the user namespace it belongs to
-/// may do that, so one in between joins, makes the process as a sibling of its own, and ends.
-///
-/// # Safety
-///
-/// As for [`clone_process`].
-unsafe fn clone_joined(flags: i32, network: &SharedNetwork) -> libc::pid_t {
-    let mut ends = [-1; 2];
-    // SAFETY: plain system calls; the one in between calls nothing else and ends by `_exit`.
-    unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
-            return -1;
-        }
-        let between = libc::fork();
-        if between == 0 {
-            let made = match network.join() {
-                Ok(()) => clone_process(flags | libc::CLONE_PARENT),
-                Err(_) => -1,
-            };
-            if made == 0 {
-                // The process itself.
-                libc::close(ends[0]);
-                libc::close(ends[1]);
-                return 0;
-            }
-            let answer = if made < 0 { -syscalls::errno() } else { made };
-            libc::write(ends[1], (&raw const answer).cast(), size_of_val(&answer));
-            libc::_exit(0);
-        }
-        let errno = syscalls::errno();
-        libc::close(ends[1]);
-        let mut answer: libc::pid_t = -errno;
-        if between > 0 {
-            answer = -libc::EPROTO;
-            let size = size_of_val(&answer);
-            while libc::read(ends[0], (&raw mut answer).cast(), size) < 0
-                && syscalls::errno() == libc::EINTR
-            {}
-            while libc::waitpid(between, std::ptr::null_mut(), 0) < 0
-                && syscalls::errno() == libc::EINTR
-            {}
-        }
-        libc::close(ends[0]);
-        if answer < 0 {
-            *libc::__errno_location() = -answer;
-            return -1;
-        }
-        answer
-    }
-}
-
 impl Keeper {
     /// Forks the keeper. Do it early: the cost grows with the memory in use at this moment, and
     /// only at this moment.
@@ -271,118 +201,6 @@ impl Keeper {
     /// Makes the calling process a subreaper, so that it inherits the runs of a keeper that dies.
     pub fn start(settings: KeeperSettings) -> io::Result<Self> {
         Self::fork(settings, None)
-    }
-
-    /// A keeper that is confined before it starts anything, and everything it starts with it. There
-    /// is none that could not be confined.
-    pub fn start_confined(
-        settings: KeeperSettings,
-        confinement: Confinement,
-    ) -> Result<Self, ConfineError> {
-        // Its directories are found by name, among its own mounts.
-        let settings = KeeperSettings { own_mounts: true, ..settings };
-        let namespaces = confinement.clone_flags() != 0;
-        let mut keeper = Self::fork(settings, Some(confinement)).map_err(|error| {
-            let refused = [libc::EPERM, libc::ENOSPC, libc::EINVAL, libc::ENOSYS];
-            match error.raw_os_error().filter(|errno| namespaces && refused.contains(errno)) {
-                Some(errno) => ConfineError::Sandbox(SandboxFailure::Missing {
-                    part: SandboxPart::Namespaces,
-                    errno,
-                }),
-                None => ConfineError::Process(error),
-            }
-        })?;
-        match keeper.confined() {
-            Ok(()) => Ok(keeper),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Waits for the first report of a confined keeper.
-    fn confined(&mut self) -> Result<(), ConfineError> {
-        let until = Instant::now() + SETUP_PATIENCE;
-        loop {
-            let socket = self.socket();
-            match syscalls::receive::<protocol::RawReport>(socket) {
-                Received::Message(protocol::RawReport::Confined { notified, shared }, fds) => {
-                    return self.entered((notified, shared), fds);
-                }
-                Received::Message(protocol::RawReport::NotConfined(failure), _) => {
-                    let explain = |confinement: &Confinement| confinement.explain(failure);
-                    let failure = self.confinement.as_ref().map(explain);
-                    return Err(failure.map_or_else(
-                        || ConfineError::Process(io::Error::from_raw_os_error(libc::EPROTO)),
-                        ConfineError::Sandbox,
-                    ));
-                }
-                Received::Message(..) | Received::Closed => {
-                    return Err(ConfineError::Process(io::Error::from_raw_os_error(libc::EPROTO)));
-                }
-                Received::Nothing if Instant::now() >= until => {
-                    return Err(ConfineError::Process(io::Error::from_raw_os_error(
-                        libc::ETIMEDOUT,
-                    )));
-                }
-                Received::Nothing => {
-                    let events = libc::POLLIN;
-                    syscalls::poll(
-                        &mut [libc::pollfd { fd: socket, events, revents: 0 }],
-                        Some(until),
-                    );
-                }
-            }
-        }
-    }
-
-    /// Begins to answer the notifications of a confined keeper: unanswered, its calls would fail.
-    fn entered(
-        &mut self,
-        (notified, shared): (bool, bool),
-        fds: [RawFd; MAX_FDS],
-    ) -> Result<(), ConfineError> {
-        // SAFETY: came with the message; ours alone.
-        let owned = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut sockets: Vec<OwnedFd> = fds.into_iter().filter(|fd| *fd >= 0).map(owned).collect();
-        let Some(confinement) = &mut self.confinement else { return Ok(()) };
-        let mut further = sockets.split_off(confinement.sockets().min(sockets.len())).into_iter();
-        if shared {
-            let namespaces = further.next().zip(further.next());
-            self.shared_network =
-                namespaces.map(|(user, network)| Arc::new(SharedNetwork::new([user, network])));
-        }
-        confinement.open_network(sockets).map_err(ConfineError::Process)?;
-        let (root, listener) = (further.next(), further.next());
-        // None arrives when this program has no descriptor to spare.
-        let missing = || ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE));
-        let root = root.ok_or_else(missing)?;
-        if notified {
-            let watched = root.try_clone().map_err(ConfineError::Process)?;
-            let watch = confinement.watch(listener.ok_or_else(missing)?, watched);
-            self.denials = Some(watch.map_err(ConfineError::Process)?);
-        }
-        self.root = Some(root);
-        Ok(())
-    }
-
-    /// Whether a retake inside of its confinement has recorded anything.
-    pub fn has_nested_record(&self) -> bool {
-        let parts = self.confinement.as_ref().zip(self.root.as_ref());
-        parts.is_some_and(|(confinement, root)| confinement.has_nested_record(root.as_fd()))
-    }
-
-    /// What its runs are confined by.
-    pub fn confinement(&self) -> Option<&Confinement> {
-        self.confinement.as_ref()
-    }
-
-    /// The network of its runs, where others may join it.
-    pub fn shared_network(&self) -> Option<&Arc<SharedNetwork>> {
-        self.shared_network.as_ref()
-    }
-
-    /// Sees what its runs are denied; `None` where nothing is confined, or nothing can be seen.
-    pub fn denials(&self) -> Option<&DenialWatch> {
-        self.denials.as_ref()
     }
 
     fn fork(settings: KeeperSettings, mut confinement: Option<Confinement>) -> io::Result<Self> {
@@ -403,8 +221,8 @@ impl Keeper {
                 0 => libc::fork(),
                 // As `fork`, with namespaces of its own.
                 flags => match confinement.as_ref().and_then(Confinement::joined_network) {
-                    None => clone_process(flags),
-                    Some(network) => clone_joined(flags, network),
+                    None => confined::clone_process(flags),
+                    Some(network) => confined::clone_joined(flags, network),
                 },
             };
             let errno = syscalls::errno();
@@ -598,8 +416,11 @@ impl Keeper {
 
 /// The number that this program knows a process by.
 fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
-    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let text = std::fs::read_to_string(path).ok()?;
+    let file = File::open(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    // It is written anew for each read, and has a few short lines.
+    let mut text = [0; 512];
+    let got = (&file).read(&mut text).ok()?;
+    let text = std::str::from_utf8(&text[..got]).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     pid.trim().parse().ok().filter(|pid| *pid > 0)
 }

@@ -171,8 +171,13 @@ fn confine(confinement: &mut Confinement, socket: RawFd) {
                 *place = fd;
                 count += 1;
             }
-            // All are closed here: the runner's death must end the listener.
             _ = syscalls::send(socket, &report, &fds[..count]);
+            // All are closed here: the runner's death must end the listener.
+            let notified = listener.is_some();
+            drop(handed);
+            if notified {
+                retake_sandbox::first_call();
+            }
         }
         Err(failure) => {
             _ = syscalls::send(socket, &RawReport::NotConfined(failure), &[]);

@@ -2,10 +2,7 @@
 
 use libc::{c_long, sock_filter};
 
-use crate::seccomp::{
-    ANY_BIT, ARCH, ARCHITECTURE, AT_LEAST, EQUAL, LOAD, NUMBER, RETURN, allow, argument, jump, on,
-    step,
-};
+use crate::seccomp::{ANY_BIT, EQUAL, LOAD, RETURN, Rule, allow, argument, jump, step};
 
 /// Opening to write, or to make something.
 pub(super) const WRITING: u32 =
@@ -54,36 +51,19 @@ const ALWAYS: [c_long; 17] = [
     libc::SYS_connect,
 ];
 
-/// The program for the kernel.
-pub(super) fn program() -> Vec<sock_filter> {
-    let mut program = vec![
-        step(LOAD, ARCHITECTURE),
-        jump(EQUAL, ARCH, 1, 0),
-        allow(),
-        step(LOAD, NUMBER),
-        jump(AT_LEAST, 0x4000_0000, 0, 1),
-        allow(),
-    ];
+/// What is looked at.
+pub(crate) fn rules() -> Vec<Rule> {
     let if_writing = |flags: u32| {
         vec![step(LOAD, argument(flags)), jump(ANY_BIT, WRITING, 0, 1), notify(), allow()]
     };
-    // The most frequent first.
-    on(libc::SYS_openat, &mut program, if_writing(2));
+    let mut rules = vec![(libc::SYS_openat, if_writing(2))];
     #[cfg(target_arch = "x86_64")]
-    on(libc::SYS_open, &mut program, if_writing(1));
+    rules.push((libc::SYS_open, if_writing(1)));
     // Without a path it is about an open file, as by `futimens`.
     let with_path = vec![step(LOAD, argument(1)), jump(EQUAL, 0, 0, 1), allow(), notify()];
-    on(libc::SYS_utimensat, &mut program, with_path);
-    for call in ALWAYS.iter().chain(LEGACY) {
-        program.extend([jump(EQUAL, *call as u32, 0, 1), notify()]);
-    }
-    program.push(allow());
-    program
-}
-
-/// What is notified at all: one harmless call, for finding out whether notification works.
-pub(super) fn probe() -> Vec<sock_filter> {
-    vec![step(LOAD, NUMBER), jump(EQUAL, libc::SYS_getppid as u32, 0, 1), notify(), allow()]
+    rules.push((libc::SYS_utimensat, with_path));
+    rules.extend(ALWAYS.iter().chain(LEGACY).map(|call| (*call, vec![notify()])));
+    rules
 }
 
 fn notify() -> sock_filter {

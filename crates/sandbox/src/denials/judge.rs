@@ -211,13 +211,26 @@ fn find(root: BorrowedFd<'_>, path: &Path, follow: bool, links: usize) -> io::Re
     }
 }
 
+/// Whether no symbolic link is followed on the way to a path, as far as that exists.
+pub(super) fn is_without_links(root: BorrowedFd<'_>, place: &CallPath) -> bool {
+    let resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_SYMLINKS;
+    match open_with(root, &place.path, place.follow, resolve) {
+        Ok(_) => true,
+        Err(error) => error.raw_os_error() == Some(libc::ENOENT),
+    }
+}
+
 fn open(root: BorrowedFd<'_>, path: &Path, follow: bool) -> io::Result<OwnedFd> {
+    open_with(root, path, follow, libc::RESOLVE_IN_ROOT)
+}
+
+fn open_with(root: BorrowedFd<'_>, path: &Path, follow: bool, resolve: u64) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: zero is a valid `open_how`.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     let last = if follow { 0 } else { libc::O_NOFOLLOW };
     how.flags = (libc::O_PATH | libc::O_CLOEXEC | last) as u64;
-    how.resolve = libc::RESOLVE_IN_ROOT;
+    how.resolve = resolve;
     let size = size_of::<libc::open_how>();
     // SAFETY: a C string, and a structure as long as we say.
     let fd = unsafe {
@@ -300,4 +313,31 @@ fn normal(path: &Path) -> PathBuf {
         }
     }
     normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_on_the_way_is_noticed_and_one_that_is_not_followed_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join("directory")).unwrap();
+        std::os::unix::fs::symlink("directory", top.join("link")).unwrap();
+        let root = OwnedFd::from(std::fs::File::open("/").unwrap());
+        for (name, follow, expected) in [
+            ("directory", true, true),
+            ("directory/absent", true, true),
+            ("absent/below", true, true),
+            ("link", true, false),
+            ("link", false, true),
+            ("link/absent", false, false),
+            ("directory/../link/absent", true, false),
+        ] {
+            let place = CallPath { path: top.join(name), wants: Wants::Entry, follow };
+            let root = std::os::fd::AsFd::as_fd(&root);
+            assert_eq!(is_without_links(root, &place), expected, "{name} {follow}");
+        }
+    }
 }

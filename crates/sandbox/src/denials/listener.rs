@@ -3,14 +3,19 @@
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use retake_types::DeniedOperation;
 
 use super::call::{self, Call};
-use super::judge::{Judge, Verdict};
-use super::{Noted, filter, lock};
+use super::judge::{self, Judge, Verdict};
+use super::{Noted, Watched, lock};
+
+/// How long the first call may take to come, on a loaded machine for example.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The kernel wakes the process that waits on the processor that the answer came from.
 const SYNC_WAKE_UP: u64 = 1;
@@ -39,58 +44,49 @@ pub(crate) fn install(program: &[libc::sock_filter]) -> Option<OwnedFd> {
     })
 }
 
-/// Whether calls can be notified here, found out by having one notified. A filter whose
-/// notifications nobody can answer would make every call of the sandbox fail.
-pub(crate) fn works() -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    *WORKS.get_or_init(|| try_out().unwrap_or(false))
+/// Makes one harmless call that is notified. For a process whose listener another one holds: that one
+/// finds out by it whether calls can be answered, before anything depends on it.
+pub fn first_call() {
+    // SAFETY: no descriptor has this number, so nothing is connected and no address is read.
+    unsafe { libc::connect(-1, std::ptr::null(), 0) };
 }
 
-/// A thread has one call of its own notified, which is answered here. The filter ends with it.
-fn try_out() -> io::Result<bool> {
-    let (send, receive) = std::sync::mpsc::channel::<Option<OwnedFd>>();
-    let program = filter::probe();
-    let caller = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
-        // SAFETY: only for this thread, which ends right after.
-        let listener = unsafe {
-            (libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
-                .then(|| install(&program))
-                .flatten()
-        };
-        let listens = listener.is_some();
-        // The other side waits for it.
-        _ = send.send(listener);
-        // SAFETY: no arguments. Without an answer it would be -1.
-        listens && unsafe { libc::syscall(libc::SYS_getppid) } >= 0
-    })?;
-    if let Ok(Some(listener)) = receive.recv() {
-        // Dropped without an answer, the listener makes the call fail.
-        let mut poll = [readable(listener.as_raw_fd())];
-        wait(&mut poll);
-        if let Ok(notified) = next(&listener) {
-            _ = go_on(&listener, notified.id);
+/// Answers the call of [`first_call`]. A filter whose notifications nobody can answer would make
+/// every call of the sandbox fail.
+pub(super) fn answer_first(listener: &OwnedFd) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let mut polled = [readable(listener.as_raw_fd())];
+        let left = until.saturating_duration_since(Instant::now()).as_millis();
+        // SAFETY: one structure, as we say.
+        unsafe { libc::poll(polled.as_mut_ptr(), 1, left as libc::c_int) };
+        if polled[0].revents & libc::POLLIN != 0 {
+            return go_on(listener, next(listener)?.id);
+        }
+        if polled[0].revents != 0 || left == 0 {
+            // Nothing is left inside, or nothing comes.
+            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
         }
     }
-    Ok(caller.join().unwrap_or(false))
 }
 
 /// Starts the thread. It ends when the descriptor that is given back is closed, and when nothing
 /// is left that could be notified of.
 pub(super) fn start(
-    listener: OwnedFd,
-    root: OwnedFd,
+    begun: Receiver<Watched>,
     judge: Arc<Judge>,
     noted: Arc<Mutex<Noted>>,
 ) -> io::Result<(OwnedFd, JoinHandle<()>)> {
     let (stopped, stop): (PipeReader, PipeWriter) = io::pipe()?;
-    // SAFETY: a descriptor and a number. An older kernel does not know it, and is only slower.
-    unsafe {
-        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
-    }
-    let watcher = Watcher { listener, root, judge, noted };
-    let name = "denials".to_owned();
-    let thread =
-        std::thread::Builder::new().name(name).spawn(move || watcher.watch(&stopped.into()))?;
+    let watch = move || {
+        let Ok(Watched { listener, root }) = begun.recv() else { return };
+        // SAFETY: a descriptor and a number. An older kernel does not know it, and is only slower.
+        unsafe {
+            libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
+        }
+        Watcher { listener, root, judge, noted }.watch(&stopped.into());
+    };
+    let thread = std::thread::Builder::new().name("denials".to_owned()).spawn(watch)?;
     Ok((stop.into(), thread))
 }
 
@@ -147,9 +143,22 @@ impl Watcher {
         };
         let program = suspect.then(|| call::program(notified.pid));
         _ = go_on(&self.listener, notified.id);
-        if let Some((operation, path)) = call.and_then(|call| self.denied(call)) {
+        let named_truly = |call: &Call| !suspect && self.is_named_truly(call);
+        let doubtful = call.filter(|call| !named_truly(call));
+        if let Some((operation, path)) = doubtful.and_then(|call| self.denied(call)) {
             let program = program.unwrap_or_else(|| call::program(notified.pid));
             noted.add(operation, path.into(), program);
+        }
+    }
+
+    /// Whether the names of a call say which files it is about: no symbolic link leads elsewhere.
+    fn is_named_truly(&self, call: &Call) -> bool {
+        match call {
+            Call::Files { paths, .. } => {
+                paths.iter().all(|path| judge::is_without_links(self.root.as_fd(), path))
+            }
+            Call::ConnectPath(_) => false,
+            Call::ConnectAddress(_) => true,
         }
     }
 

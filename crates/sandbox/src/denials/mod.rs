@@ -17,32 +17,63 @@ mod listener;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use retake_types::{Denial, DeniedOperation, OsText};
 
+pub(crate) use filter::rules;
 pub(crate) use judge::Judge;
-pub(crate) use listener::{install, works};
+pub use listener::first_call;
+pub(crate) use listener::install;
 
-/// The program that has calls notified, if this machine can do that.
-pub(crate) fn program() -> Option<Vec<libc::sock_filter>> {
-    works().then(filter::program)
+/// Set once calls were notified and could not be answered.
+static UNANSWERABLE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this machine may notify of calls, as far as is known.
+pub(crate) fn is_possible() -> bool {
+    !UNANSWERABLE.load(Ordering::Relaxed)
+}
+
+pub(crate) fn give_up() {
+    UNANSWERABLE.store(true, Ordering::Relaxed);
 }
 
 /// The calls of one sandbox, watched by a thread until this is dropped.
 #[derive(Debug)]
 pub struct DenialWatch {
     noted: Arc<Mutex<Noted>>,
+    /// What the thread waits for. Dropped before, it ends.
+    begin: Option<Sender<Watched>>,
     /// Closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// What a process that confined itself hands to the thread.
+#[derive(Debug)]
+struct Watched {
+    listener: OwnedFd,
+    root: OwnedFd,
+}
+
 impl DenialWatch {
-    pub(crate) fn start(listener: OwnedFd, root: OwnedFd, judge: Arc<Judge>) -> io::Result<Self> {
+    /// Starts the thread; what it watches comes later.
+    pub(crate) fn start(judge: Arc<Judge>) -> io::Result<Self> {
         let noted = Arc::new(Mutex::new(Noted::default()));
-        let (stop, thread) = listener::start(listener, root, judge, noted.clone())?;
-        Ok(Self { noted, stop: Some(stop), thread: Some(thread) })
+        let (begin, begun) = channel();
+        let (stop, thread) = listener::start(begun, judge, noted.clone())?;
+        Ok(Self { noted, begin: Some(begin), stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Answers the first call, which [`first_call`] made, and has the thread answer all others. Fails
+    /// where the kernel does not take an answer.
+    pub(crate) fn begin(&mut self, listener: OwnedFd, root: OwnedFd) -> io::Result<()> {
+        listener::answer_first(&listener)?;
+        let ended = || io::Error::from_raw_os_error(libc::ESRCH);
+        let begin = self.begin.take().ok_or_else(ended)?;
+        begin.send(Watched { listener, root }).map_err(|_| ended())
     }
 
     /// What was noted since this was last asked.
@@ -60,7 +91,7 @@ impl DenialWatch {
 
 impl Drop for DenialWatch {
     fn drop(&mut self) {
-        self.stop = None;
+        (self.begin, self.stop) = (None, None);
         if let Some(thread) = self.thread.take() {
             // It has nothing to say; one that panicked has told nothing more.
             _ = thread.join();

@@ -23,6 +23,7 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -130,9 +131,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A thread that waits for something to accept on. Dropped before, it ends.
+#[derive(Debug)]
+pub(crate) struct AcceptThread {
+    begin: Sender<(Arc<Shared>, PipeReader)>,
+    thread: JoinHandle<()>,
+}
+
+impl AcceptThread {
+    pub(crate) fn start() -> io::Result<Self> {
+        let (begin, begun) = channel::<(Arc<Shared>, PipeReader)>();
+        let thread = spawn("proxy", move || {
+            if let Ok((shared, woken)) = begun.recv() {
+                accept(&shared, &woken);
+            }
+        })?;
+        Ok(Self { begin, thread })
+    }
+}
+
 impl Proxy {
     /// Begins to accept. The first of the doors is the proxy's own.
-    pub(crate) fn start(doors: Vec<(TcpListener, Door)>, settings: Settings) -> io::Result<Self> {
+    pub(crate) fn start(
+        accepting: AcceptThread,
+        doors: Vec<(TcpListener, Door)>,
+        settings: Settings,
+    ) -> io::Result<Self> {
         for (listener, _) in &doors {
             listener.set_nonblocking(true)?;
         }
@@ -141,8 +165,9 @@ impl Proxy {
         let shared = Shared { settings, doors, run: Mutex::default(), open: AtomicUsize::new(0) };
         let shared = Arc::new(shared);
         let (woken, wake) = io::pipe()?;
-        let accepting = shared.clone();
-        let thread = spawn("proxy", move || accept(&accepting, &woken))?;
+        let AcceptThread { begin, thread } = accepting;
+        let ended = |_| io::Error::from_raw_os_error(libc::ESRCH);
+        begin.send((shared.clone(), woken)).map_err(ended)?;
         Ok(Self { shared, address, wake: Some(wake), thread: Some(thread) })
     }
 

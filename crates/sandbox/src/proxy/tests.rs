@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use retake_types::{NetworkRefusal, NetworkRequest, NetworkRule, NetworkUse};
 
 use super::head::Head;
-use super::{Bounds, Door, Parents, Proxy, Settings};
+use super::{AcceptThread, Bounds, Door, Parents, Proxy, Settings};
 
 struct Lab {
     proxy: Proxy,
@@ -27,7 +27,9 @@ impl Lab {
     fn with(rules: NetworkRequest, parents: Parents, bounds: Bounds) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let settings = Settings { rules, parents, bounds, shared_network: true };
-        let proxy = Proxy::start(vec![(listener, Door::Proxy)], settings).expect("a proxy");
+        let doors = vec![(listener, Door::Proxy)];
+        let accepting = AcceptThread::start().expect("a thread");
+        let proxy = Proxy::start(accepting, doors, settings).expect("a proxy");
         proxy.begin();
         Self { proxy }
     }
