@@ -7,9 +7,10 @@ use common::{FinishPlain as _, PlainLoop as _, PlainRecording as _, PlainStore a
 use common::{intent, outcome};
 use jiff::{SignedDuration, Timestamp};
 use retake_store::{
-    Error, LoopCursor, OutputPart, RunCursor, RunFilter, RunStatus, SearchEffort, Store,
+    DurationOrder, DurationPlace, Error, LoopCursor, OutputPart, RunCursor, RunFilter, RunStatus,
+    RunsByDuration, SearchEffort, StartOrder, Store,
 };
-use retake_types::{Kind, RunId, Stream};
+use retake_types::{Kind, RanOn, RunId, Stream};
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -240,4 +241,132 @@ fn the_room_it_takes_is_counted_wherever_it_is() {
     let after = store.disk_use();
     assert!(after.spool < 1000 && after.output > 0 && after.database > 0, "{after:?}");
     assert_eq!(after.total(), after.database + after.spool + after.output);
+}
+
+/// All pages of an order, each continued from where the one before says that it ended.
+fn by_duration(store: &Store, filter: &RunFilter, order: DurationOrder) -> Vec<(u64, RunId)> {
+    let all = RunsByDuration::read(store).unwrap();
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list_by_duration(&all, filter, order, after, 7).unwrap();
+        assert!(page.runs.len() <= 7 && page.unreadable.is_empty());
+        let took = |run: &retake_types::Run| run.outcome.as_ref().unwrap().duration_ms;
+        seen.extend(page.runs.iter().map(|run| (took(run), run.intent.id())));
+        match page.next {
+            Some(next) => after = Some(next.to_string().parse::<DurationPlace>().unwrap()),
+            None => return seen,
+        }
+    }
+}
+
+#[test]
+fn every_run_that_ended_is_sorted_by_duration_whatever_the_filter() {
+    let (_dir, mut store) = store();
+    let now = Timestamp::now();
+    let mut expected = Vec::new();
+    // The slowest are the oldest, and durations repeat.
+    for n in 0..40u64 {
+        let (ms, code) = (1000 - n / 2 * 10, i32::from(n % 5 == 0));
+        let at = now - SignedDuration::from_hours(40 - n as i64);
+        let id = run(&mut store, at, ms, code, b"");
+        expected.push((ms, id, code));
+    }
+    let unfinished = store.begin_plain(&intent("still running")).unwrap();
+    for (order, slowest) in
+        [(DurationOrder::SlowestFirst, true), (DurationOrder::FastestFirst, false)]
+    {
+        let sorted = |failed: bool| -> Vec<(u64, RunId)> {
+            // Runs of one duration are in the order of their ids, which is that of the record.
+            let mut sorted: Vec<(u64, RunId)> = expected
+                .iter()
+                .filter(|(_, _, code)| !failed || *code != 0)
+                .map(|(ms, id, _)| (*ms, *id))
+                .collect();
+            sorted.sort();
+            if slowest {
+                sorted.reverse();
+            }
+            sorted
+        };
+        assert_eq!(by_duration(&store, &RunFilter::default(), order), sorted(false));
+        let failed = RunFilter { status: Some(RunStatus::Failed), ..RunFilter::default() };
+        assert_eq!(by_duration(&store, &failed, order), sorted(true));
+        // A pattern has no index: the order of all runs is walked.
+        let pattern = RunFilter { command: Some("x*".into()), ..failed };
+        assert_eq!(by_duration(&store, &pattern, order), sorted(true));
+        let none = RunFilter { command: Some("y*".into()), ..RunFilter::default() };
+        assert_eq!(by_duration(&store, &none, order), []);
+    }
+    let slowest = store.slowest_commands(now - SignedDuration::from_hours(10), 5).unwrap();
+    let seen: Vec<RunId> = slowest.iter().map(|run| run.intent.id()).collect();
+    // The same command once, and nothing from before.
+    assert_eq!(seen, [expected[31].1]);
+    drop(unfinished);
+}
+
+#[test]
+fn runs_are_listed_from_either_end() {
+    let (_dir, mut store) = store();
+    let now = Timestamp::now();
+    let ids: Vec<RunId> = (0..9).map(|_| run(&mut store, now, 1, 0, b"")).collect();
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let (page, _) =
+            store.list_in(StartOrder::OldestFirst, &RunFilter::default(), after, 4).unwrap();
+        seen.extend(page.runs.iter().map(|run| run.intent.id()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, ids);
+}
+
+#[test]
+fn runs_of_a_machine_are_those_it_recorded_and_those_placed_on_it() {
+    let (_dir, mut store) = store();
+    let mut expected = Vec::new();
+    for n in 0..60 {
+        let mut intent = intent("make node7");
+        let mut outcome = outcome(i32::from(n % 4 == 0));
+        match n % 6 {
+            0 => intent.host = "node7".to_owned(),
+            1 => {
+                let node = Some("node7".to_owned());
+                outcome.ran_on =
+                    Some(RanOn { executor: "slurm".to_owned(), node, ..RanOn::default() });
+            }
+            // Names that only contain it, and what merely mentions it.
+            2 => intent.host = "node70".to_owned(),
+            3 => intent.request.label("about", "node7"),
+            _ => {}
+        }
+        if n % 6 < 2 {
+            expected.push((intent.id(), n % 4 == 0));
+        }
+        let recording = store.begin_plain(&intent).unwrap();
+        recording.finish_plain(&mut store, outcome).unwrap();
+    }
+    expected.reverse();
+    let all = |filter: &RunFilter| {
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.list(filter, after, 3).unwrap();
+            seen.extend(page.runs.iter().map(|run| run.intent.id()));
+            after = page.next;
+            if after.is_none() {
+                return seen;
+            }
+        }
+    };
+    let of = RunFilter { host: Some("node7".into()), ..RunFilter::default() };
+    let ids: Vec<RunId> = expected.iter().map(|(id, _)| *id).collect();
+    assert_eq!(all(&of), ids);
+    let failed = RunFilter { status: Some(RunStatus::Failed), ..of.clone() };
+    let failures: Vec<RunId> = expected.iter().filter(|(_, bad)| *bad).map(|(id, _)| *id).collect();
+    assert_eq!(all(&failed), failures);
+    // Where rows are counted, and where the order is another.
+    assert_eq!(store.stats(&of).unwrap().runs, expected.len() as u64);
+    assert_eq!(by_duration(&store, &of, DurationOrder::SlowestFirst).len(), expected.len());
+    assert_eq!(all(&RunFilter { host: Some("node".into()), ..RunFilter::default() }), []);
 }

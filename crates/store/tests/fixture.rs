@@ -15,7 +15,8 @@ use std::time::Duration;
 use common::{TestStore, intent, outcome};
 use retake_store::SearchEffort;
 use retake_store::{
-    Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, Verification, VerifyDepth,
+    Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, TestHistory, Verification,
+    VerifyDepth,
 };
 use retake_types::{Kind, LoopId, OutcomeKind, RunId, State, StopReason, Stream};
 use serde_json::{Value, json};
@@ -206,6 +207,92 @@ fn version_3_s_database_opens_and_verifies() {
     assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
 }
 
+/// Version 4 knows what results say of tests that they do not name: a complete run without a failure
+/// ends "failing".
+#[test]
+fn version_4_s_database_opens_and_verifies() {
+    let expected: Value = serde_json::from_slice(&fs::read(fixture("v4.json")).unwrap()).unwrap();
+    let head: Head = expected["head"].as_str().unwrap().parse().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    copy(&fixture("v4"), &root);
+
+    let read_only = Store::open_read_only(&root).unwrap();
+    assert!(matches!(read_only.verify(Some(head)).unwrap(), Verification::Intact(_)));
+    drop(read_only);
+    let mut test = TestStore { store: Store::open(&root).unwrap(), temp };
+    let Verification::Intact(intact) = test.store.verify(Some(head)).unwrap() else { panic!() };
+    assert_eq!((intact.runs, intact.unproven_orders), (5, 0));
+    let runs = test.store.list(&RunFilter::default(), None, 9).unwrap().runs;
+    for (run, then) in runs.iter().zip(expected["runs"].as_array().unwrap()) {
+        assert_holds(&serde_json::to_value(run).unwrap(), then);
+    }
+    for run in &runs {
+        let hash = blake3::hash(&test.interleaved(run.intent.id())).to_hex().to_string();
+        assert_eq!(expected["interleaved"][run.intent.id().to_string()], hash);
+    }
+    let histories = test.store.tests(Some("test_b")).unwrap();
+    assert_eq!(Value::from(results(&histories[0])), expected["results"]);
+    assert!(histories[0].failing_since().is_none() && histories[0].is_flaky());
+    let loops = test.store.list_loops(None, 9).unwrap();
+    let shown: Vec<Value> = loops.iter().map(|stored| shown(&test.store, stored)).collect();
+    assert_eq!(Value::from(shown), expected["loops"]);
+    test.run("after", 0);
+    assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
+    assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
+}
+
+/// How a test went in each run; whether the run names it.
+fn results(history: &TestHistory) -> Vec<Value> {
+    let each = history.results.iter();
+    each.map(|result| json!([result.run, result.status, result.inferred])).collect()
+}
+
+/// `cargo test -p retake-store --test fixture -- --ignored version_4`, once, when it was made.
+#[test]
+#[ignore = "writes the fixture; made once"]
+fn make_the_fixture_of_version_4() {
+    assert_eq!(SCHEMA_VERSION, 4, "a later version makes a fixture of its own");
+    assert!(!fixture("v4").exists(), "a fixture is never made again");
+    let mut test = TestStore::new();
+    let mut recording = test.store.begin_plain_loop(Kind::Agent, r#"{"agent":"claude"}"#).unwrap();
+    recording.append_plain_entries(&mut test.store, &[1, 2]).unwrap();
+    recording.finish(&mut test.store, &StopReason::Completed).unwrap();
+    // Plain unittest names only what failed.
+    for failed in [1, 0, 1, 0] {
+        let intent = intent("python3 -m unittest");
+        let mut recording = test.store.begin_plain(&intent).unwrap();
+        recording.append_plain(Stream::Stderr, b"Ran 3 tests in 0.001s\n");
+        let mut outcome = outcome(failed);
+        let named = json!([{"name": "test_b", "status": "failed", "error": "1 != 2"}]);
+        let effects = json!({"testResults": {
+            "framework": "unittest", "total": 3, "passed": 3 - failed, "failed": failed, "skipped": 0,
+            "allPassed": failed == 0, "confidence": "high",
+            "details": if failed == 0 { json!([]) } else { named },
+        }});
+        outcome.effects = Some(serde_json::from_value(effects).unwrap());
+        recording.finish_plain(&mut test.store, outcome).unwrap();
+    }
+    let large = b"a line of a log that compresses well\n".repeat(60_000);
+    let streams = [(Stream::Stdout, &large[..]), (Stream::Stderr, b"warning\n")];
+    test.record(&intent("make all"), 0, &streams);
+    test.compact();
+    let runs = test.store.list(&RunFilter::default(), None, 9).unwrap().runs;
+    let hash = |id| blake3::hash(&test.interleaved(id)).to_hex().to_string();
+    let interleaved: serde_json::Map<String, Value> = (runs.iter())
+        .map(|run| (run.intent.id().to_string(), hash(run.intent.id()).into()))
+        .collect();
+    let loops = test.store.list_loops(None, 9).unwrap();
+    let expected = json!({
+        "head": test.store.head().unwrap().to_string(),
+        "runs": runs,
+        "interleaved": interleaved,
+        "results": results(&test.store.tests(Some("test_b")).unwrap()[0]),
+        "loops": loops.iter().map(|stored| shown(&test.store, stored)).collect::<Vec<_>>(),
+    });
+    keep(test, "v4", &expected);
+}
+
 /// `cargo test -p retake-store --test fixture -- --ignored version_3`, once, when it was made.
 #[test]
 #[ignore = "writes the fixture; made once"]
@@ -268,7 +355,7 @@ fn keep(test: TestStore, name: &str, expected: &Value) {
     test.tamper("PRAGMA wal_checkpoint(TRUNCATE)");
     drop(test.store);
     copy(&root, &fixture(name));
-    for file in ["write.lock", "retake.db-wal", "retake.db-shm"] {
+    for file in ["write.lock", "retake.db-wal", "retake.db-shm", ".gitignore"] {
         // Made anew by whoever opens the store.
         drop(fs::remove_file(fixture(name).join(file)));
     }

@@ -11,8 +11,8 @@ use common::{TestStore, intent, outcome};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use retake_store::{
-    AuditRecord, Error, Exported, RunFilter, RunStatus, Store, StoredLoop, VerifyDepth, head_end,
-    tail_start,
+    AuditRecord, Error, Exported, RunFilter, RunStatus, StartOrder, Store, StoredLoop, VerifyDepth,
+    head_end, tail_start,
 };
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
@@ -327,8 +327,9 @@ fn the_main_lists_are_served_by_an_index_without_a_sort() {
             "SEARCH l USING PRIMARY KEY",
         ),
     ] {
-        for page in [false, true] {
-            let (sql, parameters) = filter.explainable(page, 50);
+        let orders = [StartOrder::NewestFirst, StartOrder::OldestFirst];
+        for (order, page) in orders.into_iter().flat_map(|order| [(order, false), (order, true)]) {
+            let (sql, parameters) = filter.explainable(order, page, 50);
             let plan: Vec<String> = connection
                 .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
                 .unwrap()

@@ -5,6 +5,10 @@
 //! the host, because a lock taken on another machine says nothing here; an intent names its host
 //! itself, and the files of runs are empty. A process that sees the runner of a run die gives its file a
 //! length of 1: the time of that change is the moment of death.
+//!
+//! A program that records many runs gives one file to all of them, one after another: renaming it twice
+//! takes half the time of making and removing it. Between two runs it is `live/<run>.idle`, of the last
+//! one, which is the name of no run.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -14,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_types::{LoopId, RunId};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::dir::{StoreDir, remove};
 use super::file_lock::{try_lock, try_lock_shared};
@@ -24,6 +29,8 @@ use crate::{Error, Result};
 const PATIENCE: u32 = 500;
 /// The end of the name of a loop's live file: ids of runs and loops look the same.
 const LOOP_SUFFIX: &str = ".loop";
+/// The end of the name of a file that waits for the next run.
+const IDLE_SUFFIX: &str = ".idle";
 
 /// What has a live file.
 pub(crate) trait LiveId: Copy + Display {
@@ -78,6 +85,34 @@ pub(crate) struct LiveFile {
     file: File,
     /// The name that it had, and gets back, as a spare file.
     spare: Option<PathBuf>,
+}
+
+/// A locked file of a living runner that has nothing to run.
+#[derive(Debug)]
+pub(crate) struct IdleFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl IdleFile {
+    /// Makes it the live file of a run that begins. `None` where that cannot be done: another runner
+    /// may have the id, or the record may be gone.
+    pub(crate) fn take(self, dir: &StoreDir, id: RunId) -> Option<LiveFile> {
+        let path = dir.live_dir().join(id.file_name());
+        match renameat_with(CWD, &self.path, CWD, &path, RenameFlags::NOREPLACE) {
+            Ok(()) => Some(LiveFile { path, file: self.file, spare: None }),
+            Err(_) => {
+                self.remove();
+                None
+            }
+        }
+    }
+
+    /// Removes the file while the lock is still held.
+    pub(crate) fn remove(self) {
+        // One that stays is removed by the next recovery.
+        drop(remove(&self.path));
+    }
 }
 
 /// What a live file says of its runner.
@@ -152,7 +187,22 @@ impl LiveFile {
 
     /// The same file once more, without the lock, for a witness of the runner's death.
     pub(crate) fn death_mark(&self) -> io::Result<File> {
+        // A witness of an earlier run that had this file may have ended since, and marked it.
+        if self.file.metadata()?.len() > 0 {
+            self.file.set_len(0)?;
+        }
         OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)
+    }
+
+    /// Keeps the file, and the lock, for the next run of the same program. Gives it back where that
+    /// cannot be done.
+    pub(crate) fn idle(self) -> Result<IdleFile, Self> {
+        let mut path = self.path.clone().into_os_string();
+        path.push(IDLE_SUFFIX);
+        if self.spare.is_none() && std::fs::rename(&self.path, &path).is_ok() {
+            return Ok(IdleFile { path: path.into(), file: self.file });
+        }
+        Err(self)
     }
 
     /// Removes the file while the lock is still held, so that nobody can mistake it for a death.
@@ -203,18 +253,42 @@ fn host_name() -> String {
 
 /// The runs that have a live file: those that run, and those whose runner died.
 pub(crate) fn live_runs(dir: &StoreDir) -> Result<Vec<RunId>> {
-    with_live_file(dir)
+    LiveNames::read(dir).map(|names| names.ids())
 }
 
 /// The loops that have a live file: those that run, and those whose runner died.
 pub(crate) fn live_loops(dir: &StoreDir) -> Result<Vec<LoopId>> {
-    with_live_file(dir)
+    LiveNames::read(dir).map(|names| names.ids())
 }
 
-fn with_live_file<Id: LiveId>(dir: &StoreDir) -> Result<Vec<Id>> {
-    // Any other name is not ours to judge.
-    let names = file_names(&dir.live_dir())?;
-    Ok(names.iter().filter_map(|name| Id::parse_file_name(name)).collect())
+/// The names of all live files at one moment.
+pub(crate) struct LiveNames(Vec<String>);
+
+impl LiveNames {
+    pub(crate) fn read(dir: &StoreDir) -> Result<Self> {
+        file_names(&dir.live_dir()).map(Self)
+    }
+
+    /// The runs or loops among them. Any other name is not ours to judge.
+    pub(crate) fn ids<Id: LiveId>(&self) -> Vec<Id> {
+        self.0.iter().filter_map(|name| Id::parse_file_name(name)).collect()
+    }
+
+    /// Removes the files that no run will take, because their runner died.
+    pub(crate) fn remove_idle(&self, dir: &StoreDir) -> Result<()> {
+        for name in self.0.iter().filter(|name| name.ends_with(IDLE_SUFFIX)) {
+            let path = dir.live_dir().join(name);
+            // Gone: a run has taken it. One that cannot be opened is no reason not to begin.
+            let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)
+            else {
+                continue;
+            };
+            if try_lock(&file).map_err(|error| Error::io("lock", &path, error))? {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// None for a directory that does not exist.
@@ -280,6 +354,40 @@ mod tests {
         let adopted = LiveFile::adopt(&dir, id).unwrap().unwrap();
         adopted.release().unwrap();
         assert!(LiveFile::adopt(&dir, id).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_that_waits_for_the_next_run_is_that_of_no_run() {
+        let (_temp, dir) = store();
+        let (first, second) = (RunId::new(), RunId::new());
+        let idle = LiveFile::take(&dir, first).unwrap().idle().unwrap();
+        assert!(!run_is_alive(&dir, first));
+        assert_eq!(live_runs(&dir).unwrap(), []);
+        // Its runner lives: it stays.
+        LiveNames::read(&dir).unwrap().remove_idle(&dir).unwrap();
+        let live = idle.take(&dir, second).unwrap();
+        assert!(run_is_alive(&dir, second) && !run_is_alive(&dir, first));
+        assert!(LiveFile::adopt(&dir, second).unwrap().is_none());
+        // The witness of an earlier run marked it.
+        live.file.set_len(1).unwrap();
+        live.death_mark().unwrap();
+        assert_eq!(live.file.metadata().unwrap().len(), 0);
+        drop(live.idle().unwrap());
+        LiveNames::read(&dir).unwrap().remove_idle(&dir).unwrap();
+        assert_eq!(file_names(&dir.live_dir()).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_idle_file_does_not_take_the_place_of_another_runners() {
+        let (_temp, dir) = store();
+        let id = RunId::new();
+        let live = LiveFile::take(&dir, id).unwrap();
+        let idle = LiveFile::take(&dir, RunId::new()).unwrap().idle().unwrap();
+        assert!(idle.take(&dir, id).is_none());
+        assert_eq!(file_names(&dir.live_dir()).unwrap(), [id.to_string()]);
+        assert!(run_is_alive(&dir, id));
+        drop(live);
+        assert!(!run_is_alive(&dir, id), "the lock was that of the file that stays");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod arrival_order;
 pub(crate) mod block_hashes;
+pub(crate) mod checkpoint;
 pub(crate) mod crash_points;
 pub(crate) mod dir;
 pub(crate) mod effect_rows;

@@ -28,7 +28,7 @@ pub(crate) const WAL_ROOM: u64 = 512 * 1024;
 /// The database grows by this much at a time, so that a checkpoint has somewhere to write to.
 const DATABASE_CHUNK: i32 = 256 * 1024;
 /// How much of the database's file should be free after a checkpoint.
-const DATABASE_ROOM: i64 = 128 * 1024;
+pub(crate) const DATABASE_ROOM: u64 = 128 * 1024;
 /// On a full disk a run begins only where this much of the database's file is free: a WAL that has
 /// more pages than the file has room for could never be folded again.
 const ROOM_TO_BEGIN: u64 = 48 * 1024;
@@ -159,11 +159,11 @@ pub(crate) fn take_spare_file(dir: &StoreDir, name: &Path) -> Option<PathBuf> {
     spare_files(dir).find(|spare| std::fs::rename(spare, name).is_ok())
 }
 
-/// Extends the database's file where too little of it is free. To be called after a checkpoint.
-pub(crate) fn keep_database_room(connection: &Connection, dir: &StoreDir) {
+/// Extends the database's file where less than this much of it is free.
+pub(crate) fn keep_database_room(connection: &Connection, dir: &StoreDir, room: u64) {
     let Ok(used) = pragma(connection, "page_count").map(|pages| pages * PAGE) else { return };
     let Ok(length) = dir.database().metadata().map(|database| database.len()) else { return };
-    let mut wanted = used + DATABASE_ROOM;
+    let mut wanted = used + room.cast_signed();
     if length.cast_signed() < wanted {
         // SAFETY: as above; this operation reads an i64. Where it fails the file stays as it is.
         unsafe {

@@ -130,6 +130,18 @@ pub(crate) fn check(connection: &Connection, dir: &StoreDir) -> Result<bool> {
     }
 }
 
+/// Makes the tables in a database that has none.
+pub(crate) fn create(connection: &mut Connection, dir: &StoreDir) -> Result<()> {
+    let failed = |error| Error::sqlite("make the tables", dir.database(), error);
+    let transaction = connection.transaction().map_err(failed)?;
+    for sql in MIGRATIONS {
+        transaction.execute_batch(sql).map_err(failed)?;
+    }
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+    transaction.commit().map_err(failed)
+}
+
 /// Applies what is missing, each migration and its number in one transaction. The caller holds
 /// the write turn; the first to get it has already done the work.
 pub(crate) fn migrate(connection: &mut Connection, dir: &StoreDir) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The open store: one connection, the queue of writers, and when the WAL is folded back.
+//! The open store: one connection and the queue of writers.
 //!
 //! Opening is lazy and cheap, because every cold `retake exec` pays for it: one pragma tells
 //! whether the schema is current, and nothing is checkpointed on close.
@@ -12,17 +12,17 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
+use crate::base::checkpoint::{Checkpoint, Commits};
 use crate::base::crash_points::crash_point;
 use crate::base::dir::{
     StoreDir, cannot_map_wal_index, has_allocated_wal_index, not_writable, remove, sync_dir,
 };
 use crate::base::ledger::{self, Head};
+use crate::base::live_file::IdleFile;
 use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteTurn};
 use crate::{Error, Result};
 
-/// A cold open reads the whole WAL to rebuild its index, so the WAL is kept short.
-const WAL_LIMIT: u64 = 256 * 1024;
 /// How long a connection that needs the database for itself waits for those that have it open.
 const ALONE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -36,6 +36,10 @@ pub struct Store {
     claim: Claim,
     /// Device and inode of the database: SQLite would go on writing to a deleted file.
     identity: Option<(u64, u64)>,
+    /// After the connection, which it must outlive.
+    pub(crate) commits: Commits,
+    /// The live file of the next run, once there were many.
+    pub(crate) idle: Option<IdleFile>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,29 @@ fn identity(dir: &StoreDir) -> Option<(u64, u64)> {
     dir.database().metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
+fn open_connection(
+    name: &Path,
+    dir: &StoreDir,
+    access: Access,
+    flags: OpenFlags,
+) -> Result<Connection> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let failed = |error| Error::sqlite("open the record", dir.database(), error);
+    let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
+    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    if access == Access::Write {
+        // secure_delete on every writer, not only on those that erase: a row that grows is
+        // moved, and its old place would keep the text. temp_store: a full disk may be that of
+        // the temporary files too.
+        connection
+            .execute_batch("PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY")
+            .map_err(failed)?;
+        reserve::grow_in_chunks(&connection);
+    }
+    Ok(connection)
+}
+
 /// What a commit survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
@@ -56,15 +83,6 @@ pub(crate) enum Durability {
     Process,
     /// A power loss: the commit is synced.
     Power,
-}
-
-/// What becomes of the WAL's file once its content is in the database.
-#[derive(Clone, Copy)]
-enum Checkpoint {
-    /// It is empty, and its blocks are free.
-    Truncate,
-    /// It keeps its blocks; the next writer starts at its beginning.
-    Restart,
 }
 
 impl Store {
@@ -157,20 +175,19 @@ impl Store {
             Error::Io { path, source, .. } => not_writable(&path, source),
             other => other,
         })?;
-        let mut store = Self::connect(new, Access::Write)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+        let mut connection = open_connection(new.database(), &new, Access::Write, flags)?;
         let failed = |error| Error::sqlite("make the record", dir.database(), error);
         // One sync at the end is enough: until then nothing is lost with it.
-        store
-            .connection
+        connection
             .execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
             .map_err(failed)?;
-        schema::migrate(&mut store.connection, &store.dir)?;
+        schema::create(&mut connection, &new)?;
         crash_point("new database built");
-        store.connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
+        connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
         // Closing then removes the WAL, so that the database is one file.
         let config = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
-        store.connection.set_db_config(config, false).map_err(failed)?;
-        let Self { dir: new, connection, .. } = store;
+        connection.set_db_config(config, false).map_err(failed)?;
         connection.close().map_err(|(_, error)| failed(error))?;
         file.sync_all().map_err(|error| Error::io("sync", new.database(), error))?;
         for suffix in ["-wal", "-shm"] {
@@ -269,27 +286,11 @@ impl Store {
         access: Access,
         flags: OpenFlags,
     ) -> Result<Self> {
-        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let failed = |error| Error::sqlite("open the record", dir.database(), error);
-        let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
-        connection.busy_timeout(PATIENCE).map_err(failed)?;
-        connection
-            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-            .map_err(failed)?;
-        if access == Access::Write {
-            // secure_delete on every writer, not only on those that erase: a row that grows is
-            // moved, and its old place would keep the text. temp_store: a full disk may be that of
-            // the temporary files too.
-            connection
-                .execute_batch(
-                    "PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = ON;
-                     PRAGMA temp_store = MEMORY",
-                )
-                .map_err(failed)?;
-            reserve::grow_in_chunks(&connection);
-        }
-        let identity = identity(&dir);
-        Ok(Self { dir, connection, access, synchronous: None, claim: Claim::Continue, identity })
+        let connection = open_connection(&name, &dir, access, flags)?;
+        let (identity, commits) = (identity(&dir), Commits::of(&connection));
+        let claim = Claim::Continue;
+        let (synchronous, idle) = (None, None);
+        Ok(Self { dir, connection, access, synchronous, claim, identity, commits, idle })
     }
 
     pub fn path(&self) -> &Path {
@@ -332,12 +333,12 @@ impl Store {
             return Err(Error::ReadOnly { path: self.dir.root().to_owned(), action });
         }
         let _turn = WriteTurn::take(&self.dir)?;
-        if identity(&self.dir) != self.identity {
+        if !self.is_unchanged() {
             return Err(Error::Vanished { path: self.dir.root().to_owned() });
         }
         self.keep_room()?;
         self.set_durability(durability)?;
-        let Self { dir, connection, .. } = self;
+        let Self { dir, connection, commits, .. } = self;
         let failed = |error| Error::sqlite(action, dir.database(), error);
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
@@ -345,6 +346,7 @@ impl Store {
         crash_point("before a commit");
         transaction.commit().map_err(failed)?;
         crash_point("after a commit");
+        commits.add();
         after(&value, dir)?;
         crash_point("after what follows a commit");
         if durability == Durability::Power {
@@ -393,8 +395,7 @@ impl Store {
         if room < self.claim.database_room() {
             return full();
         }
-        let length = self.dir.wal().metadata().map_or(0, |wal| wal.len()); // none yet: empty
-        if length > self.claim.wal_limit()
+        if self.wal_length() > self.claim.wal_limit()
             && !self.checkpoint(Checkpoint::Restart, Duration::ZERO)?
         {
             return full();
@@ -402,58 +403,23 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn fold_wal(&self) -> Result<()> {
-        let size = match self.dir.wal().metadata() {
-            Ok(metadata) => metadata.len(),
-            Err(_) => return Ok(()), // no WAL to fold; a vanished store shows at the next commit
-        };
-        if size > WAL_LIMIT {
-            // On a full disk the next writer may not get back the blocks that a shorter WAL frees.
-            let full = reserve::disk_is_almost_full(&self.dir);
-            let checkpoint = if full { Checkpoint::Restart } else { Checkpoint::Truncate };
-            self.checkpoint(checkpoint, Duration::ZERO)?;
-            reserve::keep_wal_room(&self.dir);
-            reserve::keep_database_room(&self.connection, &self.dir);
-            if !full {
-                reserve::keep_spare_files(&self.dir);
-            }
-        }
-        Ok(())
-    }
-
-    /// Folds the WAL into the database and empties it; `false` when a reader was in the way for
-    /// longer than `patience`. What could be folded is folded either way.
-    pub(crate) fn truncate_wal(&self, patience: Duration) -> Result<bool> {
-        self.checkpoint(Checkpoint::Truncate, patience)
-    }
-
-    fn checkpoint(&self, checkpoint: Checkpoint, patience: Duration) -> Result<bool> {
-        let failed = |error| self.failed("checkpoint", error);
-        self.connection.busy_timeout(patience).map_err(failed)?;
-        let sql = match checkpoint {
-            Checkpoint::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
-            Checkpoint::Restart => "PRAGMA wal_checkpoint(RESTART)",
-        };
-        let busy =
-            self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|busy| busy != 0);
-        self.connection.busy_timeout(PATIENCE).map_err(failed)?;
-        match busy {
-            Ok(busy) => Ok(!busy),
-            Err(error)
-                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
-                    || error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseLocked) =>
-            {
-                Ok(false)
-            }
-            // The commit is safe in the WAL; only folding it back failed, for want of space.
-            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
-                Ok(false)
-            }
-            Err(error) => Err(failed(error)),
-        }
+    /// Whether the database is the one that was opened.
+    pub(super) fn is_unchanged(&self) -> bool {
+        identity(&self.dir) == self.identity
     }
 
     pub(crate) fn failed(&self, action: &'static str, error: rusqlite::Error) -> Error {
         Error::sqlite(action, self.dir.database(), error)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if self.access == Access::Write {
+            self.shorten_wal();
+            if let Some(idle) = self.idle.take() {
+                idle.remove();
+            }
+        }
     }
 }

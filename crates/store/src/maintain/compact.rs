@@ -53,8 +53,20 @@ impl Store {
     /// Whether output waits to be compressed and indexed, or a runner died. Also answers for a store
     /// that is only read.
     pub fn needs_maintenance(&mut self) -> bool {
-        let waiting = self.compact(Duration::ZERO).is_ok_and(|look| look.more);
-        waiting || self.has_obsolete_files() || self.may_need_recovery()
+        let waiting = self.may_have_work()
+            && (self.compact(Duration::ZERO).is_ok_and(|look| look.more)
+                || self.has_obsolete_files());
+        waiting || self.may_need_recovery()
+    }
+
+    /// `false` when there is nothing to compress, to index or to remove. Every command that reads asks,
+    /// and most often that is the answer, so it is one question that is quick to prepare.
+    fn may_have_work(&self) -> bool {
+        let look = "SELECT EXISTS (SELECT 1 FROM outputs WHERE pending = 1)
+               OR EXISTS (SELECT 1 FROM outputs WHERE bytes > 1048576 AND blocks IS NULL)
+               OR EXISTS (SELECT 1 FROM settings WHERE name >= ?1 AND name < ?2)";
+        // An earlier schema does not know all of it.
+        self.connection.query_row(look, obsolete_files::NAMES, |row| row.get(0)).unwrap_or(true)
     }
 
     /// Compresses and indexes what is waiting, oldest first, for about as long as `budget`.

@@ -11,8 +11,8 @@ use crate::{Error, Result, Store};
 
 /// In `settings`, before the path below the store.
 const PREFIX: &str = "remove:";
-/// The first text after all that begin with [`PREFIX`].
-const END: &str = "remove;";
+/// The first of the names in `settings`, and the first text after all of them.
+pub(super) const NAMES: [&str; 2] = [PREFIX, "remove;"];
 
 /// Notes that a file goes after this commit.
 pub(crate) fn note(tx: &Transaction<'_>, dir: &StoreDir, file: &Path) -> rusqlite::Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn note(tx: &Transaction<'_>, dir: &StoreDir, file: &Path) -> rusqlit
 fn noted(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     connection
         .prepare_cached("SELECT name FROM settings WHERE name >= ?1 AND name < ?2 LIMIT 1000")?
-        .query_map([PREFIX, END], |row| row.get(0))?
+        .query_map(NAMES, |row| row.get(0))?
         .collect()
 }
 

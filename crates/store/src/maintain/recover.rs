@@ -1,7 +1,8 @@
 //! Recovery: what a runner that died left behind becomes a complete record of an interrupted run,
 //! and a loop that nobody continues is ended.
 //!
-//! Runs at the start of recording commands. When nothing is left it costs two directory reads.
+//! Runs at the start of recording commands. When nothing is left it costs two directory reads, one of
+//! them of a directory that earlier releases used.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,7 +17,7 @@ use retake_types::{
 use crate::base::arrival_order::order_hash;
 use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::base::dir::{StoreDir, remove, sync_dir};
-use crate::base::live_file::{self, LiveFile, Liveness};
+use crate::base::live_file::{self, LiveFile, LiveNames, Liveness};
 use crate::base::store::Durability;
 use crate::read::output::{self, INLINE_LIMIT, Storage, output_key};
 use crate::redact::Redactor;
@@ -61,12 +62,14 @@ impl Store {
     /// is recorded, and what it gives is recorded with it.
     pub fn recover_ending(&mut self, end_leftovers: &mut EndLeftovers<'_>) -> Result<Recovered> {
         let mut recovered = Recovered::default();
-        for id in live_file::live_runs(&self.dir)? {
+        let names = LiveNames::read(&self.dir)?;
+        names.remove_idle(&self.dir)?;
+        for id in names.ids() {
             let Some(live) = LiveFile::adopt(&self.dir, id)? else { continue };
             recovered.runs.extend(self.recover_run(id, end_leftovers)?);
             live.release()?;
         }
-        for id in self.recoverable_loops()? {
+        for id in self.recoverable_loops(&names) {
             let Some(live) = LiveFile::adopt(&self.dir, id)? else { continue };
             recovered.loops.extend(self.interrupt_loop(id)?);
             live.release()?;
@@ -81,19 +84,21 @@ impl Store {
     /// Whether `recover` may find a run or a loop, also on a store that is only read. A run that is
     /// still running counts, because only `recover` finds out.
     pub(crate) fn may_need_recovery(&self) -> bool {
-        let runs = live_file::live_runs(&self.dir).is_ok_and(|runs| !runs.is_empty());
         let dead = |id: &LoopId| self.loop_liveness(*id) == Liveness::Dead;
-        runs || self.recoverable_loops().is_ok_and(|loops| loops.iter().any(dead))
+        let left = |names: LiveNames| {
+            !names.ids::<RunId>().is_empty() || self.recoverable_loops(&names).iter().any(dead)
+        };
+        LiveNames::read(&self.dir).is_ok_and(left)
             || live_file::dead_crash_loops(&self.dir).is_ok_and(|dead| !dead.is_empty())
     }
 
     /// The loops whose live file is to be removed once their runner is dead.
-    fn recoverable_loops(&self) -> Result<Vec<LoopId>> {
-        let mut loops = live_file::live_loops(&self.dir)?;
+    fn recoverable_loops(&self, names: &LiveNames) -> Vec<LoopId> {
+        let mut loops: Vec<LoopId> = names.ids();
         let stays =
             |stored: &StoredLoop| stored.kind == Kind::Agent && stored.stop_reason.is_none();
         loops.retain(|id| !self.get_loop(*id).is_ok_and(|stored| stays(&stored)));
-        Ok(loops)
+        loops
     }
 
     /// Ends one loop of a dead runner. The caller holds its live file.

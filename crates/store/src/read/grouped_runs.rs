@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
-use retake_types::{Kind, LoopId, Run, RunId};
+use retake_types::{Kind, LoopId, Run};
 use rusqlite::types::Value;
 
 use crate::base::projection::{OK, kind_number};
-use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunCursor, RunFilter};
+use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunCursor};
 use crate::{Error, Result, Store};
 
 /// Rows that are looked at for one page.
@@ -142,39 +142,5 @@ impl Store {
             unfinished: unfinished.unsigned_abs(),
             more: runs > COUNTED,
         })
-    }
-
-    /// The runs that took longest, of the newest ones that pass a filter; and how many those are.
-    pub fn slowest(
-        &self,
-        filter: &RunFilter,
-        among: usize,
-        limit: usize,
-    ) -> Result<(Vec<Run>, usize)> {
-        if filter.by_effects() && !self.has_effects()? {
-            return Ok((Vec::new(), 0));
-        }
-        let (sql, parameters) = filter.sql(("r.id, r.duration_ms", ""), None, among, None);
-        let failed = |error| self.failed(READING, error);
-        let mut statement = self.connection.prepare(&sql).map_err(failed)?;
-        let rows = statement.query_map(rusqlite::params_from_iter(parameters), |row| {
-            Ok((row.get::<_, Option<i64>>(1)?, RunId::from_bytes(row.get(0)?)))
-        });
-        let mut found: Vec<(Option<i64>, RunId)> =
-            rows.map_err(failed)?.collect::<rusqlite::Result<_>>().map_err(failed)?;
-        let count = found.len();
-        found.sort_by_key(|(duration, _)| std::cmp::Reverse(*duration));
-        let mut runs = Vec::new();
-        for (_, id) in found {
-            if runs.len() == limit {
-                break;
-            }
-            match self.get(id) {
-                Ok(run) if filter.admits(&run) => runs.push(run),
-                Ok(_) | Err(Error::BadEntry { .. } | Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((runs, count))
     }
 }

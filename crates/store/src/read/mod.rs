@@ -2,6 +2,7 @@
 
 pub(crate) mod follow_output;
 pub(crate) mod grouped_runs;
+pub(crate) mod host_runs;
 pub(crate) mod interleaved;
 pub(crate) mod lines;
 pub(crate) mod loops;
@@ -13,6 +14,7 @@ pub(crate) mod phrase;
 pub(crate) mod run_lookup;
 pub(crate) mod run_series;
 pub(crate) mod runs;
+pub(crate) mod runs_by_duration;
 pub(crate) mod runs_over_time;
 pub(crate) mod scan;
 pub(crate) mod search;

@@ -1,4 +1,4 @@
-//! Listing runs, newest first. Every filter names the index that serves it.
+//! Listing runs by their start. Every filter names the index that serves it.
 //!
 //! Pages continue from a key, never by OFFSET, so page 10,000 costs what page 1 does.
 
@@ -33,6 +33,8 @@ pub struct RunFilter {
     /// A shell-style pattern (`*`, `?`, `[a-z]`) over the whole command line.
     pub command: Option<String>,
     pub cwd: Option<PathBuf>,
+    /// Ran on this machine: the one that recorded it, or the node it was placed on.
+    pub host: Option<String>,
     /// Changed this file, or one below this directory; absolute.
     pub changed: Option<PathBuf>,
     /// Tests ran and some of them failed.
@@ -50,6 +52,24 @@ pub enum RunStatus {
     /// Every outcome but success.
     Failed,
     Outcome(OutcomeKind),
+}
+
+/// In which order runs are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartOrder {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+}
+
+impl StartOrder {
+    /// The word of a sort, and how what follows compares with what precedes.
+    fn sql(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NewestFirst => ("DESC", "<"),
+            Self::OldestFirst => ("ASC", ">"),
+        }
+    }
 }
 
 /// Where a page ended: the start and number of its last run.
@@ -149,6 +169,10 @@ impl RunFilter {
                 clauses.condition(&format!("r.start_us {bound}"), at.as_microsecond().into());
             }
         }
+        if let Some(host) = &self.host {
+            clauses.parameters.push(Value::Text(host.clone()));
+            clauses.conditions.push(host_condition(clauses.parameters.len()));
+        }
         self.add_effects(&mut clauses);
         clauses.from = match self.labels.split_first() {
             // What a run did picks few runs: their numbers lead, and are sorted.
@@ -221,6 +245,15 @@ impl RunFilter {
         }
     }
 
+    /// Whether the runs it lets through are found without looking at all others: every condition has an
+    /// index, or is one that most runs pass.
+    pub(crate) fn is_searchable(&self) -> bool {
+        let pattern = |command: &String| command.contains(['*', '?', '[']);
+        self.host.is_none()
+            && !self.command.as_ref().is_some_and(pattern)
+            && self.status != Some(RunStatus::Outcome(OutcomeKind::Interrupted))
+    }
+
     /// Whether it lets every run through.
     fn is_open(&self) -> bool {
         let clauses = self.clauses();
@@ -257,9 +290,20 @@ impl RunFilter {
         if self.labels.is_empty() { ("r.start_us", "r.seq") } else { ("l.start_us", "l.run") }
     }
 
-    /// The query for one page, and its parameters.
+    /// The query for one page, newest first, and its parameters.
     pub(crate) fn sql(
         &self,
+        selected: (&str, &str),
+        after: Option<RunCursor>,
+        limit: usize,
+        among: Option<&[RunId]>,
+    ) -> (String, Vec<Value>) {
+        self.sql_in(StartOrder::NewestFirst, selected, after, limit, among)
+    }
+
+    pub(crate) fn sql_in(
+        &self,
+        order: StartOrder,
         (columns, joins): (&str, &str),
         after: Option<RunCursor>,
         limit: usize,
@@ -275,11 +319,14 @@ impl RunFilter {
         }
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let (start, seq) = self.order_columns();
+        let (direction, beyond) = order.sql();
         if let Some(cursor) = after {
             clauses.parameters.push(cursor.start_us.into());
             clauses.parameters.push(cursor.seq.into());
             let count = clauses.parameters.len();
-            clauses.conditions.push(format!("({start}, {seq}) < (?{}, ?{count})", count - 1));
+            clauses
+                .conditions
+                .push(format!("({start}, {seq}) {beyond} (?{}, ?{count})", count - 1));
         }
         let filter = if clauses.conditions.is_empty() {
             String::new()
@@ -288,7 +335,7 @@ impl RunFilter {
         };
         let sql = format!(
             "SELECT {columns} FROM {} {joins} {filter}
-             ORDER BY {start} DESC, {seq} DESC LIMIT {limit}",
+             ORDER BY {start} {direction}, {seq} {direction} LIMIT {limit}",
             clauses.from
         );
         (sql, clauses.parameters)
@@ -296,9 +343,14 @@ impl RunFilter {
 
     /// The statement behind a page, for tests and tools that look at its query plan.
     #[doc(hidden)]
-    pub fn explainable(&self, later_page: bool, limit: usize) -> (String, Vec<Value>) {
+    pub fn explainable(
+        &self,
+        order: StartOrder,
+        later_page: bool,
+        limit: usize,
+    ) -> (String, Vec<Value>) {
         let after = later_page.then_some(RunCursor { start_us: 0, seq: 0 });
-        self.sql((RUN_COLUMNS, RUN_JOINS), after, limit, None)
+        self.sql_in(order, (RUN_COLUMNS, RUN_JOINS), after, limit, None)
     }
 
     pub(crate) fn admits(&self, run: &Run) -> bool {
@@ -337,6 +389,18 @@ fn label_condition(value: usize) -> String {
     )
 }
 
+/// That a run was recorded on the machine that the parameter of this number names, or placed on it.
+fn host_condition(host: usize) -> String {
+    let of = |seq: &str, path: &str| {
+        format!(
+            "(SELECT json_extract(CAST(body AS TEXT), '{path}') FROM ledger WHERE seq = r.{seq})"
+        )
+    };
+    let (recorded, node) =
+        (of("seq", "$.intent.host"), of("outcome_seq", "$.outcome.ending.ranOn.node"));
+    format!("?{host} IN ({recorded}, {node})")
+}
+
 /// Numbers of runs that are asked about at once.
 const ASKED: usize = 500;
 
@@ -363,6 +427,15 @@ impl<'a> Sieve<'a> {
     /// Whether everything passes, so that nobody need ask.
     pub(crate) fn is_open(&self) -> bool {
         self.open
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// The only runs that can pass, where it asks for those that run.
+    pub(crate) fn live(&self) -> Option<&[RunId]> {
+        self.live.as_deref()
     }
 
     /// Those of the numbers whose runs pass.
@@ -419,6 +492,21 @@ impl Store {
         after: Option<RunCursor>,
         limit: usize,
     ) -> Result<(RunPage, Vec<Error>)> {
+        self.list_in(StartOrder::NewestFirst, filter, after, limit)
+    }
+
+    /// The same in either order. With a host a page may be short although there are more runs, and says
+    /// where the next one begins.
+    pub fn list_in(
+        &self,
+        order: StartOrder,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<(RunPage, Vec<Error>)> {
+        if let Some(host) = &filter.host {
+            return self.list_of_host(filter, host, order, after, limit);
+        }
         let mut unreadable = Vec::new();
         let mut page = RunPage { runs: Vec::new(), next: after };
         if filter.by_effects() && !self.has_effects()? {
@@ -432,7 +520,7 @@ impl Store {
             // One more than asked tells whether there is a next page.
             let wanted = (limit - page.runs.len()).saturating_add(1);
             let (sql, parameters) =
-                filter.sql((RUN_COLUMNS, RUN_JOINS), page.next, wanted, live.as_deref());
+                filter.sql_in(order, (RUN_COLUMNS, RUN_JOINS), page.next, wanted, live.as_deref());
             let found = self.select(&sql, parameters)?;
             let more = found.len() == wanted;
             for row in found.into_iter().take(wanted - 1) {

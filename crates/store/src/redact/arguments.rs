@@ -160,7 +160,8 @@ fn read_word(word: &[u8]) -> Word {
             return Word::Other;
         };
         if !is_secret_option(name) {
-            return Word::Other;
+            // `--header=X-Api-Key: X`, `--env=API_KEY=X`
+            return end.map_or(Word::Other, |end| within(word, end + 3));
         }
         let shown = format!("--{name}");
         return match end {
@@ -170,6 +171,9 @@ fn read_word(word: &[u8]) -> Word {
             }
             Some(_) => Word::Other,
         };
+    }
+    if word.starts_with(b"-H") {
+        return within(word, 2);
     }
     let separator =
         word.iter().position(|&byte| !(byte.is_ascii_alphanumeric() || b"_-".contains(&byte)));
@@ -186,6 +190,16 @@ fn read_word(word: &[u8]) -> Word {
         return Word::Value { name: name.to_owned(), value: value..length };
     }
     Word::Other
+}
+
+/// What the rest of a word names, if that is a variable or a header.
+fn within(word: &[u8], from: usize) -> Word {
+    match read_word(&word[from..]) {
+        Word::Value { name, value } if !name.starts_with('-') => {
+            Word::Value { name, value: value.start + from..value.end + from }
+        }
+        _ => Word::Other,
+    }
 }
 
 /// Whether a word can be a secret: not the next option, not what a shell has yet to fill in, not
@@ -255,6 +269,9 @@ mod tests {
         );
         assert_eq!(found(&["env", "API_KEY=abcdef", "x"]), ["API_KEY abcdef"]);
         assert_eq!(found(&["curl", "-H", "X-Api-Key: abc def"]), ["X-Api-Key abc def"]);
+        assert_eq!(found(&["wget", "--header=X-Api-Key: abcdef"]), ["X-Api-Key abcdef"]);
+        assert_eq!(found(&["curl", "-HX-Auth-Token: abcdef"]), ["X-Auth-Token abcdef"]);
+        assert_eq!(found(&["docker", "run", "--env=API_KEY=abcdef"]), ["API_KEY abcdef"]);
         assert_eq!(found(&["curl", "-u", "joe:s3:cret", "x"]), ["-u s3:cret"]);
         assert_eq!(found(&["/usr/bin/curl", "-ujoe:pw"]), ["-u pw"]);
         assert_eq!(found(&["sh", "-c", "x; curl --user 'joe:pw' y"]), ["--user pw"]);
@@ -275,6 +292,7 @@ mod tests {
             &["x", "--password=$PASSWORD", "--token", "$TOKEN"],
             &["sh", "-c", "mysql --password=\"$PASSWORD\" --token \"$TOKEN\""],
             &["docker", "build", "--secret", "id=npm,src=x"],
+            &["x", "--header=Accept: text/html", "--define=MODE=fast", "--env=TOKEN=$TOKEN"],
             &["docker", "run", "-u", "1000:1000", "curl", "-u", "joe", "-uann"],
             &["x", "--private-key", "/etc/key.pem", "--key", "value", "--tokens", "--", "KEY=v"],
         ] {

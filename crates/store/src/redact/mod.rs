@@ -17,10 +17,11 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 use crate::{Error, Result};
-use finder::Finder;
+use finder::{Candidates, Finder};
 use patterns::Patterns;
 use shape_match::Verdict;
 use shapes::SHAPES;
@@ -60,13 +61,18 @@ struct Rules {
 
 #[derive(Debug)]
 pub(crate) struct Marker {
-    name: String,
-    text: Vec<u8>,
+    name: Cow<'static, str>,
+    /// Made when it is needed: every command has a marker for each shape, and hardly ever sets one.
+    text: OnceLock<Vec<u8>>,
 }
 
 impl Marker {
-    fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), text: marker_of(name) }
+    fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into(), text: OnceLock::new() }
+    }
+
+    fn text(&self) -> &[u8] {
+        self.text.get_or_init(|| marker_of(&self.name))
     }
 }
 
@@ -132,7 +138,7 @@ impl Builder {
                 continue;
             }
             let marker = markers.len();
-            markers.push(Marker::new(name));
+            markers.push(Marker::new(name.clone()));
             let mut add = |value: &[u8]| {
                 if !literals.iter().any(|literal| literal.value == value) {
                     // A line break may be printed in several ways, so it cannot be searched for.
@@ -205,6 +211,11 @@ struct Judged {
 }
 
 impl Rules {
+    /// Whether a text that is complete has no place at which a secret may begin.
+    fn find_nothing(&self, text: &[u8]) -> bool {
+        self.patterns.is_none() && Candidates::new(&self.finders, text).next().is_none()
+    }
+
     /// Whether a secret begins at `at`: the longest one that is there, or could still come.
     fn judge(&self, bytes: &[u8], at: usize, before: &[u8], last: bool) -> Judged {
         let mut best = Judged { verdict: Verdict::No, marker: 0 };

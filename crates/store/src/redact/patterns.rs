@@ -27,7 +27,7 @@ impl Patterns {
         let regexes = given
             .iter()
             .map(|(name, regex)| match Regex::new(regex) {
-                Ok(regex) => Ok((regex, Marker::new(name))),
+                Ok(regex) => Ok((regex, Marker::new(name.clone()))),
                 Err(error) => {
                     Err(Error::BadPattern { name: name.clone(), detail: error.to_string() })
                 }
@@ -132,7 +132,7 @@ impl LineStage {
             if start > at {
                 out(&line[at..start]);
             }
-            out(&patterns.regexes[pattern].1.text);
+            out(patterns.regexes[pattern].1.text());
             self.count += 1;
             self.counts.resize(patterns.regexes.len(), 0);
             self.counts[pattern] += 1;

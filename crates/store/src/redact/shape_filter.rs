@@ -26,6 +26,9 @@ const DIVISIONS: usize = 2;
 #[cfg(target_arch = "x86_64")]
 const SYMBOLS: usize = 32;
 const SLOTS: usize = 1024;
+/// How many vectors of 32 bytes are looked at before places in them are compared.
+#[cfg(target_arch = "x86_64")]
+const TOGETHER: usize = 32;
 /// The end of a list of shapes.
 const NONE: u16 = u16::MAX;
 
@@ -36,6 +39,8 @@ pub(crate) struct ShapeFilter {
     /// The same by the symbol of a byte: less exact, because several bytes have the same.
     #[cfg(target_arch = "x86_64")]
     by_symbol: [[[u8; SYMBOLS]; ANCHOR]; DIVISIONS],
+    /// The groups of both divisions in one number, the second in its upper half.
+    both: [[u16; 256]; ANCHOR],
     /// One bit for each two bytes: whether an anchor begins with them, or they with an `@`.
     pairs: Vec<u64>,
     /// Where the list begins of the shapes whose anchor begins with three bytes of this hash.
@@ -81,6 +86,22 @@ impl Vectors {
     }
 }
 
+/// Symbols as a vector looks them up: with the fifth bit again in the highest.
+#[cfg(target_arch = "x86_64")]
+const LOOKED_UP_LOW: [u8; 16] = with_top_bit(SYMBOL_OF_LOW);
+#[cfg(target_arch = "x86_64")]
+const LOOKED_UP_HIGH: [u8; 16] = with_top_bit(SYMBOL_OF_HIGH);
+
+#[cfg(target_arch = "x86_64")]
+const fn with_top_bit(mut symbols: [u8; 16]) -> [u8; 16] {
+    let mut at = 0;
+    while at < symbols.len() {
+        symbols[at] |= (symbols[at] & 16) << 3;
+        at += 1;
+    }
+    symbols
+}
+
 fn slot([a, b, c]: [u8; 3]) -> usize {
     (u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9E37_79B1) >> 22) as usize
 }
@@ -105,6 +126,7 @@ impl ShapeFilter {
             groups: [[[0; 256]; ANCHOR]; DIVISIONS],
             #[cfg(target_arch = "x86_64")]
             by_symbol: [[[0; SYMBOLS]; ANCHOR]; DIVISIONS],
+            both: [[0; 256]; ANCHOR],
             pairs: vec![0; 1 << 10],
             slots: [NONE; SLOTS],
             listed: Vec::with_capacity(SHAPES.len() + 64),
@@ -132,6 +154,7 @@ impl ShapeFilter {
     }
 
     fn add(&mut self, place: usize, byte: u8, groups: [u8; DIVISIONS]) {
+        self.both[place][usize::from(byte)] |= u16::from_le_bytes(groups);
         for (division, group) in groups.into_iter().enumerate() {
             self.groups[division][place][usize::from(byte)] |= group;
             #[cfg(target_arch = "x86_64")]
@@ -192,10 +215,19 @@ impl ShapeFilter {
     /// Whether each division has a group with these bytes. Beyond the end everything may still come.
     #[inline]
     fn may_be_anchor(&self, bytes: &[u8]) -> bool {
-        self.groups.iter().all(|division| {
-            let places = division.iter().zip(bytes);
-            places.fold(!0, |groups, (place, byte)| groups & place[usize::from(*byte)]) != 0
-        })
+        let groups = match bytes.first_chunk() {
+            Some(&[a, b, c, d]) => {
+                self.both[0][usize::from(a)]
+                    & self.both[1][usize::from(b)]
+                    & self.both[2][usize::from(c)]
+                    & self.both[3][usize::from(d)]
+            }
+            None => {
+                let places = self.both.iter().zip(bytes);
+                places.fold(!0, |groups, (place, byte)| groups & place[usize::from(*byte)])
+            }
+        };
+        groups.to_le_bytes().iter().all(|division| *division != 0)
     }
 
     /// Compares with the shapes whose anchor is at `at`.
@@ -249,29 +281,36 @@ impl ShapeFilter {
             _mm512_permutex2var_epi8, _mm512_set1_epi8, _mm512_test_epi8_mask,
         };
         const WIDTH: usize = 64;
+        // Written out: what the standard library does for each element of an array is compiled without
+        // these instructions, and is a call with all vectors in memory where it is not inlined.
         // Bytes beyond ASCII are looked up as if they were not, and left to the comparison.
-        let tables: [[[__m512i; 2]; ANCHOR]; DIVISIONS] = self.groups.each_ref().map(|division| {
-            division.each_ref().map(|table| {
-                let (low, high) = table.split_at(WIDTH);
-                // SAFETY: a table has 256 bytes, so both have the 64 that are read.
-                unsafe { [low, high].map(|half| _mm512_loadu_si512(half.as_ptr().cast())) }
-            })
-        });
+        let half = |table: &[u8; 256], from: usize| {
+            let half: &[u8; WIDTH] = table[from..].first_chunk().expect("256 entries");
+            // SAFETY: the 64 bytes that are read are there.
+            unsafe { _mm512_loadu_si512(half.as_ptr().cast()) }
+        };
+        let table = |table: &[u8; 256]| [half(table, 0), half(table, WIDTH)];
+        let [a, b, c, d] = &self.groups[0];
+        let first: [[__m512i; 2]; ANCHOR] = [table(a), table(b), table(c), table(d)];
+        let [a, b, c, d] = &self.groups[1];
+        let second: [[__m512i; 2]; ANCHOR] = [table(a), table(b), table(c), table(d)];
+        let load = |at: usize| {
+            // SAFETY: asked for only where 64 bytes follow.
+            unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at).cast()) }
+        };
+        let lookup = |[low, high]: [__m512i; 2], chunk| _mm512_permutex2var_epi8(low, chunk, high);
+        let groups = |tables: &[[__m512i; 2]; ANCHOR], chunks: &[__m512i; ANCHOR]| {
+            let begin =
+                _mm512_and_si512(lookup(tables[0], chunks[0]), lookup(tables[1], chunks[1]));
+            let end = _mm512_and_si512(lookup(tables[2], chunks[2]), lookup(tables[3], chunks[3]));
+            _mm512_test_epi8_mask(begin, end)
+        };
         let at_sign = _mm512_set1_epi8(b'@'.cast_signed());
         let mut at = from;
         while at + WIDTH + ANCHOR <= bytes.len() {
-            let chunks: [__m512i; ANCHOR] = std::array::from_fn(|place| {
-                // SAFETY: `at + place + 64` is less than `at + 64 + 4`, which is inside.
-                unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at + place).cast()) }
-            });
-            let [first, second] = tables.map(|division| {
-                let [a, b, c, d] = std::array::from_fn(|place| {
-                    let [low, high] = division[place];
-                    _mm512_permutex2var_epi8(low, chunks[place], high)
-                });
-                _mm512_test_epi8_mask(_mm512_and_si512(a, b), _mm512_and_si512(c, d))
-            });
-            let places = first & second | _mm512_cmpeq_epi8_mask(chunks[0], at_sign);
+            let chunks = [load(at), load(at + 1), load(at + 2), load(at + 3)];
+            let places = groups(&first, &chunks) & groups(&second, &chunks)
+                | _mm512_cmpeq_epi8_mask(chunks[0], at_sign);
             if places != 0
                 && let Some(found) = self.exactly_at(bytes, at, places)
             {
@@ -288,10 +327,9 @@ impl ShapeFilter {
     fn find_in_32s(&self, bytes: &[u8], from: usize) -> Result<Candidate, usize> {
         use std::arch::x86_64::{
             __m128i, __m256i, _mm_loadu_si128, _mm256_alignr_epi8, _mm256_and_si256,
-            _mm256_blendv_epi8, _mm256_broadcastsi128_si256, _mm256_cmpeq_epi8, _mm256_loadu_si256,
+            _mm256_broadcastsi128_si256, _mm256_cmpeq_epi8, _mm256_loadu_si256,
             _mm256_movemask_epi8, _mm256_or_si256, _mm256_permute2x128_si256, _mm256_set1_epi8,
-            _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi16, _mm256_srli_epi16,
-            _mm256_xor_si256,
+            _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_xor_si256,
         };
         const WIDTH: usize = 32;
         let table = |table: &[u8]| {
@@ -301,11 +339,14 @@ impl ShapeFilter {
                 _mm_loadu_si128(table.as_ptr().cast::<__m128i>())
             })
         };
-        let tables: [[[__m256i; 2]; ANCHOR]; DIVISIONS] =
-            self.by_symbol.each_ref().map(|division| {
-                division.each_ref().map(|symbols| [table(symbols), table(&symbols[16..])])
-            });
-        let (low, high) = (table(&SYMBOL_OF_LOW), table(&SYMBOL_OF_HIGH));
+        // Written out, as above.
+        let halves = |symbols: &[u8; SYMBOLS]| [table(symbols), table(&symbols[16..])];
+        let [a, b, c, d] = &self.by_symbol[0];
+        let first: [[__m256i; 2]; ANCHOR] = [halves(a), halves(b), halves(c), halves(d)];
+        let [a, b, c, d] = &self.by_symbol[1];
+        let second: [[__m256i; 2]; ANCHOR] = [halves(a), halves(b), halves(c), halves(d)];
+        let (low, high) = (table(&LOOKED_UP_LOW), table(&LOOKED_UP_HIGH));
+        let top = _mm256_set1_epi8(-128);
         let (half, at_sign) = (_mm256_set1_epi8(15), _mm256_set1_epi8(b'@'.cast_signed()));
         let none = _mm256_setzero_si256();
         let load = |at: usize| {
@@ -318,43 +359,59 @@ impl ShapeFilter {
             );
             (chunk, symbols)
         };
+        let lookup = |[low, high]: [__m256i; 2], place: __m256i| {
+            // A lookup gives nothing where the highest bit is set, which is the fifth bit of a symbol
+            // again: it says which half of the table the symbol is in.
+            let other = _mm256_xor_si256(place, top);
+            _mm256_or_si256(_mm256_shuffle_epi8(low, place), _mm256_shuffle_epi8(high, other))
+        };
+        let groups = |tables: &[[__m256i; 2]; ANCHOR], places: &[__m256i; ANCHOR]| {
+            let begin =
+                _mm256_and_si256(lookup(tables[0], places[0]), lookup(tables[1], places[1]));
+            let end = _mm256_and_si256(lookup(tables[2], places[2]), lookup(tables[3], places[3]));
+            _mm256_and_si256(begin, end)
+        };
         let mut at = from;
         if at + WIDTH > bytes.len() {
             return Err(at);
         }
         let (mut chunk, mut symbols) = load(at);
-        while at + 2 * WIDTH <= bytes.len() {
-            let (next_chunk, next_symbols) = load(at + WIDTH);
-            let middle = _mm256_permute2x128_si256::<0x21>(symbols, next_symbols);
-            let places: [__m256i; ANCHOR] = [
-                symbols,
-                _mm256_alignr_epi8::<1>(middle, symbols),
-                _mm256_alignr_epi8::<2>(middle, symbols),
-                _mm256_alignr_epi8::<3>(middle, symbols),
-            ];
-            let [first, second] = tables.map(|division| {
-                let [a, b, c, d] = std::array::from_fn(|place| {
-                    let lookup = |table| _mm256_shuffle_epi8(table, places[place]);
-                    // The fifth bit of a symbol says which half of the table it is in.
-                    let which = _mm256_slli_epi16::<3>(places[place]);
-                    let [low, high] = division[place];
-                    _mm256_blendv_epi8(lookup(low), lookup(high), which)
-                });
-                _mm256_and_si256(_mm256_and_si256(a, b), _mm256_and_si256(c, d))
-            });
-            let missing =
-                _mm256_or_si256(_mm256_cmpeq_epi8(first, none), _mm256_cmpeq_epi8(second, none));
-            let found = !_mm256_movemask_epi8(missing).cast_unsigned()
-                | _mm256_movemask_epi8(_mm256_cmpeq_epi8(chunk, at_sign)).cast_unsigned();
-            if found != 0
-                && let Some(found) = self.exactly_at(bytes, at, u64::from(found))
-            {
-                return Ok(found);
+        // One vector in four has a place to compare, which no branch predicts: they are noted, and
+        // compared together afterwards.
+        let mut noted = [(0, 0); TOGETHER];
+        loop {
+            let vectors = ((bytes.len() - at) / WIDTH).saturating_sub(1).min(TOGETHER);
+            if vectors == 0 {
+                return Err(at);
             }
-            (chunk, symbols) = (next_chunk, next_symbols);
-            at += WIDTH;
+            let end = at + vectors * WIDTH;
+            let mut count = 0;
+            while at < end {
+                let (next_chunk, next_symbols) = load(at + WIDTH);
+                let middle = _mm256_permute2x128_si256::<0x21>(symbols, next_symbols);
+                let places: [__m256i; ANCHOR] = [
+                    symbols,
+                    _mm256_alignr_epi8::<1>(middle, symbols),
+                    _mm256_alignr_epi8::<2>(middle, symbols),
+                    _mm256_alignr_epi8::<3>(middle, symbols),
+                ];
+                let missing = _mm256_or_si256(
+                    _mm256_cmpeq_epi8(groups(&first, &places), none),
+                    _mm256_cmpeq_epi8(groups(&second, &places), none),
+                );
+                let found = !_mm256_movemask_epi8(missing).cast_unsigned()
+                    | _mm256_movemask_epi8(_mm256_cmpeq_epi8(chunk, at_sign)).cast_unsigned();
+                noted[count % TOGETHER] = (at, found);
+                count += usize::from(found != 0);
+                (chunk, symbols) = (next_chunk, next_symbols);
+                at += WIDTH;
+            }
+            for &(place, found) in &noted[..count] {
+                if let Some(found) = self.exactly_at(bytes, place, u64::from(found)) {
+                    return Ok(found);
+                }
+            }
         }
-        Err(at)
     }
 }
 

@@ -195,7 +195,7 @@ impl Scan {
                         if start > settled {
                             out(&bytes[settled..start]);
                         }
-                        out(&rules.markers[judged.marker].text);
+                        out(rules.markers[judged.marker].text());
                         self.count += 1;
                         self.counts.resize(rules.markers.len(), 0);
                         self.counts[judged.marker] += 1;

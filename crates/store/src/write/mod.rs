@@ -4,3 +4,4 @@ pub(crate) mod loop_recording;
 pub(crate) mod recording;
 pub(crate) mod remote_runs;
 pub(crate) mod run_entries;
+mod spool;

@@ -5,14 +5,15 @@
 //! does to the spool is remembered and reported by `finish`; it never ends the run.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Instant;
 
 use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
+use super::spool::Spool;
 use crate::base::arrival_order::{ChunkLog, order_hash};
-use crate::base::block_hashes::{OutputHash, OutputHasher};
+use crate::base::block_hashes::OutputHash;
 use crate::base::crash_points::crash_point;
 use crate::base::dir::{StoreDir, remove, sync_dir};
 use crate::base::live_file::LiveFile;
@@ -48,18 +49,6 @@ pub struct FinishedRecording {
     pub error: Option<Error>,
 }
 
-#[derive(Debug, Default)]
-struct Spool {
-    file: Option<File>,
-    hasher: Option<OutputHasher>,
-    bytes: u64,
-    lost: u64,
-    /// The whole stream while it is small enough to be kept in the database.
-    small: Vec<u8>,
-    /// The file takes no more; a small stream can still be kept in the database.
-    broken: bool,
-}
-
 impl Store {
     /// Commits the intent, then hands out what the run is recorded with.
     pub fn begin(&mut self, intent: &Redacted<Intent>) -> Result<Recording> {
@@ -67,7 +56,7 @@ impl Store {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
         // Before the intent: a committed intent without a lock means that its runner died.
-        let live = LiveFile::take(&self.dir, intent.id())?;
+        let live = self.take_live_file(intent.id())?;
         crash_point("live file made");
         let committed = self.claiming(Claim::Begin, |store| {
             store.write(Durability::Process, "record the intent", |tx, dir| {
@@ -96,6 +85,28 @@ impl Store {
             chunks_written: 0,
             spool_error: None,
         })
+    }
+
+    fn take_live_file(&mut self, id: RunId) -> Result<LiveFile> {
+        match self.idle.take().and_then(|idle| idle.take(&self.dir, id)) {
+            Some(live) => Ok(live),
+            None => LiveFile::take(&self.dir, id),
+        }
+    }
+
+    /// Keeps the file for the next run of a program that has recorded many, and removes that of any
+    /// other.
+    fn release_live_file(&mut self, live: LiveFile) -> Result<()> {
+        if !self.commits.are_many() || self.idle.is_some() {
+            return live.release();
+        }
+        match live.idle() {
+            Ok(idle) => {
+                self.idle = Some(idle);
+                Ok(())
+            }
+            Err(live) => live.release(),
+        }
     }
 }
 
@@ -177,7 +188,7 @@ impl Recording {
 
     /// What was stored of each stream that has bytes.
     fn hashes(&self) -> [Option<OutputHash>; 2] {
-        [0, 1].map(|index: usize| self.streams[index].hasher.as_ref().map(OutputHasher::finish))
+        self.streams.each_ref().map(Spool::hash)
     }
 
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
@@ -205,7 +216,7 @@ impl Recording {
             .spool_error
             .take()
             .filter(|error| lost != [0, 0] || !matches!(error, Error::DiskFull { .. }));
-        let removed = self.remove_files();
+        let removed = self.remove_files(store);
         Ok(FinishedRecording { outcome, lost, error: error.or(removed.err()) })
     }
 
@@ -269,7 +280,7 @@ impl Recording {
 
     /// Removes what the database holds by now. The outcome is committed: what cannot be removed is
     /// removed by the next recovery, which finds it by the live file. So that one goes last.
-    fn remove_files(self) -> Result<()> {
+    fn remove_files(self, store: &mut Store) -> Result<()> {
         let mut removed = Ok(());
         for stream in Stream::BOTH {
             let spool = &self.streams[stream.index()];
@@ -282,59 +293,9 @@ impl Recording {
         }
         crash_point("spool removed");
         if removed.is_ok() {
-            removed = self.live.release();
+            removed = store.release_live_file(self.live);
         }
         crash_point("live file removed");
         removed
-    }
-}
-
-impl Spool {
-    /// What is counted and hashed is exactly what the file got, also when it took only a part.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let Some(file) = &mut self.file else { break };
-            match file.write(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    self.note(&rest[..written]);
-                    rest = &rest[written..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps what the file did not take as far as the whole stream can go into the database.
-    fn keep_in_memory(&mut self, rest: &[u8]) {
-        // A stream of which a byte is lost ends there: a gap would not be seen.
-        let room = if self.lost == 0 { INLINE_LIMIT.saturating_sub(self.bytes) } else { 0 };
-        let kept = usize::try_from(room).unwrap_or(usize::MAX).min(rest.len());
-        self.note(&rest[..kept]);
-        self.lost += (rest.len() - kept) as u64;
-    }
-
-    fn note(&mut self, stored: &[u8]) {
-        if stored.is_empty() {
-            return;
-        }
-        self.bytes += stored.len() as u64;
-        self.hasher.get_or_insert_default().update(stored);
-        if self.bytes <= INLINE_LIMIT {
-            self.small.extend_from_slice(stored);
-        } else {
-            self.small = Vec::new();
-        }
-    }
-
-    /// Gives up what only the database could have held, because that is full.
-    fn give_up_small(&mut self) {
-        if self.bytes <= INLINE_LIMIT {
-            self.lost += self.bytes;
-            (self.bytes, self.hasher, self.small) = (0, None, Vec::new());
-        }
     }
 }
