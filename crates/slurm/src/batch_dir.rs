@@ -4,21 +4,28 @@
 //! batch.json          what is run and how; complete before anything is submitted
 //! script              what the scheduler starts
 //! input               what all cells read, if they do
-//! order/N.json        the request file of cell N
+//! requests            the request files of all cells, one after the other
+//! requests.index      where in it each one is
 //! list/R, job/R       the cells of submission R; what the scheduler calls it
 //! started/N.ATTEMPT   cell N began, and on which machine
-//! result/N            the one result of cell N
-//! late/N.ATTEMPT      results that came after it
+//! result/N            the result of cell N, and of cells that ended soon after it in the same task
+//! done                one byte for each cell: 1 once its result is recorded
+//! late/N.ATTEMPT      results that came after the recorded one
 //! stopped/N.ATTEMPT   what an attempt had when someone told it to stop
 //! cancel              nothing of this batch is wanted any more, and because of which signal
 //! scratch/N.ATTEMPT   what the command of an attempt may use as it likes
 //! tmp/                what is being written
-//! log/                what runners had to say
+//! log/R.T             what the runner of a task had to say; removed by one that said nothing
 //! ```
+//!
+//! What is about one cell (`started`, `result`) is removed once its result is recorded: on a network
+//! file system the time of a listing grows with the number of names.
 
+use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::num::ParseIntError;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -29,7 +36,11 @@ use crate::cancelled_by::CancelledBy;
 use crate::error::Error;
 use crate::request_file::RequestFile;
 
-const VERSION: u32 = 1;
+/// Version 1 had a file for each request.
+const VERSION: u32 = 2;
+
+/// A line of the index: the first byte of a request, and how many bytes it has.
+const INDEX_LINE: usize = 16 + 1 + 8 + 1;
 
 /// What is quoted of a runner's log at most: bytes and lines.
 const LOG_QUOTED: u64 = 2048;
@@ -82,8 +93,8 @@ pub struct BatchDir {
     dir: PathBuf,
 }
 
-const PARTS: [&str; 10] =
-    ["order", "list", "job", "started", "result", "late", "stopped", "tmp", "log", "scratch"];
+const PARTS: [&str; 9] =
+    ["list", "job", "started", "result", "late", "stopped", "tmp", "log", "scratch"];
 
 impl BatchDir {
     pub fn at(dir: &Path) -> Self {
@@ -94,11 +105,11 @@ impl BatchDir {
         &self.dir
     }
 
-    /// The batch that a request file belongs to, and which cell it is.
-    pub fn of_request_file(file: &Path) -> Option<(Self, usize)> {
-        let cell = file.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()?;
-        let dir = file.parent().filter(|dir| dir.ends_with("order"))?.parent()?;
-        Some((Self::at(dir), cell))
+    /// The batch that a list of cells belongs to, and the number of its submission.
+    pub fn of_list(list: &Path) -> Option<(Self, usize)> {
+        let submission = list.file_name()?.to_str()?.parse().ok()?;
+        let dir = list.parent().filter(|dir| dir.ends_with("list"))?.parent()?;
+        Some((Self::at(dir), submission))
     }
 
     /// Makes the directory and all parts of it, for this user only.
@@ -122,8 +133,20 @@ impl BatchDir {
         self.dir.join("input")
     }
 
-    pub fn request_file(&self, cell: usize) -> PathBuf {
-        self.dir.join(format!("order/{cell}.json"))
+    pub fn requests(&self) -> PathBuf {
+        self.dir.join("requests")
+    }
+
+    fn request_index(&self) -> PathBuf {
+        self.dir.join("requests.index")
+    }
+
+    fn done(&self) -> PathBuf {
+        self.dir.join("done")
+    }
+
+    pub fn log(&self, submission: usize, task: usize) -> PathBuf {
+        self.dir.join(format!("log/{submission}.{task}"))
     }
 
     pub fn list(&self, submission: usize) -> PathBuf {
@@ -205,10 +228,47 @@ impl BatchDir {
         Ok(manifest)
     }
 
-    pub fn read_request_file(&self, cell: usize) -> Result<RequestFile, Error> {
-        let path = self.request_file(cell);
-        let text = fs::read(&path).map_err(Error::io("read", &path))?;
-        RequestFile::read(&path, &text)
+    /// Writes the requests of all cells.
+    pub fn write_requests(&self, files: &[RequestFile]) -> Result<(), Error> {
+        let path = self.requests();
+        let failed = |error| Error::io("write", &path)(error);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let mut to = BufWriter::with_capacity(256 * 1024, file.map_err(failed)?);
+        let (mut index, mut offset) = (String::with_capacity(files.len() * INDEX_LINE), 0);
+        for file in files {
+            let text = to_json(file, &path)?;
+            to.write_all(&text).map_err(failed)?;
+            // Writing to a string does not fail.
+            _ = writeln!(index, "{offset:016x} {:08x}", text.len());
+            offset += text.len();
+        }
+        to.flush().map_err(failed)?;
+        write_new(&self.request_index(), index.as_bytes())
+    }
+
+    fn request_text(&self, cell: usize) -> Result<Vec<u8>, Error> {
+        let path = self.request_index();
+        let mut line = [0; INDEX_LINE];
+        File::open(&path)
+            .and_then(|index| index.read_exact_at(&mut line, (cell * INDEX_LINE) as u64))
+            .map_err(Error::io("read", &path))?;
+        let number = |part: &[u8]| {
+            let text = std::str::from_utf8(part).ok()?;
+            u64::from_str_radix(text, 16).ok()
+        };
+        let (Some(offset), Some(length)) = (number(&line[..16]), number(&line[17..25])) else {
+            return Err(Error::damaged(&path, format!("request {cell}")));
+        };
+        let path = self.requests();
+        let mut text = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        File::open(&path)
+            .and_then(|requests| requests.read_exact_at(&mut text, offset))
+            .map_err(Error::io("read", &path))?;
+        Ok(text)
+    }
+
+    pub fn read_request(&self, cell: usize) -> Result<RequestFile, Error> {
+        RequestFile::read(&self.requests(), &self.request_text(cell)?)
     }
 
     /// The intent of a cell, whatever the version of its request file.
@@ -217,13 +277,50 @@ impl BatchDir {
         struct WithIntent {
             intent: Redacted<Intent>,
         }
-        let WithIntent { intent } = read_json(&self.request_file(cell))?;
-        Ok(intent)
+        let text = self.request_text(cell)?;
+        let read = serde_json::from_slice::<WithIntent>(&text);
+        Ok(read.map_err(|error| Error::damaged(&self.requests(), error))?.intent)
+    }
+
+    /// The cells of a submission, in the order of its tasks.
+    pub fn read_list(&self, submission: usize) -> Result<Vec<usize>, Error> {
+        let path = self.list(submission);
+        let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let cells = text.lines().map(str::parse).collect::<Result<_, _>>();
+        cells.map_err(|error: ParseIntError| Error::damaged(&path, error))
+    }
+
+    /// Whether the result of a cell is recorded. For machines that run it: what cannot be read is
+    /// not known to be done.
+    pub fn is_done(&self, cell: usize) -> bool {
+        let mut byte = [0];
+        let read = File::open(self.done()).and_then(|file| file.read_at(&mut byte, cell as u64));
+        read.is_ok_and(|count| count == 1) && byte[0] == 1
+    }
+
+    /// The bytes of all cells, as far as they are written.
+    pub fn done_bytes(&self) -> Vec<u8> {
+        fs::read(self.done()).unwrap_or_default()
+    }
+
+    /// Notes that the results of cells are recorded.
+    pub fn mark_done(&self, cells: &[usize]) -> Result<(), Error> {
+        let path = self.done();
+        let failed = |error| Error::io("write", &path)(error);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(failed)?;
+        cells.iter().try_for_each(|cell| file.write_all_at(&[1], *cell as u64)).map_err(failed)
+    }
+
+    /// Whether a cell has a result.
+    pub fn has_result(&self, cell: usize) -> bool {
+        self.is_done(cell) || self.result(cell).exists()
     }
 
     /// The last lines that the runner of a task wrote, in one line; `None` if it wrote nothing.
     pub fn runner_log(&self, submission: usize, task: usize) -> Option<String> {
-        let mut file = File::open(self.dir.join(format!("log/{submission}.{task}"))).ok()?;
+        let mut file = File::open(self.log(submission, task)).ok()?;
         let from = file.metadata().ok()?.len().saturating_sub(LOG_QUOTED);
         file.seek(SeekFrom::Start(from)).ok()?;
         let mut bytes = Vec::new();
@@ -246,7 +343,7 @@ impl BatchDir {
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// The cells that have a result.
+    /// The names of results that are not recorded yet, or came after the recorded one.
     pub fn finished(&self) -> Result<Vec<usize>, Error> {
         let path = self.results();
         numbers(&path).map_err(Error::io("read", &path))
@@ -340,13 +437,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_file_tells_its_batch_and_cell() {
-        let (batch_dir, cell) =
-            BatchDir::of_request_file(Path::new("/s/batches/k/order/17.json")).unwrap();
-        assert_eq!((batch_dir.path(), cell), (Path::new("/s/batches/k"), 17));
-        for wrong in ["/s/k/order/x.json", "/s/k/other/1.json", "order.json", "/s/k/order/1"] {
-            assert!(BatchDir::of_request_file(Path::new(wrong)).is_none(), "{wrong}");
+    fn a_list_tells_its_batch_and_submission() {
+        let (batch_dir, submission) = BatchDir::of_list(Path::new("/s/batches/k/list/17")).unwrap();
+        assert_eq!((batch_dir.path(), submission), (Path::new("/s/batches/k"), 17));
+        for wrong in ["/s/k/list/x", "/s/k/other/1", "list", "/s/k/list/1.new"] {
+            assert!(BatchDir::of_list(Path::new(wrong)).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_done_is_known_without_a_file_for_each() {
+        let (_dir, batch_dir) = BatchDir::for_test();
+        assert!(!batch_dir.is_done(0));
+        batch_dir.mark_done(&[7, 2]).unwrap();
+        batch_dir.mark_done(&[9]).unwrap();
+        let done: Vec<usize> = (0..12).filter(|cell| batch_dir.is_done(*cell)).collect();
+        assert_eq!(done, [2, 7, 9]);
+        fs::write(batch_dir.result(3), "x").unwrap();
+        assert!(batch_dir.has_result(3) && batch_dir.has_result(7) && !batch_dir.has_result(4));
+    }
+
+    #[test]
+    fn each_request_is_found_in_the_one_file_of_all() {
+        let (_dir, batch_dir) = BatchDir::for_test();
+        let files: Vec<RequestFile> = ["a", "bb", "\u{fc}"].map(RequestFile::for_test).into();
+        batch_dir.write_requests(&files).unwrap();
+        for (cell, file) in files.iter().enumerate().rev() {
+            assert_eq!(&batch_dir.read_request(cell).unwrap(), file);
+            assert_eq!(batch_dir.read_intent(cell).unwrap(), file.intent);
+        }
+        assert!(batch_dir.read_request(3).is_err());
+        assert_eq!(fs::read_dir(batch_dir.path()).unwrap().count(), PARTS.len() + 2);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub enum Error {
     /// Written by another release of retake.
     #[error("{} has version {found}, this retake reads {known}", path.display())]
     Version { path: PathBuf, found: u32, known: u32 },
-    #[error("{} does not lie in a batch, as BATCH/order/N.json", .0.display())]
+    #[error("{} does not lie in a batch, as BATCH/list/N", .0.display())]
     NotInBatch(PathBuf),
     #[error(transparent)]
     Program(#[from] ProgramError),

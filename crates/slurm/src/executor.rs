@@ -109,6 +109,18 @@ impl SlurmExecutor {
         self.batches.first().and_then(|submitted| submitted.batch.states().next())
     }
 
+    /// What the site allows. Asked once: a controller that is away later is waited for.
+    fn site_limits(&mut self, worker: &mut Worker) -> Result<SiteLimits, Error> {
+        match self.site {
+            Some(site) => Ok(site),
+            None => {
+                let (keeper, _) = worker.keeper_and_store()?;
+                let site = slurm_commands::site_limits(&mut SlurmPrograms::new(keeper))?;
+                Ok(*self.site.insert(site))
+            }
+        }
+    }
+
     fn request_files(
         &self,
         worker: &Worker,
@@ -125,6 +137,10 @@ impl SlurmExecutor {
 
 impl RemoteExecutor for SlurmExecutor {
     type Error = Error;
+
+    fn begin(&mut self, worker: &mut Worker) -> Result<(), Error> {
+        self.site_limits(worker).map(drop)
+    }
 
     fn capacity(&self) -> usize {
         // The input of a question lies in one batch.
@@ -156,15 +172,8 @@ impl RemoteExecutor for SlurmExecutor {
             Some(Asked { question, key, input }) => (key, Some(question.into()), Some(input)),
             None => (new_key(), None, None),
         };
-        let (keeper, store) = worker.keeper_and_store()?;
-        // Asked once: a controller that is away later is waited for.
-        let site = match self.site {
-            Some(site) => site,
-            None => {
-                let site = slurm_commands::site_limits(&mut SlurmPrograms::new(keeper))?;
-                *self.site.insert(site)
-            }
-        };
+        let site = self.site_limits(worker)?;
+        let (_, store) = worker.keeper_and_store()?;
         let request = BatchRequest {
             key,
             kind,
@@ -185,7 +194,9 @@ impl RemoteExecutor for SlurmExecutor {
         let (keeper, store) = worker.keeper_and_store()?;
         let mut programs = SlurmPrograms::new(keeper);
         let mut finished = Vec::new();
+        let count = self.batches.len();
         for SubmittedBatch { batch, numbers } in &mut self.batches {
+            batch.share_looks(count);
             let stepped = batch.step(&mut programs, store);
             for notice in batch.take_notices() {
                 (self.notify)(Notice::Remote(notice));
@@ -238,7 +249,14 @@ impl RemoteExecutor for SlurmExecutor {
         self.collected.drain(..).try_for_each(OwnedBatch::remove)
     }
 
+    fn runs_setup(&self) -> bool {
+        self.target.setup_on_node
+    }
+
     fn lock_shared(&self) -> Result<Option<File>, Error> {
+        // What a submission makes there under the same lock: it may come while this one is held.
+        self.shared.program()?;
+        self.shared.id()?;
         self.shared.lock().map(Some)
     }
 

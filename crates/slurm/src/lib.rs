@@ -23,6 +23,7 @@ mod error;
 mod executor;
 mod job_state;
 pub mod node;
+mod pending_results;
 pub mod request_file;
 mod result_file;
 mod shared_dir;

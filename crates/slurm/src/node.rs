@@ -1,14 +1,15 @@
-//! Executes request files on the machine that the scheduler chose, and leaves one complete result
-//! for each.
+//! Executes the cells of a task on the machine that the scheduler chose, and leaves one complete
+//! result for each.
 //!
 //! The record is not touched here. A run that is told to stop has the result `cancelled` only if its
 //! submitter cancelled it: a scheduler also stops what it is going to start again on another machine,
 //! and then the later attempt must be able to count.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -24,13 +25,14 @@ use retake_store::ResultFile;
 use retake_store::redact::{RedactedBytes, Redactor};
 use retake_types::loop_record::matrix::MatrixLoopPlan;
 use retake_types::{
-    Disturbance, Intent, Outcome, RanOn, Redacted, RefusalReason, RunOutcome, StartFailure,
+    Disturbance, Intent, Outcome, RanOn, Redacted, RefusalReason, RunId, RunOutcome, StartFailure,
 };
 
 use crate::batch_dir::{BatchDir, write_new};
 use crate::cancellation;
 use crate::cancelled_by::CancelledBy;
 use crate::error::Error;
+use crate::pending_results::{self, PendingResults};
 use crate::request_file::{PROCESSORS_VARIABLE, RequestFile};
 use crate::result_file::{self, bare_ending};
 use crate::shared_dir;
@@ -48,12 +50,12 @@ const AWAY_AT_MOST: Duration = Duration::from_secs(600);
 pub struct NodeWords<'a> {
     /// A reason of a refusal, as it is recorded.
     pub refusal: &'a dyn Fn(&RefusalReason) -> String,
-    /// A request file that has no result because of this error.
-    pub failed: &'a dyn Fn(&Path, &Error),
+    /// A cell that has no result because of this error.
+    pub failed: &'a dyn Fn(usize, &Error),
     pub notify: Notify,
 }
 
-/// What became of request files.
+/// What became of the cells of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEnd {
     /// Each has a result.
@@ -75,8 +77,28 @@ impl NodeEnd {
     }
 }
 
-/// Executes request files one after the other.
-pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<NodeEnd> {
+/// The cells of a task: a part of a list of cells, which lies in its batch.
+#[derive(Clone, Debug)]
+pub struct NodeTask {
+    batch_dir: BatchDir,
+    log: PathBuf,
+    cells: Vec<usize>,
+}
+
+impl NodeTask {
+    /// Task `number` of those that the list has, with `pack` cells in each.
+    pub fn read(list: &Path, number: usize, pack: usize) -> Result<Self, Error> {
+        let path = std::path::absolute(list).map_err(Error::io("find", list))?;
+        let (batch_dir, submission) =
+            BatchDir::of_list(&path).ok_or_else(|| Error::NotInBatch(path.clone()))?;
+        let cells = batch_dir.read_list(submission)?;
+        let cells = cells.into_iter().skip(number.saturating_mul(pack)).take(pack).collect();
+        Ok(Self { log: batch_dir.log(submission, number), batch_dir, cells })
+    }
+}
+
+/// Executes the cells of a task one after the other.
+pub fn execute(task: &NodeTask, words: &NodeWords<'_>) -> io::Result<NodeEnd> {
     let mut keeper = Keeper::start(KeeperSettings {
         session: KeeperSession::Own,
         dispositions: signals::original(),
@@ -85,28 +107,59 @@ pub fn execute(files: &[PathBuf], words: &NodeWords<'_>) -> io::Result<NodeEnd> 
     })?;
     let cancels = signals::install(1)?;
     cancellation::watch_for_announcements();
-    let task = MachineWatch::start(&[keeper.pid()]);
+    let machine = MachineWatch::start(&[keeper.pid()]);
+    let batch_dir = &task.batch_dir;
+    let ran_on = ran_on();
+    let pending = Mutex::new(PendingResults::new(batch_dir, &ran_on.attempt));
+    // A task that is started again has results of its first start.
+    let published = match task.cells.len() {
+        0 | 1 => HashSet::new(),
+        _ => pending_results::published_runs(batch_dir, &task.cells),
+    };
     let mut end = NodeEnd::AllHaveResults;
-    for file in files {
-        match execute_one(file, &mut keeper, (&cancels[0], &task), words) {
+    let mut note = |cell: usize, error: &Error| {
+        (words.failed)(cell, error);
+        end = if error.is_full() { NodeEnd::DirectoryFull } else { NodeEnd::Failed };
+        end
+    };
+    for cell in &task.cells {
+        let start_time = Some(Timestamp::now());
+        let mut attempt = Attempt {
+            batch_dir,
+            cell: *cell,
+            ran_on: RanOn { start_time, ..ran_on.clone() },
+            pending: &pending,
+        };
+        let parts = (&mut keeper, &cancels[0], &machine);
+        let executed = execute_one(&mut attempt, &published, parts, words);
+        let continued = executed.and_then(|next| lock(&pending).publish_if_due().map(|()| next));
+        match continued {
             Ok(Continue::WithNext) => {}
             Ok(Continue::No) => break,
-            Err(error) => {
-                (words.failed)(file, &error);
-                end = NodeEnd::Failed;
-                if error.is_full() {
-                    // The next ones would run in vain.
-                    end = NodeEnd::DirectoryFull;
-                    break;
-                }
-            }
+            // The next ones would run in vain where there is no room.
+            Err(error) if note(*cell, &error) == NodeEnd::DirectoryFull => break,
+            Err(_) => {}
         }
     }
+    if let Err(error) = lock(&pending).publish() {
+        note(task.cells.last().copied().unwrap_or_default(), &error);
+    }
     drop(keeper);
+    // Nobody needs a file for each task that says nothing.
+    if end == NodeEnd::AllHaveResults
+        && std::fs::metadata(&task.log).is_ok_and(|log| log.len() == 0)
+    {
+        // The batch may be gone with its last result.
+        _ = std::fs::remove_file(&task.log);
+    }
     Ok(end)
 }
 
-/// Whether the next request file is executed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the next cell is executed.
 #[derive(PartialEq, Eq)]
 enum Continue {
     WithNext,
@@ -115,13 +168,15 @@ enum Continue {
 }
 
 /// One attempt at a cell.
-struct Attempt {
-    batch_dir: BatchDir,
+struct Attempt<'a> {
+    batch_dir: &'a BatchDir,
     cell: usize,
     ran_on: RanOn,
+    /// Results of this task that are not published yet.
+    pending: &'a Mutex<PendingResults>,
 }
 
-impl Attempt {
+impl Attempt<'_> {
     fn name(&self) -> &str {
         &self.ran_on.attempt
     }
@@ -130,17 +185,14 @@ impl Attempt {
         ResultFile::new(&self.batch_dir.temporary(self.cell, self.name()))
     }
 
-    fn write(
+    /// Leaves the result, which is published soon.
+    fn add(
         &self,
         result: ResultFile,
         intent: &Redacted<Intent>,
         outcome: Redacted<RunOutcome>,
-    ) -> Result<(), Error> {
-        result_file::write(&self.batch_dir, self.cell, self.name(), result, intent, outcome)
-    }
-
-    fn publish(&self) -> Result<Continue, Error> {
-        result_file::publish(&self.batch_dir, self.cell, self.name())?;
+    ) -> Result<Continue, Error> {
+        lock(self.pending).add(self.cell, result, intent, outcome)?;
         Ok(Continue::WithNext)
     }
 
@@ -148,8 +200,7 @@ impl Attempt {
     fn leave(&self, intent: &Redacted<Intent>, outcome: RunOutcome) -> Result<Continue, Error> {
         // Nothing ran, so no value of this machine is in it.
         let outcome = Redacted::new(outcome, &mut Redactor::shapes());
-        self.write(self.new_result(), intent, outcome)?;
-        self.publish()
+        self.add(self.new_result(), intent, outcome)
     }
 
     /// A directory for this attempt alone: another attempt at the same cell may still be running.
@@ -161,28 +212,27 @@ impl Attempt {
 }
 
 fn execute_one(
-    file: &Path,
-    keeper: &mut Keeper,
-    (cancel, task): (&Cancel, &MachineWatch),
+    attempt: &mut Attempt<'_>,
+    published: &HashSet<RunId>,
+    (keeper, cancel, task): (&mut Keeper, &Cancel, &MachineWatch),
     words: &NodeWords<'_>,
 ) -> Result<Continue, Error> {
-    let path = std::path::absolute(file).map_err(Error::io("find", file))?;
-    let (batch_dir, cell) =
-        BatchDir::of_request_file(&path).ok_or_else(|| Error::NotInBatch(path.clone()))?;
-    // A task that is started again has results of its first start.
-    if batch_dir.result(cell).exists() {
+    let (batch_dir, cell) = (attempt.batch_dir, attempt.cell);
+    if batch_dir.has_result(cell) {
         return Ok(Continue::WithNext);
     }
-    let mut attempt = Attempt { batch_dir, cell, ran_on: ran_on() };
-    let file = match attempt.batch_dir.read_request_file(cell) {
+    let file = match batch_dir.read_request(cell) {
         Err(error @ Error::Version { .. }) => {
             let ran_on = attempt.ran_on.clone();
-            let intent = attempt.batch_dir.read_intent(cell)?;
+            let intent = batch_dir.read_intent(cell)?;
             return attempt.leave(&intent, not_started(vec![error.to_string()], ran_on));
         }
         other => other?,
     };
-    if let Some(by) = attempt.batch_dir.cancelled_by() {
+    if published.contains(&file.intent.id()) {
+        return Ok(Continue::WithNext);
+    }
+    if let Some(by) = batch_dir.cancelled_by() {
         let mut outcome = bare_ending(&Outcome::Cancelled(libc::SIGTERM), attempt.ran_on.clone());
         by.apply(&mut outcome);
         return attempt.leave(&file.intent, outcome);
@@ -190,9 +240,9 @@ fn execute_one(
     if cancel.requested().is_some() {
         return Ok(Continue::No);
     }
-    if attempt.batch_dir.free_bytes()? < ROOM_FOR_RESULT {
+    if batch_dir.free_bytes()? < ROOM_FOR_RESULT {
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        return Err(Error::io("write", attempt.batch_dir.path())(full));
+        return Err(Error::io("write", batch_dir.path())(full));
     }
     let metrics = file.request.effects.metrics.clone();
     let measure_machine = metrics.is_some();
@@ -207,7 +257,7 @@ fn execute_one(
         }
     };
     let node = attempt.ran_on.node.clone().unwrap_or_default();
-    write_new(&attempt.batch_dir.started(cell, attempt.name()), node.as_bytes())?;
+    write_new(&batch_dir.started(cell, attempt.name()), node.as_bytes())?;
     let metrics_file = scratch.as_ref().map(ScratchDir::metrics);
     let measured = metrics_file.as_deref().zip(metrics.as_ref());
     let mut measure = measured.map(|(file, metrics)| MetricsObserver::new(file, metrics, &cwd));
@@ -226,7 +276,7 @@ fn execute_one(
     let keepers = [keeper.pid()];
     let watch = measure_machine.then(|| MachineWatch::start(&keepers));
     let parts = (Ok(keeper.into()), cancel);
-    let executed = while_wanted(&attempt.batch_dir, cell, cancel, || {
+    let executed = while_wanted(attempt, cancel, || {
         run::execute(prepared, &context, parts, &mut keep, OutputUse::NONE, observer, None)
     });
     if let Some(watch) = watch {
@@ -240,7 +290,7 @@ fn execute_one(
         let why = error.to_string();
         (words.notify)(Notice::Remote(RemoteNotice::OutputNotKept { bytes, why }));
     }
-    let continued = finish(&attempt, &file, result, executed, cancel);
+    let continued = finish(attempt, &file, result, executed, cancel);
     drop(scratch);
     continued
 }
@@ -259,13 +309,13 @@ fn disturbances(run: &MachineWatch, task: &MachineWatch, keepers: &[i32]) -> Vec
 
 /// Leaves the result of a run that is over.
 fn finish(
-    attempt: &Attempt,
+    attempt: &Attempt<'_>,
     file: &RequestFile,
     written: ResultFile,
     mut executed: ExecutedRun,
     cancel: &Cancel,
 ) -> Result<Continue, Error> {
-    let Attempt { batch_dir, cell, ran_on } = attempt;
+    let Attempt { batch_dir, cell, ran_on, .. } = attempt;
     // Without a scheduler nobody starts it again: its outcome is final.
     let cancelled = cancellation::cancelled_by(&executed.result.outcome, cancel, batch_dir)
         .filter(|by| *by != CancelledBy::SomeoneElse || is_scheduled());
@@ -277,15 +327,17 @@ fn finish(
     outcome.end_time = Timestamp::now();
     outcome.ran_on = Some(ran_on.clone());
     wait_until_seen(batch_dir, cancel);
-    attempt.write(written, &file.intent, executed.redacted_outcome())?;
+    let outcome = executed.redacted_outcome();
     if cancelled == Some(CancelledBy::SomeoneElse) {
-        let from = batch_dir.temporary(*cell, attempt.name());
+        let name = format!("{}.stopped", attempt.name());
+        result_file::write(batch_dir, *cell, &name, written, &file.intent, outcome)?;
         let to = batch_dir.stopped(*cell, attempt.name());
-        std::fs::rename(&from, &to).map_err(Error::io("keep", &to))?;
+        let from = batch_dir.temporary(*cell, &name);
+        std::fs::rename(from, &to).map_err(Error::io("keep", &to))?;
         return Ok(Continue::No);
     }
     // If the submitter cancelled it, the next ones are left as cancelled, too.
-    attempt.publish()
+    attempt.add(written, &file.intent, outcome)
 }
 
 /// The variables that only this machine can know.
@@ -334,14 +386,14 @@ fn ran_on() -> RanOn {
 
 /// Does the work, and asks for its end once its result is no longer wanted: a scheduler that lost
 /// sight of a machine cannot stop what runs there.
-fn while_wanted<T>(
-    batch_dir: &BatchDir,
-    cell: usize,
-    cancel: &Cancel,
-    work: impl FnOnce() -> T,
-) -> T {
-    let unwanted =
-        || batch_dir.cancelled() || batch_dir.result(cell).exists() || is_removed(batch_dir);
+fn while_wanted<T>(attempt: &Attempt<'_>, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
+    let Attempt { batch_dir, cell, pending, .. } = attempt;
+    let unwanted = || {
+        // Results of short cells do not wait for a long one. What fails here is tried again, and
+        // reported, when the task ends.
+        _ = lock(pending).publish_if_due();
+        batch_dir.cancelled() || batch_dir.has_result(*cell) || is_removed(batch_dir)
+    };
     cancelled_when(unwanted, LOOK_EVERY, cancel, work)
 }
 

@@ -186,6 +186,30 @@ pub(crate) fn task_minutes(files: &[RequestFile], pack: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
+impl RequestFile {
+    /// A file for a command of this name.
+    pub(crate) fn for_test(name: &str) -> Self {
+        use retake_runner::prepare::bare_intent;
+        use retake_types::request::{CommandRequest, LoopPosition};
+        let command = CommandRequest::arguments(name, [name]);
+        let request = RunRequest::new(LoopPosition::exec(), command, "/");
+        let mut keep = retake_store::redact::Redactor::off();
+        let config = retake_runner::config::Config::load(None).expect("the defaults");
+        Self {
+            version: VERSION,
+            intent: Redacted::new(bare_intent(request.clone()), &mut keep),
+            request,
+            execution: config.execution,
+            redaction: config.redaction,
+            redactions: Redactions::default(),
+            processors: false,
+            tracking_ignore: Vec::new(),
+            test_reports: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use retake_runner::config::Config;

@@ -23,6 +23,8 @@ pub struct SlurmTarget {
     pub pack: usize,
     /// How long a result may take to become visible.
     pub visible_after: Duration,
+    /// Whether the setup of a matrix runs on a node.
+    pub setup_on_node: bool,
 }
 
 impl SlurmTarget {
@@ -47,6 +49,7 @@ impl SlurmTarget {
             max_in_flight: number(config.max_in_flight),
             pack: number(config.pack),
             visible_after: config.visible_after,
+            setup_on_node: config.setup_on_node,
         })
     }
 }
@@ -115,7 +118,8 @@ pub(crate) fn job_name(key: &str, submission: usize) -> String {
 }
 
 /// What a machine starts for a task: finds out whether it sees the shared directory, and becomes
-/// the runner of the cells that the task's part of the list names.
+/// the runner of the task's part of the list. Starts no other program: that would be a good part of
+/// what a short cell takes.
 pub(crate) fn script(batch_dir: &BatchDir, program: &Path, pack: usize) -> String {
     let dir = quoted(batch_dir.path());
     let program = quoted(program);
@@ -127,8 +131,7 @@ pub(crate) fn script(batch_dir: &BatchDir, program: &Path, pack: usize) -> Strin
          }}\n\
          submission=${{SLURM_JOB_NAME##*-}}\n\
          exec 2>>log/$submission.$SLURM_ARRAY_TASK_ID >&2\n\
-         from=$((SLURM_ARRAY_TASK_ID * {pack} + 1))\n\
-         exec {program} __run-one $(sed -n \"$from,$((from + {pack} - 1))p\" list/$submission)\n"
+         exec {program} __run-one list/$submission $SLURM_ARRAY_TASK_ID {pack}\n"
     )
 }
 
@@ -319,10 +322,9 @@ mod tests {
         assert_eq!(run(), Some(NO_SHARED_DIR));
         assert!(!touched.exists());
         batch_dir.create().unwrap();
-        std::fs::write(batch_dir.list(3), "order/4.json\norder/5.json\norder/6.json\n").unwrap();
         assert_eq!(run(), Some(0));
         let arguments = std::fs::read_to_string(&touched).unwrap();
-        assert_eq!(arguments, "__run-one order/6.json\n");
+        assert_eq!(arguments, "__run-one list/3 1 2\n");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "tests and benchmarks use their own part")]
 
 mod postgres;
+mod simulated;
 mod slurm;
 
 use std::fs::File;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "tests and benchmarks use their own part")]
 pub(crate) use postgres::Postgres;
+#[allow(unused_imports, reason = "tests and benchmarks use their own part")]
+pub(crate) use simulated::{SimulatedSite, SimulatedSlurm};
 #[allow(unused_imports, reason = "tests and benchmarks use their own part")]
 pub(crate) use slurm::Slurm;
 

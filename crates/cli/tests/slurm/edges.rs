@@ -227,9 +227,8 @@ fn a_full_shared_directory_is_named_once_and_nothing_runs_again_for_it() {
 fn a_runner_that_fails_is_quoted() {
     let Some(site) = Site::start(1, "") else { return };
     site.matrix(1, "true", 1);
-    // The request files cannot be read: the runner says so and leaves no result.
-    let damaging = "$REAL \"$@\"; status=$?; \
-                    for file in \"$SHARED\"/batches/*/order/*.json; do echo x > $file; done; \
+    // The requests cannot be read: the runner says so and leaves no result.
+    let damaging = "$REAL \"$@\"; status=$?; sed -i 's/{/x/g' \"$SHARED\"/batches/*/requests; \
                     exit $status";
     let script = format!("SHARED={}\n{damaging}", site.shared().display());
     let instead = site.instead("sbatch", &script);
@@ -237,4 +236,66 @@ fn a_runner_that_fails_is_quoted() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("is not what retake wrote there"), "{said}");
+}
+
+/// The files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.expect("readable").path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}
+
+#[test]
+fn a_cell_has_few_files_while_it_runs_and_none_after() {
+    const CELLS: usize = 6;
+    /// What a batch has, whatever the number of its cells.
+    const OF_A_BATCH: usize = 7;
+    let Some(site) = Site::start(2, "") else { return };
+    let command = "echo x >> ran.$AXIS_N; while [ ! -e go.$AXIS_N ]; do sleep 0.05; done";
+    site.matrix(CELLS, command, 1);
+    let child = site.spawn(&Site::RUN);
+    let project = site.sandbox.project();
+    in_the_end("all run", || attempts(&project, CELLS) == [1; CELLS]);
+    let batch = site.batches().remove(0);
+    let there = files(&batch);
+    assert!(there.len() <= OF_A_BATCH + 3 * CELLS, "{there:?}");
+    for cell in 0..CELLS - 1 {
+        std::fs::write(project.join(format!("go.{cell}")), "").unwrap();
+    }
+    in_the_end("one cell's files are left", || files(&batch).len() <= OF_A_BATCH + 3);
+    std::fs::write(project.join(format!("go.{}", CELLS - 1)), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    site.settled();
+}
+
+#[test]
+fn the_results_of_a_task_with_many_short_cells_share_a_file() {
+    let Some(site) = Site::start(1, "") else { return };
+    // The command is held back until the submitter is gone.
+    site.matrix(5, "while [ ! -e go ]; do sleep 0.05; done; echo x >> ran.$AXIS_N", 5);
+    let mut child = site.spawn(&Site::RUN);
+    let batch = || site.batches().pop().map(|batch| batch.join("started"));
+    in_the_end("the first one runs", || batch().is_some_and(|started| count(&started) == 1));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    allow_end(&site);
+    let batch = site.batches().remove(0);
+    in_the_end("nothing of the task is left", || {
+        attempts(&site.sandbox.project(), 5) == [1; 5]
+            && site.slurm.ask("squeue", &["-h", "-r", "--me"]).trim().is_empty()
+    });
+    assert!(count(&batch.join("result")) < 5, "{:?}", files(&batch.join("result")));
+    assert_eq!(count(&batch.join("log")), 0);
+    let ran = site.retake(&Site::RUN);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    assert_eq!(attempts(&site.sandbox.project(), 5), [1; 5], "a cell ran twice");
+    assert!(outcomes(&site).iter().all(|outcome| outcome == "exited"));
+    site.settled();
 }

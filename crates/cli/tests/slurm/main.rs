@@ -11,4 +11,5 @@ mod edges;
 mod exec;
 mod matrix;
 mod shared_dir;
+mod simulated;
 mod stopping;

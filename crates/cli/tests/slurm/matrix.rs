@@ -160,7 +160,11 @@ fn a_cell_that_is_requeued_and_one_whose_node_is_lost_run_twice_and_count_once()
         std::fs::write(project.join(format!("go.{cell}")), "").unwrap();
     }
     // Both attempts of the one whose node was lost come to their end: one result, one too late.
-    in_the_end("both have a result", || count("result") == 2 && count("late") == 1);
+    let recorded = || {
+        let done = std::fs::read(batch.join("done")).unwrap_or_default();
+        done.iter().filter(|byte| **byte == 1).count()
+    };
+    in_the_end("both have a result", || recorded() == 2 && count("late") == 1);
     let single = begun.iter().position(|count| *count == 1).unwrap();
     std::fs::write(project.join(format!("go.{single}")), "").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -331,5 +335,34 @@ fn an_interrupted_matrix_leaves_nothing_running() {
     for cell in status["cells"].as_array().unwrap() {
         assert_eq!((&cell["failed"], &cell["pending"]), (&0.into(), &1.into()), "{cell}");
     }
+    site.settled();
+}
+
+#[test]
+fn the_setup_runs_where_it_is_configured_to() {
+    let Some(site) = Site::start(2, "") else { return };
+    let shared = site.shared();
+    let run = |setup_on: &str, setup: &str| {
+        let config = format!("slurm:\n  shared_dir: {}\n{setup_on}", shared.display());
+        site.sandbox.file(".agent/config.yml", &config);
+        let matrix = format!("setup: {setup:?}\ncommand: cat ready\niterations: 1\n");
+        site.sandbox.file("matrix.yml", &matrix);
+        site.retake(&Site::RUN)
+    };
+    let node_of = |command: &str| {
+        let runs = site.runs();
+        let run = runs.iter().find(|run| run["command"] == command).expect("the setup").clone();
+        let id = run["id"].as_str().unwrap().to_owned();
+        site.retake(&["runs", "show", "--json", &id]).json()["ranOn"]["node"].clone()
+    };
+    let here = run("", "echo here > ready");
+    assert_eq!(here.code, 0, "{}", here.snapshot());
+    assert_eq!(node_of("echo here > ready"), serde_json::Value::Null);
+    let there = run("  setup_on: node\n", "echo there > ready");
+    assert_eq!(there.code, 0, "{}", there.snapshot());
+    assert!(node_of("echo there > ready").as_str().unwrap().starts_with('n'));
+    let failing = run("  setup_on: node\n", "echo bad > ready; exit 3");
+    assert_eq!(failing.code, 1, "{}", failing.snapshot());
+    assert!(failing.stderr.contains("exit code 3"), "{}", failing.snapshot());
     site.settled();
 }

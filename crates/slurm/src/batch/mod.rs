@@ -4,15 +4,14 @@
 //! Everything is written to the directory of the batch and to the record before it is acted on, so
 //! that another process can continue from any point where this one was killed.
 
+mod collected_results;
 mod missing_result;
 mod scheduler_poll;
 mod submission;
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
-use std::rc::Rc;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
 use retake_runner::notice::RemoteNotice;
@@ -25,24 +24,24 @@ use crate::batch_entry::{BatchEntry, BatchQuestion, OwnedBatch};
 use crate::batch_presence::{self, BatchPresence};
 use crate::error::Error;
 use crate::request_file::{RequestFile, task_minutes};
-use crate::result_file::ResultReader;
 use crate::shared_dir::SharedDir;
 use crate::slurm_commands::{self, SiteLimits, SlurmTarget};
 use crate::slurm_programs::SlurmPrograms;
 pub(crate) use scheduler_poll::ASK_EVERY;
-use scheduler_poll::GRACE;
 use submission::Submission;
 
-/// How often the shared directory is looked at.
+/// The time between two looks into the shared directory: this while results come, whatever the number
+/// of batches, and longer when none do.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_AT_MOST: Duration = Duration::from_secs(1);
+/// The longest time between two looks at one of many batches.
+const LOOK_AT_MOST_OF_MANY: Duration = Duration::from_secs(2);
 /// How often it is looked which cells have started. Only the live line depends on it.
 const STARTS_EVERY: Duration = Duration::from_secs(1);
+/// The shortest pause between two steps.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 /// How often in a row something in a directory that is there may fail.
 const DIR_TRIES: u32 = 5;
-/// Results imported with one commit.
-const PER_COMMIT: usize = 200;
-
 /// Where a cell is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CellState {
@@ -65,6 +64,8 @@ pub(super) struct Cell {
     done_at: Option<Instant>,
     /// When its result could first not be understood.
     damaged_at: Option<Instant>,
+    /// Its result was recorded and removed: another one comes too late.
+    settled: bool,
 }
 
 impl Cell {
@@ -80,6 +81,7 @@ impl Cell {
             since: None,
             done_at: None,
             damaged_at: None,
+            settled: false,
         }
     }
 }
@@ -92,6 +94,7 @@ pub(crate) struct Batch {
     /// What the site allows, once it was asked.
     site: Option<SiteLimits>,
     pub(super) cells: Vec<Cell>,
+    cell_of_run: HashMap<RunId, usize>,
     /// Cells that are to be submitted and are not part of a submission yet.
     unlisted: Vec<usize>,
     submissions: Vec<Submission>,
@@ -103,6 +106,9 @@ pub(crate) struct Batch {
     ask_at: Instant,
     ask_pause: Duration,
     look_pause: Duration,
+    /// The shortest time between two looks.
+    look_every: Duration,
+    look_at: Instant,
     look_for_starts_at: Instant,
     /// Cells whose result was found by its name, which a listing may not have yet.
     found_by_name: BTreeSet<usize>,
@@ -212,10 +218,7 @@ impl Batch {
             ..BatchManifest::new(key, kind, runs)
         };
         batch_dir.create()?;
-        for (cell, file) in files.iter().enumerate() {
-            let path = batch_dir.request_file(cell);
-            batch_dir::write_new(&path, &batch_dir::to_json(file, &path)?)?;
-        }
+        batch_dir.write_requests(&files)?;
         if let Some(input) = input {
             batch_dir::write(&batch_dir.input(), &input)?;
         }
@@ -264,12 +267,14 @@ impl Batch {
 
     pub(crate) fn new(owned: OwnedBatch, batch_dir: BatchDir, manifest: BatchManifest) -> Self {
         let cells: Vec<Cell> = manifest.runs.iter().copied().map(Cell::new).collect();
+        let cell_of_run = manifest.runs.iter().enumerate().map(|(at, run)| (*run, at)).collect();
         let now = Instant::now();
         Self {
             owned,
             batch_dir,
             left: cells.len(),
             cells,
+            cell_of_run,
             manifest,
             site: None,
             unlisted: Vec::new(),
@@ -280,6 +285,8 @@ impl Batch {
             ask_at: now + ASK_EVERY,
             ask_pause: ASK_EVERY,
             look_pause: LOOK_EVERY,
+            look_every: LOOK_EVERY,
+            look_at: now,
             look_for_starts_at: now,
             found_by_name: BTreeSet::new(),
             submit_at: now,
@@ -294,9 +301,11 @@ impl Batch {
 
     /// Only these runs are still to come; sorted.
     pub(crate) fn expect(&mut self, remote: &[RunId]) {
-        for cell in &mut self.cells {
+        let done = self.batch_dir.done_bytes();
+        for (at, cell) in self.cells.iter_mut().enumerate() {
             if remote.binary_search(&cell.run).is_err() {
                 cell.state = CellState::Done;
+                cell.settled = done.get(at) == Some(&1);
                 self.left -= 1;
             }
         }
@@ -305,6 +314,13 @@ impl Batch {
     /// Asks the scheduler with the next step, whenever it was last asked.
     pub(crate) fn ask_now(&mut self) {
         self.ask_at = Instant::now();
+        self.look_at = self.ask_at;
+    }
+
+    /// Tells it how many batches are looked at, this one included.
+    pub(crate) fn share_looks(&mut self, batches: usize) {
+        let count = u32::try_from(batches.max(1)).unwrap_or(u32::MAX);
+        self.look_every = LOOK_EVERY.saturating_mul(count).min(LOOK_AT_MOST_OF_MANY);
     }
 
     /// Whether every cell has its result in the record.
@@ -337,7 +353,7 @@ impl Batch {
 
     /// How long to wait before the next step.
     pub(crate) fn pause(&self) -> Duration {
-        self.look_pause
+        self.look_at.saturating_duration_since(Instant::now()).max(SHORTEST_PAUSE)
     }
 
     /// Cancels the batch. That is written down before the scheduler is told.
@@ -345,7 +361,7 @@ impl Batch {
         if !self.cancelled {
             self.batch_dir.mark_cancelled(signals::received())?;
             self.cancelled = true;
-            self.ask_at = Instant::now();
+            self.ask_now();
             self.look_pause = LOOK_EVERY;
         }
         Ok(())
@@ -359,8 +375,12 @@ impl Batch {
         programs: &mut SlurmPrograms<'_>,
         store: &mut Store,
     ) -> Result<Vec<usize>, Error> {
+        if Instant::now() < self.look_at {
+            return Ok(Vec::new());
+        }
         let before = self.left;
         let stepped = self.step_now(programs, store);
+        self.look_at = Instant::now() + self.look_pause;
         let error = match stepped {
             Ok(new) => {
                 self.dir_failures = 0;
@@ -374,6 +394,7 @@ impl Batch {
             Err(error) => return Err(error),
         };
         self.look_pause = LOOK_AT_MOST;
+        self.look_at = Instant::now() + self.look_pause;
         let state = match batch_presence::of(&self.owned.entry) {
             _ if error.is_full() => DirState::Full,
             BatchPresence::NotReachable(_) => DirState::NotReachable,
@@ -442,95 +463,15 @@ impl Batch {
             self.look_for_starts_at = Instant::now() + STARTS_EVERY;
         }
         self.look_pause = match new.is_empty() {
-            true => (self.look_pause * 5 / 4).min(LOOK_AT_MOST),
-            false => LOOK_EVERY,
+            true => {
+                (self.look_pause * 5 / 4).clamp(self.look_every, LOOK_AT_MOST.max(self.look_every))
+            }
+            false => self.look_every,
         };
         if !self.done() && Instant::now() >= self.ask_at {
             self.ask(programs)?;
         }
         Ok(new)
-    }
-
-    /// Looks which cells have started. The scheduler is asked too seldom for short ones.
-    fn look_for_starts(&mut self) -> Result<(), Error> {
-        for (cell, path) in self.batch_dir.attempts("started")? {
-            if let Some(cell) = self.cells.get_mut(cell).filter(|cell| !cell.started) {
-                cell.started = true;
-                if cell.state == CellState::Queued {
-                    let node = fs::read_to_string(&path).ok().filter(|node| !node.is_empty());
-                    cell.state = CellState::Running { node };
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Imports new results into the record, many with one commit.
-    pub(crate) fn import_results(&mut self, store: &mut Store) -> Result<Vec<usize>, Error> {
-        let mut finished = self.batch_dir.finished()?;
-        finished.extend(std::mem::take(&mut self.found_by_name));
-        let open = |cell: &usize| self.cells.get(*cell).is_some_and(|c| c.state != CellState::Done);
-        let mut new: Vec<usize> = finished.into_iter().filter(open).collect();
-        new.sort_unstable();
-        new.dedup();
-        let mut taken = Vec::with_capacity(new.len());
-        let mut failed = None;
-        for part in new.chunks(PER_COMMIT) {
-            if self.import(store, part).is_ok() {
-                taken.extend_from_slice(part);
-                continue;
-            }
-            for cell in part {
-                match self.import(store, &[*cell]) {
-                    Ok(()) => taken.push(*cell),
-                    Err(Error::Store(retake_store::Error::BadImport { detail, .. })) => {
-                        self.set_aside(*cell, &detail)?;
-                    }
-                    Err(error) => failed = Some(error),
-                }
-            }
-        }
-        for (cell, result) in std::mem::take(&mut self.own_results) {
-            if self.cells[cell].state != CellState::Done && !taken.contains(&cell) {
-                store.import(&mut result.as_slice())?;
-                taken.push(cell);
-            }
-        }
-        for cell in &taken {
-            self.cells[*cell].state = CellState::Done;
-            self.cells[*cell].done_at = Some(Instant::now());
-            self.left -= 1;
-        }
-        failed.map_or(Ok(taken), Err)
-    }
-
-    fn import(&self, store: &mut Store, cells: &[usize]) -> Result<(), Error> {
-        let failed = Rc::new(RefCell::new(None));
-        let mut all: Box<dyn Read> = Box::new(io::empty());
-        for cell in cells {
-            let path = self.batch_dir.result(*cell);
-            let file = File::open(&path).map_err(Error::io("read", &path))?;
-            all = Box::new(all.chain(ResultReader { file, path, failed: failed.clone() }));
-        }
-        let imported = store.import(&mut BufReader::with_capacity(256 * 1024, all));
-        // A file that could not be read is not a damaged one.
-        match failed.take() {
-            Some(error) => Err(error),
-            None => Ok(imported.map(|_| ())?),
-        }
-    }
-
-    /// A result that cannot be understood does not count, unless it can a little later: over a
-    /// network a file may be seen before all of it is.
-    fn set_aside(&mut self, cell: usize, why: &str) -> Result<(), Error> {
-        let seen = self.cells[cell].damaged_at.get_or_insert_with(Instant::now);
-        if seen.elapsed() < GRACE {
-            return Ok(());
-        }
-        let (from, to) = (self.batch_dir.result(cell), self.batch_dir.late(cell, "damaged"));
-        fs::rename(&from, &to).map_err(Error::io("set aside", &from))?;
-        self.notices.push(RemoteNotice::ResultDamaged { path: to, why: why.to_owned() });
-        Ok(())
     }
 
     /// Ends what may still run of it, and removes its directory and its entry.
@@ -569,7 +510,10 @@ impl Batch {
 /// Removes the directory of a batch, except where an attempt left something that came too late.
 fn clear(batch_dir: &BatchDir) -> Result<(), Error> {
     let dir = batch_dir.path();
-    let late = dir.join("late").read_dir().is_ok_and(|mut late| late.next().is_some());
+    let done = batch_dir.done_bytes();
+    let is_late = |cell: usize| done.get(cell) == Some(&1);
+    let late = dir.join("late").read_dir().is_ok_and(|mut late| late.next().is_some())
+        || batch_dir.finished().is_ok_and(|names| names.into_iter().any(is_late));
     if !late {
         match fs::remove_dir_all(dir) {
             // A task that is just ending may still write its log.

@@ -1,7 +1,6 @@
 //! What the scheduler gets: lists of cells, each submitted once, and submitted again only when it is
 //! known that the scheduler never received it.
 
-use std::fs;
 use std::time::Instant;
 
 use retake_runner::notice::RemoteNotice;
@@ -46,14 +45,9 @@ impl Batch {
     /// What an earlier process listed and submitted.
     pub(super) fn read_submissions(&mut self) -> Result<(), Error> {
         for submission in self.batch_dir.begun_submissions()? {
-            let path = self.batch_dir.list(submission);
-            let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-            let listed = text.lines().filter_map(|line| {
-                line.strip_prefix("order/")?.strip_suffix(".json")?.parse::<usize>().ok()
-            });
-            let mut count = 0;
-            for (position, cell) in listed.enumerate() {
-                count = position + 1;
+            let listed = self.batch_dir.read_list(submission)?;
+            let count = listed.len();
+            for (position, cell) in listed.into_iter().enumerate() {
                 if let Some(cell) = self.cells.get_mut(cell) {
                     cell.losses += u32::from(cell.task.is_some());
                     cell.task = Some((submission, position / self.manifest.pack));
@@ -100,7 +94,7 @@ impl Batch {
             let count = self.unlisted.len().min(site.array.saturating_mul(pack));
             let part: Vec<usize> = self.unlisted[..count].to_vec();
             let submission = self.submissions.len();
-            let list: String = part.iter().map(|cell| format!("order/{cell}.json\n")).collect();
+            let list: String = part.iter().map(|cell| format!("{cell}\n")).collect();
             batch_dir::write(&self.batch_dir.list(submission), list.as_bytes())?;
             for (position, cell) in part.iter().enumerate() {
                 self.cells[*cell].task = Some((submission, position / pack));
