@@ -313,6 +313,7 @@ mod tests {
             deny: words(deny),
             directories: Vec::new(),
             shell: Some(shell),
+            private_temp: false,
             environment: EnvMode::Merge,
             max_timeout: Duration::from_secs(60),
             max_running_time: Duration::from_secs(60),

@@ -115,8 +115,9 @@ impl ServerSandbox {
     /// The policy with what it leaves to the sandbox.
     #[must_use]
     pub fn complete(&self, policy: PolicyConfig) -> PolicyConfig {
-        let shell = Some(policy.shell.unwrap_or_else(|| self.is_wall()));
-        PolicyConfig { shell, ..policy }
+        let is_wall = self.is_wall();
+        let shell = Some(policy.shell.unwrap_or(is_wall));
+        PolicyConfig { shell, private_temp: is_wall, ..policy }
     }
 
     /// What a user should know when the server starts: that the default could not be kept, and what
@@ -132,7 +133,7 @@ impl ServerSandbox {
                 "commands of clients are not confined, because this machine cannot do it: {why}; {shell}; `retake doctor` says more, and sandbox.mcp: off in the configuration accepts it"
             )),
             SandboxState::Impossible(why) => Some(format!(
-                "no command can be run: a sandbox was asked for, and cannot be had here: {why}"
+                "no command can run: the sandbox that was asked for is not available here: {why}"
             )),
             SandboxState::Confined(_) => {
                 let broken = self.broken();

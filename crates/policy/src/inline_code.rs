@@ -108,7 +108,7 @@ fn starts_something(code: &str) -> bool {
 }
 
 /// Whether a script for sed has the command or the flag that runs something.
-fn sed_executes(script: &str) -> bool {
+pub(super) fn sed_executes(script: &str) -> bool {
     let command = |part: &str| {
         // An address: `/pattern/`, numbers, `$`, a range of these, `!`.
         let mut rest = part.trim_start();

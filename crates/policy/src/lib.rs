@@ -73,6 +73,8 @@ pub struct Policy {
     /// The project and what else is allowed, without symbolic links.
     directories: Vec<PathBuf>,
     shell: bool,
+    /// A directory that lines may change to, besides.
+    private_temp: Option<PathBuf>,
     environment_mode: EnvMode,
     /// Variables that may be given although they make programs load code.
     allowed_variables: Vec<String>,
@@ -134,6 +136,7 @@ impl Policy {
             deny,
             directories,
             shell: config.shell.unwrap_or(false),
+            private_temp: config.private_temp.then(|| resolved(Path::new("/tmp"))),
             environment_mode: config.environment,
             allowed_variables: environment_allow.to_vec(),
             max_timeout: config.max_timeout,
@@ -225,7 +228,11 @@ impl Policy {
         proposed: &ProposedCommand<'_>,
         started: &StartedCommands,
     ) -> Vec<PolicyRefusal> {
-        let directories = started.directories.iter().map(PathBuf::as_path).chain([proposed.cwd]);
+        let is_private = |directory: &&PathBuf| {
+            self.private_temp.as_ref().is_some_and(|temp| resolved(directory).starts_with(temp))
+        };
+        let entered = started.directories.iter().filter(|directory| !is_private(directory));
+        let directories = entered.map(PathBuf::as_path).chain([proposed.cwd]);
         let outside = directories.filter(|directory| !self.is_inside(directory));
         let refuse = |directory: &Path| PolicyRefusal::DirectoryOutside {
             directory: directory.to_owned(),
@@ -448,7 +455,7 @@ impl Policy {
         !(written.directory_unknown && Path::new(file).is_relative())
             && written.directories.iter().all(|directory| {
                 let path = resolved(&directory.join(file));
-                self.directories.iter().any(|inside| path.starts_with(inside))
+                self.directories.iter().chain(&self.private_temp).any(|dir| path.starts_with(dir))
                     && !is_kept(&path)
                     && !self.allow.iter().any(|rule| rule.names_file(&path))
             })

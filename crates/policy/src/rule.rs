@@ -28,8 +28,9 @@ pub(super) struct Rule {
     directory: Option<PathBuf>,
     /// Holds only for what writes into a pipe that this reads.
     piped_into: Option<Box<Self>>,
-    /// The file that the program's name means here.
-    file: OnceLock<Option<ProgramFile>>,
+    /// The files that the program's name means here: all along PATH, since the first may be a script
+    /// that starts the next.
+    files: OnceLock<Vec<ProgramFile>>,
 }
 
 /// What tells one program's file from another, whatever it is called.
@@ -172,6 +173,16 @@ fn usual(name: &OsStr, cwd: &Path) -> Option<PathBuf> {
     which(name, std::env::var_os("PATH").as_deref(), cwd).map(|file| resolved(&file))
 }
 
+/// Every file of this name along PATH.
+fn along_path(name: &OsStr) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .filter_map(|directory| which(name, Some(directory.as_os_str()), Path::new("/")));
+    let mut files: Vec<PathBuf> = found.map(|file| resolved(&file)).collect();
+    files.dedup();
+    files
+}
+
 impl Rule {
     pub(super) fn parse(text: &str, project: &Path) -> Result<Self, RuleError> {
         let (command, directory) = match text.split_once(" @ ") {
@@ -191,7 +202,7 @@ impl Rule {
                     arguments: arguments.to_vec(),
                     directory: None,
                     piped_into: None,
-                    file: OnceLock::new(),
+                    files: OnceLock::new(),
                 }))
             }
             None => None,
@@ -207,7 +218,7 @@ impl Rule {
             arguments: words.collect(),
             directory,
             piped_into,
-            file: OnceLock::new(),
+            files: OnceLock::new(),
         })
     }
 
@@ -308,16 +319,20 @@ impl Rule {
             return false;
         }
         let find = || {
-            let path = match self.program.contains('/') {
-                true => resolved(Path::new(&self.program)),
-                false => usual(OsStr::new(&self.program), Path::new("/"))?,
+            let paths = match self.program.contains('/') {
+                true => vec![resolved(Path::new(&self.program))],
+                false => along_path(OsStr::new(&self.program)),
             };
-            let name = path.file_name()?.to_string_lossy().into_owned();
-            let is_one = !MANY_PROGRAMS.contains(&name.as_str());
-            is_one.then(|| ProgramFile::of(&path)).flatten()
+            let is_one = |path: &PathBuf| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                !MANY_PROGRAMS.contains(&name.as_ref())
+            };
+            paths.into_iter().filter(is_one).filter_map(|path| ProgramFile::of(&path)).collect()
         };
-        let Some(own) = self.file.get_or_init(find) else { return false };
-        program.identity().is_some_and(|file| own.path == file.path || file.is_same(own))
+        let own = self.files.get_or_init(find);
+        program
+            .identity()
+            .is_some_and(|file| own.iter().any(|own| own.path == file.path || file.is_same(own)))
     }
 
     /// How many words after the program's name it is about.

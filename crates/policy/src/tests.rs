@@ -17,6 +17,7 @@ fn config(allow: &[&str], deny: &[&str], shell: bool) -> PolicyConfig {
         deny: words(deny),
         directories: Vec::new(),
         shell: Some(shell),
+        private_temp: false,
         environment: EnvMode::Merge,
         max_timeout: Duration::from_secs(60),
         max_running_time: Duration::from_secs(600),

@@ -267,6 +267,7 @@ fn policy(rules: Rules, project: &Path) -> Result<Policy, String> {
         allow: words(rules.allow()),
         deny: words(rules.deny()),
         shell: Some(true),
+        private_temp: false,
         ..config.policy
     };
     Policy::new(&config, &[], project).map_err(|invalid| format!("{invalid:?}"))

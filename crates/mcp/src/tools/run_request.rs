@@ -1,15 +1,15 @@
 //! From the arguments of a call, or from a recorded run, to the request of a run.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use retake_engine::{check_variable, quote};
 use retake_policy::RunMode;
 use retake_runner::again::AgainRequest;
-use retake_runner::checkout;
-use retake_types::request::{CommandRequest, LoopPosition, StdinSource, millis};
+use retake_runner::{checkout, prepare};
+use retake_types::request::{CommandForm, CommandRequest, LoopPosition, StdinSource, millis};
 use retake_types::{
     CorrelationIds, Limits, PathGrant, PathRule, RefusalReason, RunRequest, SandboxRequest,
     ShellMode,
@@ -44,7 +44,7 @@ pub(in crate::tools) struct ExecArguments {
     timeout_seconds: Option<f64>,
     #[serde(default)]
     limits: LimitArguments,
-    /// true: the line goes through a shell. false: never. Default: only if it needs one and the policy allows it
+    /// true: bash (or sh) reads the line. false: never. Default: only if it needs a shell and the policy allows it
     #[serde(default)]
     shell: Option<bool>,
     /// Report which files the run changed below cwd
@@ -110,6 +110,7 @@ impl CallRequest {
         if mode == RunMode::Background {
             request.stdin = StdinSource::Provided;
         }
+        prefer_bash(&mut request);
         let asked = timeout(arguments.timeout_seconds, &mut reasons);
         let usual = session.context.execution.default_timeout;
         let usual = || session.policy.default_timeout(mode, usual);
@@ -162,6 +163,30 @@ impl CallRequest {
             ids.repo_sha = ids.repo_sha.take().or(found.sha);
             ids.worktree_id = ids.worktree_id.take().or(found.worktree);
         }
+    }
+}
+
+/// Has bash read a line that needs a shell, where there is one: agents write for it.
+fn prefer_bash(request: &mut RunRequest) {
+    const BASH: &str = "/bin/bash";
+    let CommandForm::Line(mode) = request.command.form else { return };
+    let line = &request.command.text;
+    // What cannot run is refused when the line is read.
+    if line.trim().is_empty() || line.contains('\0') || !Path::new(BASH).is_file() {
+        return;
+    }
+    let set: Vec<(OsString, OsString)> = request
+        .environment
+        .set
+        .iter()
+        .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned()))
+        .collect();
+    let read = prepare::command_arguments(line, mode, &set, request.cwd.as_path());
+    if let Ok(CommandForm::ShellArguments(mut arguments)) = read
+        && let Some(shell) = arguments.first_mut()
+    {
+        *shell = BASH.into();
+        request.command.form = CommandForm::ShellArguments(arguments);
     }
 }
 

@@ -8,6 +8,7 @@ mod find_program;
 mod git_program;
 mod made_files;
 mod named_programs;
+mod option_commands;
 mod programs;
 mod retake_program;
 mod runners;
@@ -216,6 +217,7 @@ impl StartedCommands {
         let call = ProgramCall { program: &program, words, location };
         self.note_made_files(call);
         let looks_through = self.look_through(call);
+        self.add_option_commands(call);
         let inner = self.commands.len() - before;
         let possible = (!call.is_known()).then(|| Box::new(Self::possible(words, location)));
         let command = &mut self.commands[at];

@@ -508,3 +508,41 @@ fn careful_denies_what_is_hard_to_undo() {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
     }
 }
+
+#[test]
+fn an_option_that_names_a_command_is_judged_as_one() {
+    let (dir, denying) = policy(&[], &["git push", "rm -rf"], true);
+    let (allowed_dir, allowing) =
+        policy(&["sort", "split", "tar", "sed", "fd", "rsync"], &[], true);
+    for command in [
+        "split --filter='git push' f",
+        "split --filt 'git push' f",
+        "sort --compress-program='git push' f",
+        "tar -cf a.tar --checkpoint=1 --checkpoint-action=exec='git push' .",
+        "tar -xf a.tar --to-command='rm -rf x'",
+        "tar -I 'git push' -xf a.tar",
+        "rsync -ave 'git push' a b",
+        "rsync -e 'ssh -o ProxyCommand=git-push' a b",
+        "fd -e tmp -x rm -rf",
+        "fd tmp --exec-batch rm -rf",
+        "sed -n '1e git push' f",
+    ] {
+        assert!(line(&denying, dir.path(), command).is_err(), "{command}");
+        assert!(line(&allowing, allowed_dir.path(), command).is_err(), "{command}");
+    }
+    for command in [
+        "split --filter='gzip > $FILE.gz' f",
+        "sort -u f",
+        "sort --check f",
+        "tar -xzf a.tar.gz",
+        "tar --checkpoint=1 --checkpoint-action=dot -cf a.tar .",
+        "rsync -av a b",
+        "rsync -e ssh -av a b",
+        "sed -n '1,5p' f",
+        "fd -e rs",
+    ] {
+        assert_eq!(line(&denying, dir.path(), command), Ok(()), "{command}");
+    }
+    assert!(line(&allowing, allowed_dir.path(), "sort --compress-program=id f").is_err());
+    assert_eq!(line(&allowing, allowed_dir.path(), "sort -u f"), Ok(()));
+}

@@ -1,0 +1,132 @@
+//! Options of ordinary programs that name a command: `split --filter`, `tar --to-command`,
+//! `rsync -e`. What they name is judged like any other command.
+
+use super::{ProgramCall, StartedCommands};
+use crate::inline_code;
+use crate::refusal::HiddenBecause;
+use crate::word::Word;
+
+/// Programs, and their options whose value is a command. One character is a short option; others are
+/// long, and may be abbreviated.
+const OPTIONS: [(&str, &str); 12] = [
+    ("sort gsort", "compress-program"),
+    ("split gsplit", "filter"),
+    (
+        "tar gtar bsdtar",
+        "I F use-compress-program to-command info-script new-volume-script rsh-command rmt-command \
+         checkpoint-action",
+    ),
+    ("rsync", "e rsh rsync-path"),
+    ("scp sftp", "S"),
+    ("man", "P pager H html"),
+    ("rg", "pre hostname-bin"),
+    ("ag ack bat batcat delta", "pager"),
+    ("sdiff diff3", "diff-program"),
+    ("install ginstall", "strip-program"),
+    ("zip", "unzip-command"),
+    ("tcpdump", "z"),
+];
+
+/// They take everything after one of these options for a command, up to a semicolon.
+const FINDERS: [&str; 2] = ["fd", "fdfind"];
+const FINDER_OPTIONS: [&str; 4] = ["-x", "-X", "--exec", "--exec-batch"];
+
+impl StartedCommands {
+    /// Adds the commands that options name, and notes a script of `sed` that runs something.
+    pub(super) fn add_option_commands(&mut self, call: ProgramCall<'_>) {
+        let name = call.name();
+        if FINDERS.contains(&name.as_str()) {
+            return self.finder(call);
+        }
+        if matches!(name.as_str(), "sed" | "gsed") {
+            let texts = call.arguments().iter().filter_map(Word::text);
+            if texts.into_iter().any(|text| inline_code::sed_executes(&text)) {
+                self.hide(call.words, HiddenBecause::StartsCommands);
+            }
+            return;
+        }
+        let has = |names: &str| names.split(' ').any(|one| one == name);
+        let Some((_, options)) = OPTIONS.iter().find(|(names, _)| has(names)) else { return };
+        for value in values(options, call.arguments()) {
+            let Some(value) = value else {
+                self.hide(call.words, HiddenBecause::LineKnownLater);
+                continue;
+            };
+            // `--checkpoint-action=exec=COMMAND`; its other actions are words alone.
+            let line = value.strip_prefix("exec=").unwrap_or(&value);
+            if !(line.is_empty() || is_transport(line)) {
+                self.add_line(line, &call.location.inside(), false);
+            }
+        }
+    }
+
+    fn finder(&mut self, call: ProgramCall<'_>) {
+        let arguments = call.arguments();
+        let is_option = |word: &Word| FINDER_OPTIONS.iter().any(|option| word.is(option));
+        for at in (0..arguments.len()).filter(|at| is_option(&arguments[*at])) {
+            let command = arguments[at + 1..].split(|word| word.is(";")).next().unwrap_or_default();
+            let mut words = command.to_vec();
+            words.push(Word::anything("<found>"));
+            if words.len() > 1 {
+                self.add(&words, &call.location.inside_program());
+            }
+        }
+        // Attached to the option, it is rare, and cannot be told from other letters.
+        let attached =
+            |word: &Word| ["--exec=", "--exec-batch="].iter().any(|o| word.lead().starts_with(o));
+        if arguments.iter().any(attached) {
+            self.hide(call.words, HiddenBecause::StartsCommands);
+        }
+    }
+}
+
+/// Whether a command only carries data to another machine: `ssh`, without an option that could name a
+/// program here.
+fn is_transport(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.next().is_some_and(|program| program == "ssh" || program.ends_with("/ssh"))
+        && !line.contains(['$', '`', ';', '|', '&'])
+        && words.all(|word| !(word.starts_with("-o") || word.starts_with("-F")))
+}
+
+/// The values of these options; `None` for one that is only known later.
+fn values(options: &str, arguments: &[Word]) -> Vec<Option<String>> {
+    let is_long = |given: &str| {
+        let mut long = options.split_whitespace().filter(|option| option.len() > 1);
+        given.len() > 1 && long.any(|option| option.starts_with(given))
+    };
+    let is_short = |letter: char| options.split_whitespace().any(|o| o.chars().eq([letter]));
+    let mut found = Vec::new();
+    for (at, word) in arguments.iter().enumerate() {
+        let lead = word.lead();
+        let next = || arguments.get(at + 1).map(Word::text);
+        if word.is("--") {
+            break;
+        }
+        if let Some(long) = lead.strip_prefix("--") {
+            let (given, attached) = long.split_once('=').map_or((long, false), |(o, _)| (o, true));
+            if !is_long(given) {
+                continue;
+            }
+            match attached {
+                true => found.push(
+                    word.text()
+                        .and_then(|text| text.split_once('=').map(|(_, value)| value.to_owned())),
+                ),
+                false => found.extend(next()),
+            }
+        } else if let Some(letters) = lead.strip_prefix('-')
+            && let Some((index, letter)) = letters.char_indices().find(|(_, c)| is_short(*c))
+        {
+            let rest = index + letter.len_utf8();
+            match word.text() {
+                Some(text) if text.len() > 1 + rest => {
+                    found.push(Some(text[1 + rest..].to_owned()))
+                }
+                Some(_) => found.extend(next()),
+                None => found.push(None),
+            }
+        }
+    }
+    found
+}
