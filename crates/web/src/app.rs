@@ -4,10 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use retake_agent::workspace::WorkspaceDirectories;
+use retake_store::RunsByDuration;
 use tokio::sync::Semaphore;
 
 use crate::access_token::AccessTokens;
 use crate::audit::Audit;
+use crate::checkpoint_diffs::{CheckpointAccess, CheckpointDiffs};
+use crate::count_cache::CountCache;
 use crate::failure_reasons::ReasonsCache;
 use crate::figures::FiguresCache;
 use crate::line_index::LineIndexes;
@@ -27,11 +30,14 @@ pub struct App {
     pub(crate) workspaces: Option<WorkspaceDirectories>,
     pub(crate) figures: FiguresCache,
     pub(crate) tests: TestsCache,
+    pub(crate) durations: CountCache<(), RunsByDuration>,
     pub(crate) audit: Audit,
     pub(crate) reasons: ReasonsCache,
     pub(crate) lines: LineIndexes,
     /// Repeats recorded runs, where that was allowed.
     pub(crate) rerun: Option<Rerun>,
+    /// Compares checkpoints of agents, where there is a project.
+    pub(crate) checkpoint_diffs: Option<CheckpointDiffs>,
     /// One permit for each live page.
     pub(crate) streams: Arc<Semaphore>,
 }
@@ -50,12 +56,20 @@ impl App {
             workspaces,
             figures: FiguresCache::default(),
             tests: TestsCache::default(),
+            durations: CountCache::default(),
             audit: Audit::default(),
             reasons: ReasonsCache::default(),
             lines: LineIndexes::default(),
             rerun: None,
+            checkpoint_diffs: None,
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         }
+    }
+
+    /// Lets pages show what iterations of agents changed.
+    #[must_use]
+    pub fn with_checkpoints(self, access: CheckpointAccess) -> Self {
+        Self { checkpoint_diffs: Some(CheckpointDiffs::new(access)), ..self }
     }
 
     /// Lets pages repeat runs of the record.

@@ -1,8 +1,10 @@
 //! Charts as SVG: axes with units, colours by class, and a description for screen readers.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use retake_runner::html::Html;
+use retake_types::text;
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 150.0;
@@ -57,7 +59,16 @@ impl Chart<'_> {
         round_up(each.fold(0.0, f64::max))
     }
 
-    pub(super) fn draw(&self, html: &mut Html) {
+    /// The chart below what it is called.
+    pub(super) fn figure(&self, html: &mut Html, caption: impl FnOnce(&mut Html)) {
+        html.markup("<figure><figcaption>");
+        caption(html);
+        html.markup("</figcaption>");
+        self.draw(html);
+        html.markup("</figure>");
+    }
+
+    fn draw(&self, html: &mut Html) {
         let (count, top) = (self.count().max(1), self.top());
         let (inner, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let y = |value: f64| TOP + height * (1.0 - value / top);
@@ -149,6 +160,33 @@ fn number(value: f64) -> String {
     format!("{value:.1}")
 }
 
+/// A number of things on an axis; nothing between two of them.
+pub(super) fn count(value: f64) -> String {
+    match value {
+        v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
+        v if v.fract() == 0.0 => format!("{v:.0}"),
+        _ => String::new(),
+    }
+}
+
+/// Milliseconds on an axis.
+pub(super) fn milliseconds(ms: f64) -> String {
+    match ms {
+        0.0 => "0".to_owned(),
+        // A run is never said to take less.
+        ms if ms < 1.0 => String::new(),
+        ms => text::duration(Duration::from_micros((ms * 1000.0) as u64)),
+    }
+}
+
+/// US dollars on an axis.
+pub(super) fn dollars(value: f64) -> String {
+    match value {
+        v if v > 0.0 && v < 0.1 => format!("${v:.3}"),
+        v => format!("${v:.2}"),
+    }
+}
+
 /// The next number that is easy to read: 1, 2 or 5 of a power of ten.
 fn round_up(value: f64) -> f64 {
     if !value.is_finite() || value <= 0.0 {
@@ -237,9 +275,10 @@ mod tests {
                 titles: &titles,
                 links: &[],
             }
-            .draw(&mut html);
+            .figure(&mut html, |html| _ = html.text("<i>"));
             let text = html.as_str();
             assert!(text.contains("aria-label=\"runs &lt;b&gt;\"") && text.contains(">5 ms<"));
+            assert!(text.starts_with("<figure><figcaption>&lt;i&gt;</figcaption><svg"), "{text}");
             assert!(text.contains(">then<") && text.contains(">now<") && !text.contains("NaN"));
         }
     }

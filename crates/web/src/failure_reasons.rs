@@ -151,7 +151,7 @@ impl StreamLines {
 
     fn line(&mut self, stream: Stream, offset: u64, line: &[u8]) {
         let cut = line.len() > MAX_LINE;
-        let shown = if cut { &line[..MAX_LINE] } else { line };
+        let shown = if cut { &line[..whole_characters(line, MAX_LINE)] } else { line };
         let spans = || ansi::spans(shown.trim_ascii_end(), &mut Style::default());
         let text: String = match shown.contains(&0x1b) {
             true => spans().into_iter().map(|Span(_, text)| text).collect(),
@@ -207,9 +207,23 @@ impl ReasonsCache {
     }
 }
 
+/// The end of the last character that fits; bytes that are no text have none.
+fn whole_characters(line: &[u8], most: usize) -> usize {
+    let is_begin = |at: &usize| line.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    (most.saturating_sub(3)..=most).rev().find(is_begin).unwrap_or(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_between_characters() {
+        let line = "漢".repeat(200);
+        let end = whole_characters(line.as_bytes(), MAX_LINE);
+        assert!(end <= MAX_LINE && end > MAX_LINE - 4 && line.is_char_boundary(end));
+        assert_eq!(whole_characters(&[0x80; 900], MAX_LINE), MAX_LINE);
+    }
 
     fn reasons(stdout: &str, stderr: &str) -> FailureReasons {
         let streams = [(Stream::Stderr, stderr), (Stream::Stdout, stdout)];

@@ -2,12 +2,16 @@
 
 use jiff::{SignedDuration, Timestamp};
 use retake_store::{DiskUse, Head, Store, TimeSlice, Totals};
+use retake_types::Run;
 
 use crate::count_cache::CountCache;
 use crate::error::RequestError;
 
 /// Bars of a chart.
 pub(crate) const SLICES: usize = 48;
+
+/// Commands that are listed as slow.
+const SLOWEST: usize = 5;
 
 /// How far back the charts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +61,8 @@ pub(crate) struct Figures {
     pub(crate) totals: Totals,
     pub(crate) disk: DiskUse,
     pub(crate) head: Head,
+    /// The slowest run of each of the slowest commands within the range, the slowest first.
+    pub(crate) slowest: Vec<Run>,
 }
 
 impl Figures {
@@ -77,6 +83,7 @@ impl Figures {
             totals,
             disk: store.disk_use(),
             head: store.head()?,
+            slowest: store.slowest_commands(since, SLOWEST)?,
         })
     }
 }

@@ -14,6 +14,7 @@ mod assets;
 mod audit;
 mod authorization;
 mod chart;
+mod checkpoint_diffs;
 mod connections;
 mod count_cache;
 mod error;
@@ -35,5 +36,6 @@ mod test_summary;
 
 pub use access_token::AccessTokens;
 pub use app::App;
+pub use checkpoint_diffs::CheckpointAccess;
 pub use rerun::RunPermission;
 pub use server::{Server, ServerError};

@@ -10,6 +10,9 @@ use retake_types::{Kind, OutcomeKind};
 
 use crate::error::RequestError;
 
+/// What a cursor must be.
+pub(crate) const NO_PLACE: &str = "a place in this list; take `next` of the page before";
+
 /// The pairs behind the `?` of an address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params {
@@ -73,7 +76,7 @@ impl Params {
     }
 
     pub(crate) fn cursor(&self) -> Result<Option<RunCursor>, RequestError> {
-        self.parsed("cursor", "a place in this list; take `next` of the page before")
+        self.parsed("cursor", NO_PLACE)
     }
 
     pub(crate) fn kind(&self) -> Result<Option<Kind>, RequestError> {
@@ -108,6 +111,7 @@ impl Params {
             labels,
             command: self.get("command").map(containing),
             cwd: self.get("cwd").map(absolute),
+            host: text("host"),
             changed: self.get("changed").map(absolute),
             tests_failed: self.flag("tests_failed")?,
             since: self.time("since")?,
@@ -132,9 +136,10 @@ impl Params {
         address_of(path, &kept.collect::<Vec<_>>())
     }
 
-    /// Whether there is any filter, besides the words to search and the cursor.
+    /// Whether there is any filter, besides the words to search and how the list is shown.
     pub(crate) fn filters(&self) -> bool {
-        self.pairs.iter().any(|(name, _)| !matches!(name.as_str(), "q" | "cursor" | "limit"))
+        let view = |name: &str| matches!(name, "q" | "cursor" | "limit" | "col" | "sort");
+        self.pairs.iter().any(|(name, _)| !view(name))
     }
 
     fn status(&self) -> Result<Option<RunStatus>, RequestError> {

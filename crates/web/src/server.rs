@@ -16,6 +16,7 @@ use crate::connections::{Connection, Connections};
 use crate::error::RequestError;
 use crate::figures::{Figures, TimeRange};
 use crate::page::PageError;
+use crate::test_summary::TestSummaries;
 use crate::{api, authorization, page};
 
 /// Threads for queries, and one more for long ones.
@@ -73,6 +74,7 @@ impl Server {
 async fn warm_cache(app: Arc<App>) {
     // The first visitor meets the same error.
     drop(app.figures.get(&app.store, TimeRange::Week, Figures::count).await);
+    drop(app.tests.get(&app.store, (), TestSummaries::count).await);
 }
 
 fn router(app: Arc<App>) -> Router {

@@ -475,6 +475,109 @@ fn readable(browser: &Browser, page: &str) {
 }
 
 #[test]
+fn an_empty_record_says_what_to_type_on_every_page() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    exec(&sandbox, &["--", "true"]);
+    assert_eq!(sandbox.retake(&["runs", "delete", "last"]).code, 0);
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    for (width, theme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
+        browser.look(width, theme);
+        for (path, says) in [
+            ("/", "retake exec -- COMMAND"),
+            ("/runs", "retake exec -- COMMAND"),
+            ("/tests", "retake exec --tests -- cargo test"),
+            ("/loops", "retake matrix run"),
+        ] {
+            browser.go(&address(&ui, path));
+            browser.until("document.readyState === 'complete'");
+            let codes = "[...document.querySelectorAll('main .empty code')].map((code) => code.textContent)";
+            browser.until(&format!("{codes}.includes('{says}')"));
+            fits(&browser);
+            readable(&browser, path);
+            assert_eq!(browser.violations(), [""; 0], "{path}, {theme}");
+            let name = path.trim_start_matches('/');
+            browser.picture(&format!("empty-{name}-{width}-{theme}"));
+        }
+    }
+}
+
+#[test]
+fn wide_characters_and_emoji_fit_and_are_found() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    let words = "👩‍👩‍👧 家族の写真 naïve e\u{301} \u{1f1e9}\u{1f1ea}";
+    let long = "漢字".repeat(80);
+    let script = format!("echo '{words}'; echo '{long}'; exit 3");
+    let run = exec(&sandbox, &["--label", "名前=値👍", "--", "sh", "-c", &script]);
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    for (width, theme) in [(1280, "light"), (390, "dark")] {
+        browser.look(width, theme);
+        for path in ["/", "/runs?col=labels&col=took", &format!("/runs/{run}")] {
+            browser.go(&address(&ui, path));
+            browser.until("document.querySelector('main').textContent.includes('👩‍👩‍👧 家族の写真')");
+            fits(&browser);
+        }
+        browser.picture(&format!("wide-{width}-{theme}"));
+    }
+    browser.write("#inside input", "写真\u{e007}");
+    browser.until("document.querySelector('mark.here')?.textContent === '写真'");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn keys_move_the_focus_through_every_list() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.gallery_store();
+    gallery::ordinary(&mut store);
+    gallery::matrix(&mut store, "run");
+    drop(store);
+    let ui = sandbox.ui();
+    enter(&browser, &ui);
+    // The overview has several lists; j goes through all of them in order.
+    for path in ["/", "/runs", "/loops"] {
+        browser.go(&address(&ui, path));
+        browser.until("document.readyState === 'complete'");
+        let focused = "document.activeElement.closest('tr')?.classList.contains('chosen')";
+        let place = "[...document.querySelectorAll('#rows > *, [data-rows] > *')].findIndex((row) => row.contains(document.activeElement))";
+        browser.keys("j");
+        browser.until(&format!("{focused} && {place} === 0"));
+        if path != "/loops" {
+            browser.keys("jj");
+            browser.until(&format!("{focused} && {place} === 2"));
+            browser.keys("k");
+            browser.until(&format!("{focused} && {place} === 1"));
+        }
+        if path == "/" {
+            // What is new takes the focus from nobody.
+            let runs = "document.querySelectorAll('.tile .big')[1].textContent";
+            let before = browser.eval(runs);
+            exec(&sandbox, &["--", "true"]);
+            browser.until(&format!("{runs} !== {before} && {focused} && {place} === 1"));
+        }
+        let target = browser.eval("document.activeElement.getAttribute('href')");
+        browser.keys("\u{e007}");
+        browser.until(&format!("location.pathname + location.search === {target}"));
+    }
+    // Motion that was asked not to be there is not there.
+    browser.devtools(
+        "Emulation.setEmulatedMedia",
+        &serde_json::json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}),
+    );
+    let mut live = in_background(&sandbox, "while [ ! -e go ]; do sleep 0.02; done");
+    ui.running();
+    browser.go(&address(&ui, "/runs"));
+    browser.until("!!document.querySelector('.badge.live')");
+    let moving = "getComputedStyle(document.querySelector('.badge.live span')).animationName";
+    assert_eq!(browser.eval(moving), "none");
+    sandbox.file("go", "");
+    assert!(live.wait().unwrap().success());
+}
+
+#[test]
 fn the_report_of_a_matrix_fits_both_widths_and_both_themes() {
     let Some(browser) = Browser::open() else { return };
     let sandbox = Sandbox::new();

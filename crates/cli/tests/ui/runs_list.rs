@@ -14,7 +14,7 @@ fn plain<'a>(command: &'a str, ago_minutes: i64, of: Option<(Kind, LoopId, u64)>
 
 /// The ids of the rows of a page, and the address of the next.
 fn rows(page: &str) -> (Vec<String>, Option<String>) {
-    let list = page.split("<tbody id=\"rows\">").nth(1).unwrap_or_default();
+    let list = page.split("<tbody data-rows id=\"rows\">").nth(1).unwrap_or_default();
     let ids = list.split("data-id=\"").skip(1).map(|row| row.split('"').next().unwrap().to_owned());
     let next = page.split("rel=\"next\"").nth(1).map(|rest| {
         let address = rest.split("href=\"").nth(1).unwrap().split('"').next().unwrap();
@@ -111,7 +111,8 @@ fn filters_are_chips_that_can_be_taken_away_one_by_one() {
     assert_eq!(ui.get("/runs?since=2020-13-31").status, 400);
     let slowest = ui.get("/runs?sort=slowest").text();
     assert_eq!(rows(&slowest).0[0], slow, "{slowest}");
-    assert!(slowest.contains("The slowest of the newest 2"), "{slowest}");
+    assert_eq!(rows(&ui.get("/runs?sort=fastest").text()).0[1], slow);
+    assert_eq!(rows(&ui.get("/runs?sort=oldest").text()).0[0], slow);
     assert_eq!(ui.get("/runs?sort=odd").status, 400);
     let empty = Sandbox::new();
     empty.retake(&["exec", "--", "true"]);
@@ -148,4 +149,97 @@ fn two_marked_runs_are_compared() {
         browser.picture(&format!("compare-{width}-{theme}"));
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn the_list_is_sorted_over_all_runs_and_has_the_columns_that_were_chosen() {
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.gallery_store();
+    let mut durations = Vec::new();
+    // More than a page, and the slowest are the oldest.
+    for n in 0..130u64 {
+        let ms = 5000 + n * 10;
+        let id = gallery::add(&mut store, &Shown { ms, ..plain("make all", n as i64, None) });
+        durations.push((ms, id.to_string()));
+    }
+    drop(store);
+    let ui = sandbox.ui();
+    let ids =
+        |sorted: &[(u64, String)]| sorted.iter().map(|(_, id)| id.clone()).collect::<Vec<_>>();
+    assert_eq!(all_rows(&ui, "/runs?sort=fastest"), ids(&durations));
+    durations.reverse();
+    assert_eq!(all_rows(&ui, "/runs?sort=slowest"), ids(&durations));
+    assert_eq!(all_rows(&ui, "/runs?sort=oldest"), ids(&durations));
+    assert_eq!(all_rows(&ui, "/runs?sort=slowest&host=analytical&command=make"), ids(&durations));
+    assert_eq!(all_rows(&ui, "/runs?host=elsewhere"), [""; 0]);
+    assert_eq!(all_rows(&ui, "/runs?host=analytical").len(), 130);
+    // Columns are in the address and stay when the page, the order or a filter changes.
+    let page = ui.get("/runs?col=host&col=memory&col=took&kind=exec").text();
+    for part in [
+        "<a href=\"/runs?host=analytical\" title=\"analytical\">analytical</a>",
+        "data-name=\"Memory\">205 MiB</td>",
+        "<input type=\"checkbox\" name=\"col\" value=\"host\" checked>",
+        "<input type=\"hidden\" name=\"kind\" value=\"exec\">",
+        "<input type=\"hidden\" name=\"col\" value=\"memory\">",
+        "href=\"/runs?col=host&amp;col=memory&amp;col=took&amp;kind=exec&amp;sort=slowest\">Took",
+        "<a href=\"/runs?kind=exec\">the usual ones</a>",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let head = page.split("<thead>").nth(1).unwrap().split("</thead>").next().unwrap();
+    assert!(!head.contains("Started") && !head.contains(">Id<"), "{head}");
+    let (_, next) = rows(&page);
+    assert!(next.unwrap().starts_with("/runs?col=host&col=memory&col=took&kind=exec&cursor="));
+    // A choice is no filter.
+    assert!(
+        page.contains("<span>kind</span> exec") && !page.contains("<span>col</span>"),
+        "{page}"
+    );
+    assert_eq!(ui.get("/runs?col=colour").status, 400);
+    assert_eq!(ui.get("/runs?sort=slowest&cursor=x").status, 400);
+}
+
+#[test]
+fn somebody_without_a_script_chooses_columns_and_sorts() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    for seconds in ["0.2", "0.01"] {
+        sandbox.retake(&["exec", "--label", "a=b", "--", "sleep", seconds]);
+    }
+    let ui = sandbox.ui();
+    browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
+    browser.devtools("Emulation.setScriptExecutionDisabled", &serde_json::json!({"value": true}));
+    browser.go(&format!("http://127.0.0.1:{}/runs", ui.port));
+    browser.click(".columns summary");
+    browser.click(".columns input[value=labels]");
+    browser.click(".columns button");
+    browser.click(".runs th.took a");
+    browser.devtools("Emulation.setScriptExecutionDisabled", &serde_json::json!({"value": false}));
+    browser.until(
+        "location.search.includes('col=labels') && location.search.includes('sort=slowest')",
+    );
+    browser.until("document.querySelector('#rows td.labels').textContent.trim() === 'a=b'");
+    browser.until("document.querySelector('#rows a').textContent === 'sleep 0.2'");
+    browser.until("document.querySelector('th.took').getAttribute('aria-sort') === 'descending'");
+    for (width, theme) in [(1280, "light"), (390, "dark")] {
+        browser.look(width, theme);
+        browser.go(&format!(
+            "http://127.0.0.1:{}/runs?col=started&col=took&col=kind&col=host&col=directory&col=labels&col=commit&col=tests&col=cpu&col=memory&col=output&col=id",
+            ui.port
+        ));
+        browser.until("document.querySelectorAll('#rows tr').length === 2");
+        assert_eq!(
+            browser.eval("document.documentElement.scrollWidth <= innerWidth"),
+            true,
+            "{width}"
+        );
+        // However many there are, the command stays in sight.
+        assert_eq!(
+            browser.eval("document.querySelector('#rows .what a').getBoundingClientRect().width > 50 && document.querySelector('#rows .what').clientWidth > 200"),
+            true,
+            "{width}"
+        );
+        browser.picture(&format!("columns-{width}-{theme}"));
+    }
+    assert_eq!(browser.violations(), [""; 0]);
 }

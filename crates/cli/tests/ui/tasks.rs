@@ -65,7 +65,7 @@ fn somebody_finds_which_run_broke_a_test() {
     let Some(browser) = enter(&ui) else { return };
     browser.keys("t");
     browser.until(
-        "location.pathname === '/tests' && document.querySelectorAll('#rows tr').length === 2",
+        "location.pathname === '/tests' && document.querySelectorAll('[data-rows] tr').length === 2",
     );
     // What fails comes first; j and Enter open it.
     browser.keys("j\u{e007}");
@@ -94,9 +94,106 @@ fn somebody_compares_two_refs_of_a_matrix() {
     browser.until("document.querySelector('#rows').textContent.includes('96 runs')");
     browser.click("#rows .what a");
     browser.until(&format!("location.pathname === '/loops/{matrix}'"));
-    let text = "document.querySelector('main').textContent";
-    browser.until(&format!(
-        "{text}.includes('main') && {text}.includes('v1.0') && document.querySelectorAll('.span').length > 0"
-    ));
+    // What is sure is said first, in words.
+    let said = "[...document.querySelectorAll('.differences li')].map((one) => one.textContent)";
+    browser.until(&format!("{said}.some((line) => /main.* is slower than code=v1.0/.test(line))"));
+    // A ref against the first one, with its interval; what is sure comes before what is not.
+    let verdicts =
+        "[...document.querySelectorAll('td[data-name=verdict]')].map((one) => one.textContent)";
+    browser.until(&format!("{verdicts}.length > 4 && {verdicts}[0] === 'slower'"));
+    assert_eq!(
+        browser.eval(&format!(
+            "(() => {{ const all = {verdicts}.map((word) => word === 'same' ? 2 : word === 'not sure' ? 1 : 0); \
+             return all.every((rank, at) => at === 0 || all[at - 1] <= rank); }})()"
+        )),
+        true
+    );
+    browser.until("document.querySelectorAll('.span').length > 0");
+    // On a telephone nothing of it is cut off.
+    browser.look(390, "light");
+    let cut = "[...document.querySelectorAll('main td, main th')].filter((one) => {\
+                   const box = one.getBoundingClientRect(); return box.width && (box.right > innerWidth || box.left < 0); }).length";
+    assert_eq!(browser.eval(cut), 0);
+    browser.picture("task-matrix-390-light");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn somebody_follows_a_running_agent_and_stops_it() {
+    let sandbox = Sandbox::new();
+    let wait = |n: u32| {
+        format!(
+            "start; say 'step {n} has begun'; while [ ! -e go{n} ]; do sleep 0.02; done; say 'step {n} is done'; progress {n} 9; result 0.10 500"
+        )
+    };
+    let steps = [wait(1), wait(2), wait(3)];
+    sandbox.agent("", &steps.each_ref().map(String::as_str));
+    sandbox.workspace("task", &[]);
+    let agent = sandbox.start_agent(&["-m", "9"]);
+    let ui = sandbox.ui();
+    let Some(browser) = enter(&ui) else {
+        for n in 1..=9 {
+            sandbox.file(&format!("go{n}"), "");
+        }
+        agent.end();
+        return;
+    };
+    browser.until("document.querySelector('.loops .badge').textContent.includes('running')");
+    // It runs, and the time that it runs moves.
+    let moving = "document.querySelector('[data-since]').textContent";
+    let before = browser.eval(moving);
+    browser.until(&format!("{moving} !== {before}"));
+    browser.click(".loops .what a");
+    browser.until("location.pathname.startsWith('/loops/')");
+    let feed = "document.querySelector('#feed').textContent";
+    browser.until(&format!("{feed}.includes('step 1 has begun') && !{feed}.includes('is done')"));
+    sandbox.file("go1", "");
+    // Without a reload: the next iteration, and what it says.
+    browser.until(&format!("{feed}.includes('step 2 has begun')"));
+    browser.until("document.querySelectorAll('.steps tbody tr').length === 2");
+    browser.click("button[data-action=stop]");
+    browser.until(
+        "document.querySelector('#actions').textContent.includes('It stops after this iteration.')",
+    );
+    sandbox.file("go2", "");
+    browser.until("document.querySelector('#head .badge').textContent.includes('stopped')");
+    let called = agent.end();
+    assert_eq!(sandbox.stop_reason(), "stopped", "{}", called.snapshot());
+    assert_eq!(sandbox.calls(), 2);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// 96 MiB here; `RETAKE_TEST_LOG_BYTES` makes it larger.
+#[test]
+fn somebody_finds_a_word_in_a_large_log() {
+    let sandbox = Sandbox::new();
+    let size = std::env::var("RETAKE_TEST_LOG_BYTES").unwrap_or_else(|_| "100663296".to_owned());
+    let script = format!(
+        "yes 'a line of output, as long as lines usually are' | head -c {size}; echo; echo 'the needle is here'; seq 1000"
+    );
+    let called = sandbox.retake(&["exec", "--json", "--", "sh", "-c", &script]);
+    let id = called.json()["id"].as_str().unwrap().to_owned();
+    let ui = sandbox.ui();
+    let Some(browser) = enter(&ui) else { return };
+    browser.keys("gr");
+    browser.until(
+        "location.pathname === '/runs' && document.querySelectorAll('#rows tr').length === 1",
+    );
+    browser.keys("j\u{e007}");
+    browser.until(&format!("location.pathname === '/runs/{id}'"));
+    browser.keys("f");
+    browser.until("document.activeElement === document.querySelector('#inside input')");
+    browser.write("#inside input", "needle\u{e007}");
+    browser.until("document.querySelector('mark.here')?.textContent === 'needle'");
+    browser.until("document.querySelector('#inside').textContent.includes('1 of 1')");
+    let line = "document.querySelector('mark.here').closest('li').textContent";
+    assert_eq!(browser.eval(line), "the needle is here\n");
+    // It is in sight.
+    assert_eq!(
+        browser.eval("(() => { const box = document.querySelector('mark.here').getBoundingClientRect(); return box.top > 0 && box.bottom < innerHeight; })()"),
+        true
+    );
+    // What the page holds is a part of it.
+    assert_eq!(browser.eval("document.querySelector('main').textContent.length < 2000000"), true);
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -108,3 +108,65 @@ fn a_loop_is_a_timeline_that_leads_to_its_iterations() {
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
+
+#[test]
+fn what_an_iteration_changed_comes_from_its_checkpoints() {
+    let sandbox = Sandbox::new();
+    sandbox.git(&["init", "-q", "-b", "main"]);
+    sandbox.file("kept.txt", "the same\n");
+    sandbox.file("changed.txt", "one\ntwo\nthree\n");
+    sandbox.git(&["add", "."]);
+    sandbox.git(&["commit", "-q", "-m", "start"]);
+    sandbox.agent(
+        "",
+        &[
+            "start; printf 'one\\n<b>2\\nthree\\n' > changed.txt; echo fresh > added.txt; progress 1 3; result",
+            "start; rm added.txt; progress 2 3; result",
+            "start; say nothing; complete; result",
+        ],
+    );
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["-m", "3", "--checkpoint"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let ui = sandbox.ui();
+    let (_, iterations) = iterations(&ui);
+    let page = |at: usize| {
+        let run = iterations[at]["runId"].as_str().unwrap();
+        let page = ui.get(&format!("/runs/{run}")).text();
+        page.split("<section class=\"changed-files\">").nth(1).expect(&page).to_owned()
+    };
+    let first = page(0);
+    for part in [
+        "<code>changed.txt</code> <span class=\"good\">+1</span> <span class=\"bad\">−1</span>",
+        "<td class=\"del\"><code><span class=\"sign\">−</span>two</code>",
+        "<td class=\"ins\"><code><span class=\"sign\">+</span>&lt;b&gt;2</code>",
+        "<code>added.txt</code> <span class=\"good\">+1</span>",
+    ] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    assert!(!first.contains("kept.txt"), "{first}");
+    let second = page(1);
+    assert!(
+        second.contains("<code>added.txt</code>") && !second.contains("changed.txt"),
+        "{second}"
+    );
+    assert!(page(2).contains("No file differs between its checkpoints."));
+    // Checkpoints that are gone are no error of the page.
+    sandbox.git(&["reflog", "expire", "--expire=now", "--all"]);
+    let refs = sandbox.git(&["for-each-ref", "--format=%(refname)", "refs/retake"]);
+    for name in refs.lines() {
+        sandbox.git(&["update-ref", "-d", name]);
+    }
+    sandbox.git(&["gc", "-q", "--prune=now"]);
+    drop(ui);
+    let ui = sandbox.ui();
+    let run = iterations[0]["runId"].as_str().unwrap();
+    let page = ui.get(&format!("/runs/{run}"));
+    assert_eq!(page.status, 200);
+    assert!(page.text().contains("The checkpoints cannot be compared: git: "), "{}", page.text());
+    // Nothing is left beside the record.
+    let left = std::fs::read_dir(sandbox.store()).unwrap().flatten();
+    let left: Vec<_> =
+        left.filter(|one| one.file_name().to_string_lossy().starts_with("ui-")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

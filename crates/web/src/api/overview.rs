@@ -16,6 +16,7 @@ use crate::error::{ApiError, RequestError};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::{LoopSummary, RunningLoops};
 use crate::params::Params;
+use crate::test_summary::TestSummaries;
 
 /// How many of each are listed.
 const RUNNING: usize = 20;
@@ -32,6 +33,7 @@ pub(crate) struct Overview {
     pub(crate) failures: Vec<(Run, usize)>,
     pub(crate) loops: Vec<LoopSummary>,
     pub(crate) audit: AuditState,
+    pub(crate) tests: Arc<TestSummaries>,
 }
 
 impl App {
@@ -58,7 +60,8 @@ impl App {
             ))
         });
         let (running, failures, loops) = lists.await?;
-        Ok(Overview { figures, running, failures, loops, audit: self.audit.state() })
+        let tests = self.tests.get(&self.store, (), TestSummaries::count).await?;
+        Ok(Overview { figures, running, failures, loops, audit: self.audit.state(), tests })
     }
 }
 

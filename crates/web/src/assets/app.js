@@ -41,6 +41,16 @@ async function fetchPage(address, signal) {
   return new DOMParser().parseFromString(text, "text/html");
 }
 
+// Where the focus is, as a selector that finds the same place in a new version of the page.
+function focusedPlace() {
+  const part = document.activeElement;
+  const row = part.closest("[data-id]"), fold = part.closest("summary")?.parentElement.id;
+  if (fold) return `#${CSS.escape(fold)} > summary`;
+  const href = part.getAttribute("href");
+  if (href === null) return null;
+  return `${row ? `[data-id="${CSS.escape(row.dataset.id)}"] ` : ""}a[href="${CSS.escape(href)}"]`;
+}
+
 function swap(fresh, selector) {
   for (const old of $$(selector)) {
     const now = fresh.getElementById(old.id);
@@ -48,10 +58,12 @@ function swap(fresh, selector) {
     if (old.innerHTML === now.innerHTML) continue;
     const chosen = $(".chosen", old)?.dataset.id;
     const unfolded = $$("details[open][id]", old).map((part) => part.id);
+    const focused = old.contains(document.activeElement) ? focusedPlace() : null;
     old.replaceChildren(...document.importNode(now, true).childNodes);
     for (const name of now.getAttributeNames()) if (name.startsWith("data-")) old.setAttribute(name, now.getAttribute(name));
     for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
     if (chosen) $(`[data-id="${CSS.escape(chosen)}"]`, old)?.classList.add("chosen");
+    if (focused) $(focused, old)?.focus({ preventScroll: true });
   }
   enable();
 }
@@ -194,7 +206,7 @@ document.addEventListener("submit", (event) => {
 // ---- keys -----------------------------------------------------------------------------------
 
 function choose(step) {
-  const rows = $$("#rows > *");
+  const rows = $$("#rows > *, [data-rows] > *");
   if (!rows.length) return;
   const at = rows.findIndex((row) => row.classList.contains("chosen"));
   rows[at]?.classList.remove("chosen");
@@ -225,7 +237,7 @@ document.addEventListener("keydown", (event) => {
     case "j": choose(1); break;
     case "k": choose(-1); break;
     case "Enter": {
-      const link = event.target === document.body ? $("#rows > .chosen a") : null;
+      const link = event.target === document.body ? $(":is(#rows, [data-rows]) > .chosen a") : null;
       if (!link) return;
       link.click();
       break;

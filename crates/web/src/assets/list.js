@@ -11,8 +11,20 @@ function ago(then) {
   return seconds < 5184000 ? `${Math.floor(seconds / 86400)}d ago` : null;
 }
 
+// How long something runs, as the server writes it.
+function elapsed(seconds) {
+  const two = (number) => String(number).padStart(2, "0");
+  if (seconds < 60) return `${seconds}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m${two(seconds % 60)}s`;
+  return `${Math.floor(seconds / 3600)}h${two(Math.floor(seconds / 60) % 60)}m`;
+}
+
 setInterval(() => {
   if (document.hidden) return;
+  for (const part of $$("[data-since]")) {
+    const text = elapsed(Math.max(0, Math.floor((Date.now() - Date.parse(part.dataset.since)) / 1000)));
+    if (part.textContent !== text) part.textContent = text;
+  }
   for (const time of $$("time[datetime]")) {
     const text = ago(Date.parse(time.dateTime));
     if (text && time.textContent !== text) time.textContent = text;
@@ -178,14 +190,16 @@ if (filters) {
 
   // New runs are offered and not put above what is read. Those on the page show how they stand.
   const look = async () => {
-    if (document.hidden || loading || !top || new URLSearchParams(location.search).has("q")) return;
+    const asks = new URLSearchParams(location.search);
+    // Only in the usual order is what is new at the top.
+    if (document.hidden || loading || !top || asks.has("q") || asks.has("sort")) return;
     const at = here(), known = top.id;
     const fresh = await fetchPage(at);
     if (at !== here() || known !== top?.id) return;
     const rows = $$("#rows > [data-id]", fresh);
     for (const now of rows) {
       const old = rowOf(now.dataset.id);
-      const same = (part) => $(part, old).textContent === $(part, now).textContent;
+      const same = (part) => $(part, old)?.textContent === $(part, now)?.textContent;
       if (!old || old.contains(document.activeElement) || $(":checked", old) || (same(".how") && same(".took") && same(".what"))) continue;
       old.replaceChildren(...document.importNode(now, true).childNodes);
     }

@@ -2,9 +2,12 @@
 
 use retake_agent::adapters::AgentKind;
 use retake_store::Store;
-use retake_types::loop_record::agent::{AgentEntry, AgentLoopPlan, Iteration};
+use retake_types::loop_record::agent::{
+    AgentEntry, AgentLoopPlan, Checkpoint, CheckpointTime, Iteration,
+};
 use retake_types::{Kind, Run, RunId};
 
+use crate::checkpoint_diffs::TreePair;
 use crate::error::RequestError;
 
 /// Entries contain whole prompts and outputs, so few are in memory at once.
@@ -22,6 +25,8 @@ pub(crate) struct IterationView {
     pub(crate) tests_before: Option<(u64, u64)>,
     pub(crate) previous: Option<(u32, RunId)>,
     pub(crate) next: Option<(u32, RunId)>,
+    /// Those that the loop made, in their order.
+    checkpoints: Vec<Checkpoint>,
 }
 
 impl IterationView {
@@ -37,8 +42,15 @@ impl IterationView {
         };
         let Some(plan) = AgentLoopPlan::parse(&record.plan) else { return Ok(None) };
         let agent = plan.agent.parse().unwrap_or_default();
-        let mut view =
-            Self { plan, agent, iteration: None, tests_before: None, previous: None, next: None };
+        let mut view = Self {
+            plan,
+            agent,
+            iteration: None,
+            tests_before: None,
+            previous: None,
+            next: None,
+            checkpoints: Vec::new(),
+        };
         view.read_entries(store, run)?;
         Ok(view.agent.capabilities().events.then_some(view))
     }
@@ -53,6 +65,9 @@ impl IterationView {
             for stored in &entries {
                 match AgentEntry::parse(&stored.body) {
                     Some(AgentEntry::Iteration { iteration }) => self.take(iteration, id),
+                    Some(AgentEntry::Checkpoint { checkpoint }) => {
+                        self.checkpoints.push(checkpoint);
+                    }
                     Some(AgentEntry::Verifying {
                         run_id: Some(run), agent: Some(agent), ..
                     }) if run == id => {
@@ -62,6 +77,18 @@ impl IterationView {
                 }
             }
         }
+    }
+
+    /// The trees of the checkpoints around the iteration, where both were made.
+    pub(crate) fn trees(&self) -> Option<TreePair> {
+        let number = self.iteration.as_ref()?.number;
+        // The last one: an iteration that was run again has a later one.
+        let after = self
+            .checkpoints
+            .iter()
+            .rposition(|one| one.number == number && one.time == CheckpointTime::Iteration)?;
+        let before = self.checkpoints[..after].last()?;
+        Some(TreePair { before: before.tree.clone(), after: self.checkpoints[after].tree.clone() })
     }
 
     fn take(&mut self, iteration: Box<Iteration>, id: RunId) {

@@ -8,7 +8,8 @@ use retake_types::loop_record::agent::IterationStatus;
 use retake_types::text;
 
 use super::badge::iteration_badge;
-use crate::chart::{Chart, Series, Shape};
+use super::layout::cell;
+use crate::chart::{self, Chart, Series, Shape};
 use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
 use crate::loops::{LoopSummary, RecordedPlan};
@@ -128,6 +129,7 @@ fn amount(number: u64) -> String {
 }
 
 fn charts(html: &mut Html, steps: &[IterationSummary]) {
+    html.markup("<section class=\"charts\"><div class=\"pair\">");
     let titles: Vec<String> =
         steps.iter().map(|step| format!("iteration {}: {}", step.number, step.status)).collect();
     let first = format!("#{}", steps.first().map_or(0, |step| step.number));
@@ -142,87 +144,54 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
         .iter()
         .map(|step| Some(step.tests_total?.saturating_sub(step.tests_passed?) as f64))
         .collect();
-    html.markup("<section class=\"charts\"><div class=\"pair\">");
-    if passed.iter().any(Option::is_some) {
-        html.markup("<figure><figcaption>Tests <span class=\"key ok\">passed</span> <span class=\"key failed\">not passed</span></figcaption>");
-        let series =
-            [Series { class: "ok", values: &passed }, Series { class: "failed", values: &failed }];
-        let says = "Tests that passed and did not pass in each iteration";
-        let unit =
-            |value: f64| if value.fract() == 0.0 { value.to_string() } else { String::new() };
-        Chart {
-            says,
-            series: &series,
-            shape: Shape::Stacked,
-            unit,
-            ends,
-            titles: &titles,
-            links: &[],
-        }
-        .draw(html);
-        html.markup("</figure>");
+    let mut sum = 0.0;
+    let sums: Vec<Option<f64>> = costs
+        .iter()
+        .map(|cost| {
+            sum += cost.unwrap_or(0.0);
+            Some(sum)
+        })
+        .collect();
+    let mut draw = |caption: &'static str, says, series: &[Series<'_>], shape, unit| {
+        Chart { says, series, shape, unit, ends, titles: &titles, links: &[] }
+            .figure(html, |html| _ = html.markup(caption));
+    };
+    let has_any = |values: &[Option<f64>]| values.iter().any(Option::is_some);
+    if has_any(&passed) {
+        draw(
+            "Tests <span class=\"key ok\">passed</span> <span class=\"key failed\">not passed</span>",
+            "Tests that passed and did not pass in each iteration",
+            &[Series { class: "ok", values: &passed }, Series { class: "failed", values: &failed }],
+            Shape::Stacked,
+            chart::count,
+        );
     }
-    if costs.iter().any(Option::is_some) {
-        html.markup("<figure><figcaption>Cost of each iteration, in US dollars</figcaption>");
-        let series = [Series { class: "p50", values: &costs }];
-        let unit = |value: f64| match value {
-            v if v > 0.0 && v < 0.1 => format!("${v:.3}"),
-            v => format!("${v:.2}"),
-        };
-        let says = "Cost of each iteration in US dollars";
-        Chart {
-            says,
-            series: &series,
-            shape: Shape::Stacked,
-            unit,
-            ends,
-            titles: &titles,
-            links: &[],
-        }
-        .draw(html);
-        html.markup("</figure>");
+    if has_any(&costs) {
+        draw(
+            "Cost of each iteration, in US dollars",
+            "Cost of each iteration in US dollars",
+            &[Series { class: "p50", values: &costs }],
+            Shape::Stacked,
+            chart::dollars,
+        );
     }
-    if costs.iter().filter(|cost| cost.is_some()).count() > 1 {
-        html.markup("<figure><figcaption>Cost so far, in US dollars</figcaption>");
-        let mut sum = 0.0;
-        let sums: Vec<Option<f64>> = costs
-            .iter()
-            .map(|cost| {
-                sum += cost.unwrap_or(0.0);
-                Some(sum)
-            })
-            .collect();
-        let series = [Series { class: "p50", values: &sums }];
-        let unit = |value: f64| format!("${value:.2}");
-        let says = "Cost of all iterations so far in US dollars";
-        Chart {
-            says,
-            series: &series,
-            shape: Shape::Lines,
-            unit,
-            ends,
-            titles: &titles,
-            links: &[],
-        }
-        .draw(html);
-        html.markup("</figure>");
+    if costs.iter().flatten().count() > 1 {
+        draw(
+            "Cost so far, in US dollars",
+            "Cost of all iterations so far in US dollars",
+            &[Series { class: "p50", values: &sums }],
+            Shape::Lines,
+            chart::dollars,
+        );
     }
-    if context.iter().any(Option::is_some) {
-        html.markup("<figure><figcaption>Context in use at the end of each iteration</figcaption>");
-        let series = [Series { class: "p95", values: &context }];
-        let unit = |value: f64| format!("{value:.0} %");
-        let says = "Context in use at the end of each iteration, in percent";
-        Chart {
-            says,
-            series: &series,
-            shape: Shape::Stacked,
-            unit,
-            ends,
-            titles: &titles,
-            links: &[],
-        }
-        .draw(html);
-        html.markup("</figure>");
+    if has_any(&context) {
+        draw(
+            "Context in use at the end of each iteration",
+            "Context in use at the end of each iteration, in percent",
+            &[Series { class: "p95", values: &context }],
+            Shape::Stacked,
+            |value| format!("{value:.0} %"),
+        );
     }
     html.markup("</div></section>");
 }
@@ -246,7 +215,7 @@ fn timeline(
     let whole = end.duration_since(begin).as_secs_f64().max(0.001);
     let x =
         |at: Timestamp| (at.duration_since(begin).as_secs_f64() / whole).clamp(0.0, 1.0) * WIDTH;
-    html.markup("<section><h2>Timeline</h2><svg class=\"timeline-loop\" viewBox=\"0 0 960 48\" role=\"group\" aria-label=\"Iterations over time\">");
+    html.markup("<section><h2>Timeline</h2><svg class=\"timeline-loop\" viewBox=\"0 0 960 60\" role=\"group\" aria-label=\"Iterations over time\">");
     for (step, end) in steps.iter().zip(&ends) {
         let mut says =
             format!("iteration {}: {}", step.number, step.status.as_str().replace('_', " "));
@@ -279,26 +248,30 @@ fn timeline(
         html.markup("<line class=\"stop\" y1=\"0\" y2=\"32\"").attr("x1", &at).attr("x2", &at);
         html.markup("><title>").text(&note.text).markup("</title></line>");
     }
-    html.markup("<text class=\"tick\" x=\"0\" y=\"44\">").text(text::moment(begin));
-    html.markup("</text><text class=\"tick\" text-anchor=\"end\" x=\"960\" y=\"44\">");
+    html.markup("<text class=\"tick\" x=\"0\" y=\"54\">").text(text::moment(begin));
+    html.markup("</text><text class=\"tick\" text-anchor=\"end\" x=\"960\" y=\"54\">");
     html.text(text::duration(Duration::from_secs_f64(whole))).markup("</text></svg></section>");
 }
 
 fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
-    html.markup("<div class=\"scroll\"><table class=\"steps\"><thead><tr><th scope=\"col\">#</th><th scope=\"col\">Status</th><th scope=\"col\">Tests</th><th scope=\"col\">Files</th><th scope=\"col\">Cost</th><th scope=\"col\">Tokens</th><th scope=\"col\">Context</th><th scope=\"col\">Took</th><th scope=\"col\">Summary</th></tr></thead><tbody>");
+    html.markup("<div class=\"scroll\"><table class=\"steps stack\"><thead><tr><th scope=\"col\">#</th><th scope=\"col\">Status</th><th scope=\"col\">Tests</th><th scope=\"col\">Files</th><th scope=\"col\">Cost</th><th scope=\"col\">Tokens</th><th scope=\"col\">Context</th><th scope=\"col\">Took</th><th scope=\"col\">Summary</th></tr></thead><tbody data-rows>");
     for step in steps.iter().rev() {
-        html.markup("<tr><td class=\"n\">");
+        html.markup("<tr").attr("data-id", step.number).markup(">");
+        cell(html, "iteration", "n");
         match &step.run_id {
             Some(run) => html.link(&format!("/runs/{run}"), step.number),
             None => html.text(step.number),
         };
-        html.markup("</td><td>");
+        html.markup("</td>");
+        cell(html, "status", "");
         iteration_badge(html, step.status);
-        html.markup("</td><td class=\"n\">");
+        html.markup("</td>");
+        cell(html, "tests", "n");
         if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
             html.text(format_args!("{passed}/{total}"));
         }
-        html.markup("</td><td class=\"n\">");
+        html.markup("</td>");
+        cell(html, "files", "n");
         for (mark, class, count) in [
             ("+", "good", step.files_created),
             ("~", "", step.files_modified),
@@ -308,14 +281,18 @@ fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
                 html.element("span", class, format!("{mark}{count}")).markup(" ");
             }
         }
-        html.markup("</td><td class=\"n\">");
-        html.text(step.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
-        html.markup("</td><td class=\"n\">").text(step.tokens.map(amount).unwrap_or_default());
-        html.markup("</td><td class=\"n\">");
-        html.text(step.context_percent.map(|part| format!("{part} %")).unwrap_or_default());
-        html.markup("</td><td class=\"n\">");
+        html.markup("</td>");
         let took = step.duration_ms.map(|ms| text::duration(Duration::from_millis(ms)));
-        html.text(took.unwrap_or_default()).markup("</td><td class=\"what\">");
+        for (name, value) in [
+            ("cost", step.cost_usd.map(|cost| format!("${cost:.2}"))),
+            ("tokens", step.tokens.map(amount)),
+            ("context", step.context_percent.map(|part| format!("{part} %"))),
+            ("took", took),
+        ] {
+            cell(html, name, "n");
+            html.text(value.unwrap_or_default()).markup("</td>");
+        }
+        cell(html, "summary", "what");
         let summary = step.summary.as_deref().unwrap_or_default();
         html.text(summary.lines().next().unwrap_or_default()).markup("</td></tr>");
     }

@@ -277,7 +277,7 @@ impl PairComparison {
                     html.markup("<p class=\"faint\">The same.</p>");
                 }
                 ComparedOutput::Known(OutputComparison { diff: Some(text), .. }) => {
-                    diff::side_by_side(html, text, stream.as_str());
+                    diff::side_by_side(html, text, stream.as_str(), "retake runs diff");
                 }
                 ComparedOutput::Known(OutputComparison { first_difference, .. }) => {
                     html.markup("<p>They differ from byte ").text(first_difference.unwrap_or(0));

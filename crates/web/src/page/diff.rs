@@ -80,7 +80,8 @@ fn place(line: &str) -> Option<[u64; 2]> {
     Some([number('-')?, number('+')?])
 }
 
-pub(super) fn side_by_side(html: &mut Html, diff: &str, name: &'static str) {
+/// `all` is the command that shows what does not fit.
+pub(super) fn side_by_side(html: &mut Html, diff: &str, name: &str, all: &'static str) {
     let rows = rows(diff);
     html.markup("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\"");
     html.attr("aria-label", format!("Differences of {name}"));
@@ -104,7 +105,8 @@ pub(super) fn side_by_side(html: &mut Html, diff: &str, name: &'static str) {
     html.markup("</tbody></table></div>");
     if rows.len() > MAX_ROWS {
         html.markup("<p class=\"faint\">").text(rows.len() - MAX_ROWS);
-        html.markup(" more rows are not shown; <code>retake runs diff</code> has all of them.</p>");
+        html.markup(" more rows are not shown; <code>").markup(all);
+        html.markup("</code> has all of them.</p>");
     }
 }
 
@@ -153,7 +155,12 @@ mod tests {
     #[test]
     fn output_in_a_diff_is_text() {
         let mut html = Html::new();
-        side_by_side(&mut html, "@@ -1 +1 @@\n-<b>\n+\u{1b}[31m<i>\u{1b}[0m\u{202e}\n", "stdout");
+        side_by_side(
+            &mut html,
+            "@@ -1 +1 @@\n-<b>\n+\u{1b}[31m<i>\u{1b}[0m\u{202e}\n",
+            "stdout",
+            "",
+        );
         assert!(!html.as_str().contains("<b>") && !html.as_str().contains("<i>"));
         assert!(html.as_str().contains("<span class=\"f1\">&lt;i&gt;</span>"));
         assert!(!html.as_str().contains('\u{202e}'));

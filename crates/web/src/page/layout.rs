@@ -139,6 +139,13 @@ fn error_page(error: &RequestError) -> HtmlResponse {
     layout(title, Section::None, None, &main)
 }
 
+/// The beginning of a cell. Its name is shown on narrow screens, on which the head of a table is not.
+pub(super) fn cell(html: &mut Html, name: &str, class: &'static str) {
+    html.markup("<td").attr("data-name", name);
+    html.markup(if class.is_empty() { "" } else { " class=\"" }).markup(class);
+    html.markup(if class.is_empty() { ">" } else { "\">" });
+}
+
 /// A longer command may not fit into the heading.
 const SHORT: usize = 120;
 

@@ -12,7 +12,7 @@ use retake_types::text;
 
 use super::badge::loop_badge;
 use super::layout::{HtmlResponse, PageError, Section, heading, layout};
-use super::run_table::{RUN_TABLE_HEAD, run_rows};
+use super::run_table::run_table;
 use super::{agent, crash, matrix, overview};
 use crate::api::{loop_id, loop_query};
 use crate::app::App;
@@ -95,9 +95,7 @@ pub(crate) async fn one_loop(
     if runs.runs.is_empty() {
         main.markup("<p class=\"empty\">It has no run yet.</p>");
     } else {
-        main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
-        run_rows(&mut main, &runs.runs, Timestamp::now());
-        main.markup("</tbody></table>");
+        run_table(&mut main, &runs.runs, Timestamp::now());
         if runs.next.is_some() {
             main.markup("<p class=\"pages\">")
                 .link(&format!("/runs?loop={id}"), "All its runs")

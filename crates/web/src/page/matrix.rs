@@ -5,12 +5,13 @@ use std::sync::LazyLock;
 use regex::Regex;
 use retake_matrix::history::{CommitHistory, CommitSeries};
 use retake_matrix::report;
-use retake_matrix::stats::{self, Comparison};
+use retake_matrix::stats::{self, Comparison, Verdict};
 use retake_runner::html::Html;
 use retake_types::LoopId;
 use retake_types::loop_record::matrix::{BisectAnswer, PointVerdict};
 use retake_types::text;
 
+use super::layout::cell;
 use crate::chart;
 use crate::loops::matrix::{BisectStep, Cell, MatrixDetail};
 use crate::params::Params;
@@ -48,6 +49,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
         return;
     }
     if matrix.searched.is_none() {
+        differences(html, &matrix.comparisons);
         heat_map(html, matrix);
     }
     distributions(html, matrix);
@@ -57,6 +59,61 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     if let Some(history) = &matrix.history {
         over_commits(html, history);
     }
+}
+
+/// Differences that are listed before everything else.
+const MAX_DIFFERENCES: usize = 8;
+
+/// Comparisons with those that are sure first, and the largest differences first among those alike.
+fn by_significance(comparisons: &[Comparison]) -> Vec<&Comparison> {
+    let rank = |one: &Comparison| match one.verdict {
+        Verdict::Faster | Verdict::Slower => 0,
+        Verdict::NotSure => 1,
+        Verdict::Same => 2,
+    };
+    let size = |one: &Comparison| one.size().unwrap_or(0.0).abs();
+    let mut sorted: Vec<&Comparison> = comparisons.iter().collect();
+    sorted.sort_by(|a, b| rank(a).cmp(&rank(b)).then(size(b).total_cmp(&size(a))));
+    sorted
+}
+
+/// What differs for sure, in sentences.
+fn differences(html: &mut Html, comparisons: &[Comparison]) {
+    if comparisons.is_empty() {
+        return;
+    }
+    html.markup("<section><h2>What differs</h2>");
+    let is_different = |one: &&Comparison| matches!(one.verdict, Verdict::Faster | Verdict::Slower);
+    let sure: Vec<&Comparison> =
+        by_significance(comparisons).into_iter().filter(is_different).collect();
+    if sure.is_empty() {
+        html.markup("<p class=\"empty\">No difference is sure.</p></section>");
+        return;
+    }
+    html.markup("<ul class=\"plain differences\">");
+    for one in sure.iter().take(MAX_DIFFERENCES) {
+        html.markup("<li>").element("span", verdict_class(one), mark_of(one)).markup(" ");
+        html.text(shorten_commits(&one.sentence())).markup("</li>");
+    }
+    html.markup("</ul>");
+    if sure.len() > MAX_DIFFERENCES {
+        html.markup("<p class=\"faint\">").text(sure.len() - MAX_DIFFERENCES);
+        html.markup(" more are in the table of comparisons.</p>");
+    }
+    html.markup("</section>");
+}
+
+fn verdict_class(one: &Comparison) -> &'static str {
+    match one.verdict {
+        Verdict::Faster => "good",
+        Verdict::Slower => "bad",
+        Verdict::Same | Verdict::NotSure => "",
+    }
+}
+
+/// A sign beside the colour.
+fn mark_of(one: &Comparison) -> &'static str {
+    if one.is_more() { "▲" } else { "▼" }
 }
 
 /// The metric over commits, as `retake matrix history` shows it.
@@ -98,20 +155,24 @@ fn over_commits(html: &mut Html, history: &CommitHistory) {
 }
 
 fn commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>) {
-    html.markup("<details><summary>Commits</summary><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Commit</th><th scope=\"col\">Subject</th><th scope=\"col\" class=\"n\">Median</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\" class=\"n\">Change</th></tr></thead><tbody>");
+    html.markup("<details><summary>Commits</summary><div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Commits\"><table class=\"stack\"><thead><tr><th scope=\"col\">Commit</th><th scope=\"col\">Subject</th><th scope=\"col\" class=\"n\">Median</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\" class=\"n\">Runs</th><th scope=\"col\" class=\"n\">Change</th></tr></thead><tbody>");
     let value = |value: f64| stats::value_text(value, unit);
     for row in &series.commits {
-        html.markup("<tr><td><code").attr("title", &row.sha).markup(">");
-        html.text(shorten_commits(&row.sha)).markup("</code></td>");
-        html.element("td", "", &row.subject).markup("<td class=\"n\">");
+        html.markup("<tr><th scope=\"row\"><code").attr("title", &row.sha).markup(">");
+        html.text(shorten_commits(&row.sha)).markup("</code></th>");
+        cell(html, "subject", "");
+        html.text(&row.subject).markup("</td>");
+        cell(html, "median", "n");
         html.text(row.summary.as_ref().map(|summary| value(summary.median)).unwrap_or_default());
-        html.markup("</td><td class=\"n\">");
+        html.markup("</td>");
+        cell(html, "interval", "n");
         if let Some([low, high]) = row.interval {
             html.text(format!("{} to {}", value(low), value(high)));
         }
-        html.markup("</td><td class=\"n\">");
-        html.text(row.summary.as_ref().map_or(0, |summary| summary.samples));
-        html.markup("</td><td class=\"n\">");
+        html.markup("</td>");
+        cell(html, "runs", "n");
+        html.text(row.summary.as_ref().map_or(0, |summary| summary.samples)).markup("</td>");
+        cell(html, "change", "n");
         if let Some(change) = series.change_at(row) {
             html.text(change.size(unit)).markup(if change.is_sure() { "" } else { "?" });
         }
@@ -150,13 +211,9 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("<section><h2>Medians of ")
         .text(&matrix.metric)
         .markup("</h2><p class=\"faint legend\" id=\"heat-legend\">");
-    html.text(&matrix.unit);
-    html.markup(
-        ", and the change against the first of its column; blue is less, orange is more</p>",
-    );
-    html.markup(
-        "<div class=\"scroll\"><table class=\"heat\" aria-describedby=\"heat-legend\"><thead>",
-    );
+    html.text(metric_with_unit(matrix)).markup(", down: ").text(&down.name);
+    html.markup(". Below each: the change against the first of its column, and the samples. <span class=\"swatch c1\"></span> less <span class=\"swatch c7\"></span> more</p>");
+    html.markup("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Medians\"><table class=\"heat stack\" aria-describedby=\"heat-legend\"><thead>");
     let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
     if !across.is_empty() {
         html.markup("<tr><td></td><th scope=\"colgroup\" class=\"axis\"");
@@ -169,7 +226,8 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     for column in &columns {
         let labels = matrix.axes[1..].iter().zip(*column);
         let label: Vec<&str> = labels.map(|(axis, &at)| axis.values[at].as_str()).collect();
-        html.element("th", "", shorten_commits(&label.join(" ")));
+        let label = if label.is_empty() { &matrix.metric } else { &label.join(" ") };
+        html.markup("<th scope=\"col\">").text(shorten_commits(label)).markup("</th>");
     }
     html.markup("</tr></thead><tbody>");
     let base = |column: &&[usize]| in_column(matrix, column).find_map(|cell| cell.median);
@@ -181,7 +239,12 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
         html.markup("<tr><th scope=\"row\">").text(shorten_commits(value)).markup("</th>");
         for (column, base) in columns.iter().zip(&bases) {
             let cell = in_column(matrix, column).find(|cell| cell.indices[0] == row);
-            heat_cell(html, cell, *base, cell.and_then(|cell| down_change(matrix, cell)));
+            let across = matrix.axes[1..].iter().zip(*column);
+            let across: Vec<String> = across
+                .map(|(axis, &at)| format!("{} {}", axis.name, shorten_commits(&axis.values[at])))
+                .collect();
+            let change = cell.and_then(|cell| down_change(matrix, cell));
+            heat_cell(html, cell, *base, change, (&across.join(", "), &matrix.unit));
         }
         html.markup("</tr>");
     }
@@ -202,22 +265,33 @@ fn down_change<'a>(matrix: &'a MatrixDetail, cell: &Cell) -> Option<&'a Comparis
     matrix.comparisons.iter().find(|one| one.a == base.name && one.b == cell.name)
 }
 
-fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>, change: Option<&Comparison>) {
+fn heat_cell(
+    html: &mut Html,
+    cell: Option<&Cell>,
+    base: Option<f64>,
+    change: Option<&Comparison>,
+    (name, unit): (&str, &str),
+) {
+    html.markup("<td").attr("data-name", name);
     let Some(cell) = cell else {
-        html.markup("<td class=\"faint\">–</td>");
+        html.markup(" class=\"faint\">–</td>");
         return;
     };
     let Some(median) = cell.median else {
-        html.markup("<td class=\"bad\">✗ ").text(cell.failed).markup(" failed</td>");
+        html.markup(" class=\"bad\">✗ ").text(cell.failed).markup(" failed</td>");
         return;
     };
     let ratio = base.map_or(1.0, |base| median / base);
-    html.markup("<td class=\"hot ").markup(heat(ratio)).markup("\"><a");
+    html.markup(" class=\"hot ").markup(heat(ratio)).markup("\"><a");
     html.attr("href", cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
         .markup(">");
-    html.text(number(median)).markup("</a><br><small>");
-    if let Some(change) = change.and_then(Comparison::change_text) {
-        html.text(change).markup(", ");
+    html.text(value_text(median, unit)).markup("</a><br><small>");
+    if let Some(one) = change
+        && let Some(size) = one.change_text()
+    {
+        // What is not sure is no finding.
+        let sure = matches!(one.verdict, Verdict::Faster | Verdict::Slower);
+        html.text(size).markup(if sure { ", " } else { " not sure, " });
     }
     html.markup("n=").text(cell.values.len());
     if cell.failed > 0 {
@@ -226,61 +300,74 @@ fn heat_cell(html: &mut Html, cell: Option<&Cell>, base: Option<f64>, change: Op
     html.markup("</small></td>");
 }
 
+/// A value with its unit.
+fn value_text(value: f64, unit: &str) -> String {
+    stats::value_text(value, Some(unit).filter(|unit| !unit.is_empty()))
+}
+
 fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     let all = matrix.cells.iter().flat_map(|cell| &cell.values).filter(|value| value.is_finite());
     let range = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(*value), high.max(*value))
     });
-    html.markup("<section><h2>Samples</h2><div class=\"scroll\"><table class=\"samples\"><thead><tr><th scope=\"col\">Cell</th><th scope=\"col\">");
+    let text_of = |value| value_text(value, &matrix.unit);
+    html.markup("<section><h2>Samples</h2><p class=\"faint legend\">");
+    html.text(metric_with_unit(matrix));
+    html.markup(": each dot is a run, the line is the median</p><table class=\"samples stack\"><thead><tr><th scope=\"col\">");
+    let names: Vec<&str> = matrix.axes.iter().map(|axis| axis.name.as_str()).collect();
+    html.text(names.join(", ")).markup("</th><th scope=\"col\"><span class=\"ends\">");
     if range.0 <= range.1 {
-        html.text(format!("{} … {} {}", number(range.0), number(range.1), matrix.unit));
+        html.element("span", "", text_of(range.0)).element("span", "", &matrix.metric);
+        html.element("span", "", text_of(range.1));
     }
-    html.markup("</th><th scope=\"col\">Median</th><th scope=\"col\">MAD</th><th scope=\"col\">n</th></tr></thead><tbody>");
+    html.markup("</span></th><th scope=\"col\" class=\"n\">Median</th><th scope=\"col\" class=\"n\"><abbr title=\"median of the distances from the median\">MAD</abbr></th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     let most = (MAX_DOTS / matrix.cells.len().max(1)).clamp(12, 300);
-    for cell in &matrix.cells {
-        let (Some(median), Some(mad)) = (cell.median, cell.mad) else { continue };
-        html.markup("<tr><th scope=\"row\">").text(shorten_commits(&cell.name)).markup("</th><td>");
+    for one in &matrix.cells {
+        let (Some(median), Some(mad)) = (one.median, one.mad) else { continue };
+        html.markup("<tr><th scope=\"row\">").text(shorten_commits(&one.name)).markup("</th>");
+        cell(html, "", "strip-of");
         let says = format!(
             "{} of {}, median {}",
-            text::count(cell.values.len() as u64, "sample"),
-            cell.name,
-            number(median)
+            text::count(one.values.len() as u64, "sample"),
+            one.name,
+            text_of(median)
         );
-        chart::strip(html, &cell.values, median, range, most, &says);
-        html.markup("</td><td class=\"n\">").text(number(median)).markup("</td><td class=\"n\">");
-        html.text(number(mad))
-            .markup("</td><td class=\"n\">")
-            .text(cell.values.len())
-            .markup("</td></tr>");
+        chart::strip(html, &one.values, median, range, most, &says);
+        html.markup("</td>");
+        cell(html, "median", "n");
+        html.text(text_of(median)).markup("</td>");
+        cell(html, "MAD", "n");
+        html.text(text_of(mad)).markup("</td>");
+        cell(html, "runs", "n");
+        html.text(one.values.len()).markup("</td></tr>");
     }
-    html.markup("</tbody></table></div></section>");
+    html.markup("</tbody></table></section>");
 }
 
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.markup("<section><h2>Comparisons</h2><div class=\"scroll\"><table><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
-    for one in comparisons {
-        let class = match one.verdict {
-            stats::Verdict::Faster => "good",
-            stats::Verdict::Slower => "bad",
-            stats::Verdict::Same | stats::Verdict::NotSure => "",
-        };
-        html.markup("<tr><td>")
-            .text(shorten_commits(&one.b))
-            .markup("</td><td>")
-            .text(shorten_commits(&one.a));
-        html.markup("</td><td>").element("span", class, one.verdict_word());
-        html.markup("</td><td class=\"n\">").text(one.change_text().unwrap_or_default());
-        html.markup("</td><td class=\"n\">").text(one.interval_text().unwrap_or_default());
-        html.markup("</td><td>");
+    html.markup("<section><h2>Comparisons</h2><p class=\"faint legend\">What is sure comes first, the largest difference before the others</p><table class=\"stack\"><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    for one in by_significance(comparisons) {
+        let class = verdict_class(one);
+        html.markup("<tr><th scope=\"row\">").text(shorten_commits(&one.b)).markup("</th>");
+        cell(html, "against", "");
+        html.text(shorten_commits(&one.a)).markup("</td>");
+        cell(html, "verdict", "");
+        html.element("span", class, one.verdict_word()).markup("</td>");
+        cell(html, "difference", "n");
+        html.text(one.change_text().unwrap_or_default()).markup("</td>");
+        cell(html, "interval", "n");
+        html.text(one.interval_text().unwrap_or_default()).markup("</td>");
+        cell(html, "", "span-of");
         if let (Some(ratio), Some(interval)) = (one.ratio, one.interval) {
             chart::span(html, ratio, interval, reach, class, &one.sentence());
         }
-        html.markup("</td><td class=\"n\">");
+        html.markup("</td>");
+        cell(html, "samples", "n");
         html.text(format_args!("{} / {}", one.samples.b, one.samples.a)).markup("</td></tr>");
     }
-    html.markup("</tbody></table></div></section>");
+    html.markup("</tbody></table></section>");
 }
 
 /// The answer, the runs along the axis, and how each point was judged.
@@ -365,24 +452,30 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
         html.attr("y", bottom + 14).markup(">");
         html.text(point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
     }
-    html.markup("</svg><h3>Looks</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
+    html.markup("</svg><h3>Looks</h3><div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Looks\"><table class=\"stack\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
     html.text(metric_with_unit(matrix)).markup("</th></tr></thead><tbody>");
     for (at, step) in matrix.steps.iter().enumerate() {
-        html.markup("<tr><td class=\"n\">")
-            .link(&format!("/runs/{}", step.run), (at + 1).to_string());
-        html.markup("</td><td><code").attr("title", &step.point).markup(">");
-        html.text(shorten_commits(&step.point)).markup("</code></td><td class=\"n\">");
+        html.markup("<tr>");
+        cell(html, "look", "n");
+        html.link(&format!("/runs/{}", step.run), (at + 1).to_string()).markup("</td>");
+        cell(html, "point", "");
+        html.markup("<code").attr("title", &step.point).markup(">");
+        html.text(shorten_commits(&step.point)).markup("</code></td>");
+        cell(html, "place", "n");
         if let Some(index) = step.index {
             html.text(format_args!("{} of {count}", index + 1));
         }
-        html.markup("</td><td>");
+        html.markup("</td>");
+        cell(html, "run", "");
         let (word, class) = if step.ok {
             ("ok".to_owned(), "good")
         } else {
             (format!("exit {}", step.exit_code), "bad")
         };
-        html.element("span", class, &word).markup("</td><td class=\"n\">");
-        html.text(step.value.map(number).unwrap_or_default()).markup("</td></tr>");
+        html.element("span", class, &word).markup("</td>");
+        cell(html, &matrix.metric, "n");
+        html.text(step.value.map(|value| value_text(value, &matrix.unit)).unwrap_or_default());
+        html.markup("</td></tr>");
     }
     html.markup("</tbody></table></div>");
 }
@@ -392,9 +485,11 @@ fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) 
     let points = matrix.points();
     let mut judged: Vec<_> = answer.steps.iter().collect();
     judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
-    html.markup("<h3>Points</h3><div class=\"scroll tall\"><table><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
+    html.markup("<h3>Points</h3><div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Points\"><table class=\"stack\"><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
     for one in judged {
-        html.markup("<tr><td><code")
+        html.markup("<tr>");
+        cell(html, "point", "");
+        html.markup("<code")
             .attr("title", &one.point)
             .markup(">")
             .text(shorten_commits(&one.point));
@@ -405,7 +500,10 @@ fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) 
             }
         }
         let (word, _, class) = words(one.verdict);
-        html.markup("</td><td>").element("span", class, word).markup("</td><td class=\"n\">");
+        html.markup("</td>");
+        cell(html, "verdict", "");
+        html.element("span", class, word).markup("</td>");
+        cell(html, "runs", "n");
         html.text(one.samples).markup("</td></tr>");
     }
     html.markup("</tbody></table></div>");

@@ -14,6 +14,7 @@ mod output_lines;
 mod overview;
 mod raw;
 mod run;
+mod run_columns;
 mod run_table;
 mod runs;
 mod tests;

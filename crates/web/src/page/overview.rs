@@ -1,5 +1,6 @@
 //! The record at a glance.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +13,19 @@ use retake_types::text;
 
 use super::badge::loop_badge;
 use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{RUN_TABLE_HEAD, repeated_rows, run_rows};
+use super::run_table::{repeated_table, run_table};
+use super::tests::test_table;
 use crate::api::Overview;
 use crate::app::App;
 use crate::audit::AuditState;
-use crate::chart::{Chart, Series, Shape};
+use crate::chart::{self, Chart, Series, Shape};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
 use crate::params::{Params, address_of};
+use crate::test_summary::{TestSummaries, TestSummary};
+
+/// Tests that are listed.
+const FLAKIEST: usize = 5;
 
 pub(crate) async fn overview(
     State(app): State<Arc<App>>,
@@ -32,6 +38,9 @@ pub(crate) async fn overview(
         "<h1 class=\"hidden\">Overview</h1><div id=\"overview\" data-live data-every=\"5\">",
     );
     let figures = &overview.figures;
+    if figures.totals.runs == 0 {
+        main.markup("<p class=\"empty\">No run is recorded yet. <code>retake exec -- COMMAND</code> records one; <code>retake matrix run</code> and <code>retake agent run</code> record loops of them.</p>");
+    }
     tiles(&mut main, &overview);
     main.markup("<section class=\"charts\"><div class=\"tools\"><h2>Over time</h2><nav class=\"switch\" aria-label=\"How far back\">");
     for range in TimeRange::ALL {
@@ -49,9 +58,7 @@ pub(crate) async fn overview(
     if overview.running.is_empty() {
         main.markup("<p class=\"empty\">Nothing runs at this moment.</p>");
     } else {
-        main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
-        run_rows(&mut main, &overview.running, now);
-        main.markup("</tbody></table>");
+        run_table(&mut main, &overview.running, now);
     }
     main.markup("</section><section><h2>Loops</h2>");
     loops(&mut main, &overview.loops, now);
@@ -59,17 +66,46 @@ pub(crate) async fn overview(
     if overview.failures.is_empty() {
         main.markup("<p class=\"empty\">No run has failed.</p>");
     } else {
-        main.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody>");
-        repeated_rows(&mut main, &overview.failures, now);
-        main.markup("</tbody></table><p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a> <a href=\"/runs?sort=slowest\">Slowest runs</a> <a href=\"/tests?sort=flaky\">Flakiest tests</a></p>");
+        repeated_table(&mut main, &overview.failures, now);
+        main.markup("<p class=\"pages\"><a href=\"/runs?status=failed\">All failures</a></p>");
     }
-    main.markup("</section></div>");
+    main.markup("</section>");
+    slowest(&mut main, figures, now);
+    flakiest(&mut main, &overview.tests);
+    main.markup("</div>");
     Ok(layout("Overview", Section::Overview, Some(&app.tokens), &main))
+}
+
+/// The commands that take longest, each by its slowest run.
+fn slowest(html: &mut Html, figures: &Figures, now: Timestamp) {
+    // A few runs that are all over in a moment are nothing to wait for.
+    if figures.slowest.len() < 2 {
+        return;
+    }
+    html.markup("<section><h2>Slowest commands</h2>");
+    run_table(html, &figures.slowest, now);
+    let since = figures.since.to_string();
+    html.markup("<p class=\"pages\">");
+    html.link(&address_of("/runs", &[("since", &since), ("sort", "slowest")]), "All by duration");
+    html.markup("</p></section>");
+}
+
+/// The tests that change their mind most often.
+fn flakiest(html: &mut Html, tests: &TestSummaries) {
+    let mut flaky: Vec<&TestSummary> = tests.tests.iter().filter(|one| one.is_flaky()).collect();
+    if flaky.is_empty() {
+        return;
+    }
+    flaky.sort_by_key(|one| Reverse((one.flaky_percent, one.flips)));
+    flaky.truncate(FLAKIEST);
+    html.markup("<section><h2>Flakiest tests</h2>");
+    test_table(html, &flaky);
+    html.markup("<p class=\"pages\"><a href=\"/tests?show=flaky&amp;sort=flaky\">All flaky tests</a></p></section>");
 }
 
 pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
     if loops.is_empty() {
-        html.markup("<p class=\"empty\">No loop was recorded yet.</p>");
+        html.markup("<p class=\"empty\">No loop was recorded yet. <code>retake matrix run</code> compares versions and settings, <code>retake agent run</code> lets a coding agent work.</p>");
         return;
     }
     html.markup("<table class=\"loops\"><thead><tr><th scope=\"col\">State</th><th scope=\"col\">Kind</th><th scope=\"col\">Loop</th><th scope=\"col\">Started</th><th scope=\"col\" class=\"id\">Id</th></tr></thead><tbody id=\"rows\">");
@@ -206,14 +242,8 @@ fn charts(html: &mut Html, figures: &Figures) {
     let ends = (day.as_str(), "now");
     let totals: (f64, f64) = (ok.iter().flatten().sum(), failed.iter().flatten().sum());
     let says = format!("Runs over time since {since}: {} ok, {} failed", totals.0, totals.1);
-    html.markup("<figure><figcaption>Runs <span class=\"key ok\">ok</span> <span class=\"key failed\">failed</span></figcaption>");
     let series = [Series { class: "failed", values: &failed }, Series { class: "ok", values: &ok }];
-    let unit = |value: f64| match value {
-        v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
-        v if v.fract() == 0.0 => format!("{v:.0}"),
-        _ => String::new(),
-    };
-    let shape = Shape::Stacked;
+    let (shape, unit) = (Shape::Stacked, chart::count);
     let links: Vec<String> = (0..figures.slices.len())
         .map(|at| {
             let [from, to] =
@@ -222,20 +252,20 @@ fn charts(html: &mut Html, figures: &Figures) {
         })
         .collect();
     Chart { says: &says, series: &series, shape, unit, ends, titles: &titles, links: &links }
-        .draw(html);
-    html.markup("</figure><figure><figcaption>Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95 %</span></figcaption>");
+        .figure(html, |html| {
+            html.markup(
+                "Runs <span class=\"key ok\">ok</span> <span class=\"key failed\">failed</span>",
+            );
+        });
     let longest = high.iter().flatten().fold(0.0f64, |a, b| a.max(*b));
     let says = format!(
         "Duration of runs over time: median and 95th percentile, which was {} at most",
         time(Some(longest as u64))
     );
     let series = [Series { class: "p95", values: &high }, Series { class: "p50", values: &middle }];
-    let unit = |ms: f64| match ms {
-        0.0 => "0".to_owned(),
-        ms => text::duration(Duration::from_micros((ms * 1000.0) as u64)),
-    };
-    let shape = Shape::Lines;
+    let (shape, unit) = (Shape::Lines, chart::milliseconds);
     Chart { says: &says, series: &series, shape, unit, ends, titles: &titles, links: &[] }
-        .draw(html);
-    html.markup("</figure>");
+        .figure(html, |html| {
+            html.markup("Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95 %</span>");
+        });
 }

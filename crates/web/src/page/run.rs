@@ -12,8 +12,8 @@ use retake_runner::{denied_text, run_text};
 use retake_store::{RunSeries, Store, StoredRunTree};
 use retake_types::text;
 use retake_types::{
-    Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, Run, RunError,
-    RunOutcome, RunRequest, SandboxReport, State as RunState,
+    Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, OutcomeKind, Run,
+    RunError, RunOutcome, RunRequest, SandboxReport, State as RunState,
 };
 
 use super::badge::run_badge;
@@ -24,6 +24,7 @@ use super::run_table::elapsed;
 use super::transcript::TranscriptPage;
 use crate::api::run_id;
 use crate::app::App;
+use crate::checkpoint_diffs::TreeDiff;
 use crate::error::RequestError;
 use crate::failure_reasons::FailureReasons;
 use crate::loops::iteration::IterationView;
@@ -54,6 +55,10 @@ pub(crate) async fn run(
         true => app.store.read_large(read).await,
     };
     let (tree, shown, context) = answer?;
+    let changes = match &shown {
+        ShownOutput::Transcript(view, _) => app.changes_of(view).await,
+        ShownOutput::Output(_) => None,
+    };
     let run = &tree.run;
     let mut main = Html::new();
     head(&mut main, run, &context);
@@ -63,14 +68,23 @@ pub(crate) async fn run(
     match &shown {
         ShownOutput::Output(output) => output.write(&mut main, run.intent.id(), &params, running),
         ShownOutput::Transcript(view, transcript) => {
-            TranscriptPage { id: run.intent.id(), view, transcript, running }.write(&mut main);
+            let (id, changes) = (run.intent.id(), changes.as_ref());
+            TranscriptPage { id, view, transcript, changes, running }.write(&mut main);
         }
     }
     main.markup("<div id=\"facts\" data-live class=\"cards\">");
-    facts(&mut main, &tree);
+    facts(&mut main, &tree, &context);
     main.markup("</div>");
     let title = format!("{} {}", run_text::outcome(run).0, run.intent.command());
     Ok(layout(&title, Section::Run, Some(&app.tokens), &main))
+}
+
+impl App {
+    /// What an iteration changed, where the checkpoints around it can be read.
+    async fn changes_of(&self, view: &IterationView) -> Option<Result<Arc<TreeDiff>, String>> {
+        let (diffs, trees) = (self.checkpoint_diffs.as_ref()?, view.trees()?);
+        Some(diffs.get(&trees).await)
+    }
 }
 
 /// What a run wrote: an agent's events as a conversation, anything else as it is.
@@ -99,6 +113,8 @@ struct RunContextView {
     history: RunHistory,
     /// The page may run it again.
     offered: bool,
+    /// Who reported it is a run of this record; a bundle is none.
+    reported_by_run: bool,
 }
 
 impl RunContextView {
@@ -108,7 +124,12 @@ impl RunContextView {
         let numbers = reasons.numbers(store, run.intent.id(), &app.lines);
         let history = RunHistory::read(store, run)?;
         let offered = app.rerun.as_ref().is_some_and(|rerun| rerun.offers(store, run));
-        Ok(Self { reasons, numbers, history, offered })
+        let reported_by_run = match run.intent.reported_by.map(|reporter| store.get(reporter)) {
+            None | Some(Err(retake_store::Error::NotFound { .. })) => false,
+            Some(Ok(_)) => true,
+            Some(Err(error)) => return Err(error.into()),
+        };
+        Ok(Self { reasons, numbers, history, offered, reported_by_run })
     }
 }
 
@@ -173,7 +194,14 @@ fn head(html: &mut Html, run: &Run, context: &RunContextView) {
     html.markup("</p>");
     // What a printed result did not carry is on this page.
     let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
-    if let Some(error) = error.filter(|error| error.code != ErrorCode::OutputTooLarge) {
+    // That it exited with a code is what the badge says.
+    let exited = matches!(run.outcome.as_ref().map(|one| one.kind), Some(OutcomeKind::Exited));
+    let is_said = |error: &&RunError| match error.code {
+        ErrorCode::OutputTooLarge => true,
+        ErrorCode::Failed => exited && error.hint.is_none(),
+        _ => false,
+    };
+    if let Some(error) = error.filter(|error| !is_said(error)) {
         // A run that succeeded may still have something to say.
         html.markup(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
         html.text(&error.message);
@@ -207,7 +235,7 @@ fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
     html.markup("</section>");
 }
 
-fn facts(html: &mut Html, tree: &StoredRunTree) {
+fn facts(html: &mut Html, tree: &StoredRunTree, context: &RunContextView) {
     let run = &tree.run;
     let intent = &run.intent;
     let outcome = run.outcome.as_ref();
@@ -230,8 +258,20 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
         for (key, value) in &intent.request.labels {
             html.definition("label", &format!("{key}={value}"));
         }
-        correlation(html, intent);
-        html.markup("</dl>");
+        if let Some(place) = outcome.and_then(|outcome| outcome.ran_on.as_ref()) {
+            let job = place.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
+            let node = place.node.as_deref().unwrap_or("no machine");
+            html.definition("ran on", &format!("{node} ({}{job})", place.executor));
+        }
+        correlation(html, intent, context.reported_by_run);
+        html.markup("<dt>more</dt><dd>");
+        html.link(&address_of("/runs", &[("host", &intent.host)]), "runs of this machine");
+        html.markup(" · ");
+        html.link(
+            &address_of("/runs", &[("cwd", &intent.working_directory())]),
+            "runs in this directory",
+        );
+        html.markup("</dd></dl>");
     });
     if let Some(outcome) = outcome {
         card(html, "Usage", |html| usage(html, outcome, &run.intent.request));
@@ -246,7 +286,7 @@ fn facts(html: &mut Html, tree: &StoredRunTree) {
     }
 }
 
-fn correlation(html: &mut Html, intent: &Intent) {
+fn correlation(html: &mut Html, intent: &Intent, reported_by_run: bool) {
     let ids = &intent.request.correlation_ids;
     html.definition("run id", ids.run_id.as_deref().unwrap_or_default());
     html.definition("session", ids.session_id.as_deref().unwrap_or_default());
@@ -256,10 +296,17 @@ fn correlation(html: &mut Html, intent: &Intent) {
     html.definition("worktree", ids.worktree_id.as_deref().unwrap_or_default());
     html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
     if let Some(reporter) = intent.reported_by {
+        html.markup("<dt>reported</dt><dd>");
         // A bundle is no run; its name leads nowhere.
-        html.markup("<dt>reported</dt><dd>from inside the sandbox of ")
-            .link(&format!("/runs/{reporter}"), reporter.short())
-            .markup(", or by a bundle of that name; not seen here</dd>");
+        if reported_by_run {
+            html.markup("from inside the sandbox of ")
+                .link(&format!("/runs/{reporter}"), reporter.short())
+                .markup(", seen by nobody else");
+        } else {
+            html.markup("by ").text(reporter.short());
+            html.markup(", a bundle or a run that is not here; not seen here");
+        }
+        html.markup("</dd>");
     }
     if let Some(parent) = intent.parent_id {
         html.markup("<dt>inside</dt><dd>")

@@ -2,18 +2,14 @@
 
 use jiff::Timestamp;
 use retake_runner::html::Html;
-use retake_runner::run_text;
 use retake_store::LoopRuns;
 use retake_types::loop_record::matrix::CellLabels;
-use retake_types::{Run, State, text};
+use retake_types::{Run, text};
 
 use super::badge::{loop_runs_badge, run_badge};
 use super::matrix;
+use super::run_columns::RunColumns;
 use crate::loops::RecordedPlan;
-
-pub(super) const RUN_TABLE_HEAD: &str = "<thead><tr><th scope=\"col\">Outcome</th><th scope=\"col\">Command</th>\
-                        <th scope=\"col\">Started</th><th scope=\"col\" class=\"took\">Took</th>\
-                        <th scope=\"col\" class=\"kind\">Kind</th><th scope=\"col\" class=\"id\">Id</th></tr></thead>";
 
 /// Whether rows can be marked to be compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,20 +18,26 @@ pub(super) enum Marking {
     Compare,
 }
 
-/// Rows of runs: how, what, when, how long.
-pub(super) fn run_rows(html: &mut Html, runs: &[Run], now: Timestamp) {
+/// A table of runs: how, what, when, how long.
+pub(super) fn run_table(html: &mut Html, runs: &[Run], now: Timestamp) {
+    let columns = RunColumns::default();
     let longest = longest(runs.iter());
+    columns.begin_table(html, None);
     for run in runs {
-        run_row(html, run, (longest, now), Marking::None);
+        run_row(html, run, &columns, (longest, now), Marking::None);
     }
+    RunColumns::end_table(html);
 }
 
-/// Rows of runs that stand for several.
-pub(super) fn repeated_rows(html: &mut Html, runs: &[(Run, usize)], now: Timestamp) {
+/// A table of runs that stand for several.
+pub(super) fn repeated_table(html: &mut Html, runs: &[(Run, usize)], now: Timestamp) {
+    let columns = RunColumns::default();
     let longest = longest(runs.iter().map(|(run, _)| run));
+    columns.begin_table(html, None);
     for (run, count) in runs {
-        row(html, run, (longest, now), Marking::None, *count);
+        row(html, run, &columns, (longest, now), Marking::None, *count);
     }
+    RunColumns::end_table(html);
 }
 
 /// The longest duration, which the bars of a table are compared with.
@@ -46,17 +48,19 @@ pub(super) fn longest<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<u64> {
 pub(super) fn run_row(
     html: &mut Html,
     run: &Run,
+    columns: &RunColumns,
     scale: (Option<u64>, Timestamp),
     marking: Marking,
 ) {
-    row(html, run, scale, marking, 1);
+    row(html, run, columns, scale, marking, 1);
 }
 
 /// A row for a run, or for so many like it.
 fn row(
     html: &mut Html,
     run: &Run,
-    (longest, now): (Option<u64>, Timestamp),
+    columns: &RunColumns,
+    scale: (Option<u64>, Timestamp),
     marking: Marking,
     count: usize,
 ) {
@@ -74,30 +78,27 @@ fn row(
         let value = format!("{axis}={}", matrix::shorten_commits(value));
         html.markup(" ").element("span", "faint", value);
     }
-    html.markup("</td><td class=\"when\">");
-    html.time(intent.start_time, now).markup("</td><td class=\"took\">");
-    match run.state {
-        State::Running => elapsed(html, intent.start_time, now),
-        _ => _ = html.text(run_text::duration(run)),
-    }
-    if let (Some(outcome), Some(longest)) = (&run.outcome, longest) {
-        bar(html, outcome.duration_ms, longest);
-    }
-    html.markup("</td><td class=\"kind\">").markup(intent.kind().as_str());
-    html.markup("</td><td class=\"id\">");
-    if marking == Marking::Compare {
-        html.markup("<label><input type=\"checkbox\" name=\"run\" form=\"compare\"");
-        html.attr("value", intent.id());
-        html.attr("aria-label", format!("Mark {} to compare it", intent.id().short()));
-        html.markup("> <code>").text(intent.id().short()).markup("</code></label>");
-    } else {
-        html.element("code", "", intent.id().short());
-    }
-    html.markup("</td></tr>\n");
+    html.markup("</td>");
+    columns.cells(html, run, scale, |html| match marking {
+        Marking::None => _ = html.element("code", "", intent.id().short()),
+        Marking::Compare => {
+            html.markup("<label><input type=\"checkbox\" name=\"run\" form=\"compare\"");
+            html.attr("value", intent.id());
+            html.attr("aria-label", format!("Mark {} to compare it", intent.id().short()));
+            html.markup("> <code>").text(intent.id().short()).markup("</code></label>");
+        }
+    });
+    html.markup("</tr>\n");
 }
 
 /// All runs of a loop as one row.
-pub(super) fn loop_row(html: &mut Html, runs: &LoopRuns, plan: &RecordedPlan, now: Timestamp) {
+pub(super) fn loop_row(
+    html: &mut Html,
+    runs: &LoopRuns,
+    plan: &RecordedPlan,
+    columns: &RunColumns,
+    now: Timestamp,
+) {
     let newest = &runs.newest.intent;
     html.markup("<tr class=\"group\"").attr("data-id", runs.id).markup("><td class=\"how\">");
     loop_runs_badge(html, runs);
@@ -117,9 +118,9 @@ pub(super) fn loop_row(html: &mut Html, runs: &LoopRuns, plan: &RecordedPlan, no
     if runs.failed > 0 {
         html.markup(", ").element("span", "bad", format!("{} failed", runs.failed));
     }
-    html.markup("</td><td class=\"when\">").time(newest.start_time, now);
-    html.markup("</td><td class=\"took\"></td><td class=\"kind\">").markup(newest.kind().as_str());
-    html.markup("</td><td class=\"id\"><code>").text(runs.id.short()).markup("</code></td></tr>\n");
+    html.markup("</td>");
+    columns.loop_cells(html, runs, now);
+    html.markup("</tr>\n");
 }
 
 /// How long something runs; the script moves it.
@@ -135,7 +136,7 @@ pub(super) fn elapsed(html: &mut Html, since: Timestamp, now: Timestamp) {
 }
 
 /// A duration beside the longest one, on a logarithmic scale.
-fn bar(html: &mut Html, ms: u64, longest: u64) {
+pub(super) fn bar(html: &mut Html, ms: u64, longest: u64) {
     let magnitude = |ms: u64| (ms.max(1) as f64).ln() + 1.0;
     let width = magnitude(ms) / magnitude(longest) * 100.0;
     html.markup("<svg class=\"bar\" viewBox=\"0 0 100 4\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect height=\"4\"");

@@ -8,28 +8,53 @@ use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_store::{
-    GroupedPage, LoopRuns, RunCursor, RunEntry, RunPage, SearchHit, SearchResults, Store,
+    DurationOrder, DurationPage, GroupedPage, LoopRuns, RunEntry, RunPage, RunStatus,
+    RunsByDuration, SearchHit, SearchResults, StartOrder, Store,
 };
 use retake_types::text;
 use retake_types::{Kind, LoopId, OutcomeKind, Run};
 
 use super::badge::run_badge;
 use super::layout::{HtmlResponse, PageError, Section, layout};
-use super::run_table::{Marking, RUN_TABLE_HEAD, longest, loop_row, run_row};
+use super::run_columns::RunColumns;
+use super::run_table::{Marking, longest, loop_row, run_row};
 use crate::api::SEARCH_EFFORT;
 use crate::app::App;
 use crate::error::RequestError;
 use crate::loops::RecordedPlan;
-use crate::params::{Params, address_of};
+use crate::params::{NO_PLACE, Params, address_of};
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
-/// The newest runs among which the slowest are looked for.
-const AMONG: usize = 5000;
-/// Filters that have no field and are kept by an address.
-const KEPT: [&str; 4] = ["loop", "session_id", "task_id", "run_id"];
+/// What an address says besides filters that have a field; a form keeps it.
+const KEPT: [&str; 5] = ["loop", "session_id", "task_id", "run_id", "col"];
 /// Fields that are unfolded only where one of them is used.
-const FURTHER: [&str; 7] = ["label", "cwd", "changed", "since", "until", "tests_failed", "sort"];
+const FURTHER: [&str; 8] =
+    ["label", "cwd", "host", "changed", "since", "until", "tests_failed", "sort"];
+
+/// How a list is sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Start(StartOrder),
+    Duration(DurationOrder),
+}
+
+impl Sort {
+    const ALL: [(Self, &'static str, &'static str); 4] = [
+        (Self::Start(StartOrder::NewestFirst), "", "newest first"),
+        (Self::Start(StartOrder::OldestFirst), "oldest", "oldest first"),
+        (Self::Duration(DurationOrder::SlowestFirst), "slowest", "slowest first"),
+        (Self::Duration(DurationOrder::FastestFirst), "fastest", "fastest first"),
+    ];
+
+    fn from_params(params: &Params) -> Result<Self, RequestError> {
+        let word = params.get("sort").unwrap_or_default();
+        let found = Self::ALL.into_iter().find(|(_, known, _)| *known == word);
+        found.map(|(sort, ..)| sort).ok_or_else(|| {
+            RequestError::bad_request(format!("sort={word} is none of oldest, slowest, fastest"))
+        })
+    }
+}
 
 /// What the list shows.
 enum Listing {
@@ -37,30 +62,35 @@ enum Listing {
     Runs(RunPage, Vec<String>),
     /// Each loop with its plan.
     Grouped(GroupedPage, HashMap<LoopId, RecordedPlan>),
-    /// The slowest of so many.
-    Slowest(Vec<Run>, usize),
+    ByDuration(DurationPage),
 }
 
 impl Listing {
-    fn read(store: &Store, params: &Params) -> Result<Self, RequestError> {
+    fn read(
+        store: &Store,
+        params: &Params,
+        sort: Sort,
+        by_duration: Option<&RunsByDuration>,
+    ) -> Result<Self, RequestError> {
         let filter = params.filter()?;
         if let Some(text) = params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
             let from = params.number("cursor")?;
             let found = store.search_from(&words(text), &filter, from, HITS, SEARCH_EFFORT)?;
             return Ok(Self::Hits(found));
         }
-        match params.get("sort") {
-            None => {}
-            Some("slowest") => {
-                let (runs, among) = store.slowest(&filter, AMONG, PAGE)?;
-                return Ok(Self::Slowest(runs, among));
+        let order = match (sort, by_duration) {
+            (Sort::Start(order), _) => order,
+            // What runs has no duration yet.
+            _ if filter.status == Some(RunStatus::Running) => StartOrder::default(),
+            (Sort::Duration(_), None) => StartOrder::default(),
+            (Sort::Duration(order), Some(all)) => {
+                let after = params.parsed("cursor", NO_PLACE)?;
+                let page = store.list_by_duration(all, &filter, order, after, PAGE)?;
+                return Ok(Self::ByDuration(page));
             }
-            Some(other) => {
-                return Err(RequestError::bad_request(format!("sort={other} is not slowest")));
-            }
-        }
+        };
         let cursor = params.cursor()?;
-        if params.only(&["kind", "cursor", "q"]) {
+        if params.only(&["kind", "cursor", "q", "col"]) {
             let page = store.list_grouped(params.kind()?, cursor, PAGE)?;
             let mut plans = HashMap::new();
             for entry in &page.entries {
@@ -74,15 +104,24 @@ impl Listing {
             }
             return Ok(Self::Grouped(page, plans));
         }
-        let (page, unreadable) = store.list_readable(&filter, cursor, PAGE)?;
+        let (page, unreadable) = store.list_in(order, &filter, cursor, PAGE)?;
         Ok(Self::Runs(page, unreadable.iter().map(ToString::to_string).collect()))
     }
 }
 
 pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
+    let (columns, sort) = (RunColumns::from_params(&params)?, Sort::from_params(&params)?);
+    let by_duration = match sort {
+        Sort::Start(_) => None,
+        Sort::Duration(_) => {
+            let count = |store: &Store, ()| Ok(RunsByDuration::read(store)?);
+            Some(app.durations.get(&app.store, (), count).await?)
+        }
+    };
     let asked = params.clone();
-    let listing = app.store.read(move |store| Listing::read(store, &asked)).await?;
+    let read = move |store: &Store| Listing::read(store, &asked, sort, by_duration.as_deref());
+    let listing = app.store.read(read).await?;
     let mut main = Html::new();
     main.markup(
         "<h1>Runs</h1><a id=\"news\" class=\"news\" href=\"/runs\" role=\"status\" hidden>no new runs</a>",
@@ -94,7 +133,7 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
         Listing::Hits(found) => hits(&mut main, found, &params),
         Listing::Runs(page, unreadable) => {
             let rows: Vec<Row<'_>> = page.runs.iter().map(Row::Run).collect();
-            list(&mut main, &rows, page.next, &params);
+            list(&mut main, &rows, &columns, page.next.map(|next| next.to_string()), &params);
             left_out(&mut main, unreadable);
         }
         Listing::Grouped(page, plans) => {
@@ -103,14 +142,13 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
                 RunEntry::Loop(runs) => Row::Loop(runs, &plans[&runs.id]),
             });
             let rows: Vec<Row<'_>> = rows.collect();
-            list(&mut main, &rows, page.next, &params);
+            list(&mut main, &rows, &columns, page.next.map(|next| next.to_string()), &params);
             left_out(&mut main, &page.unreadable);
         }
-        Listing::Slowest(runs, among) => {
-            let rows: Vec<Row<'_>> = runs.iter().map(Row::Run).collect();
-            list(&mut main, &rows, None, &params);
-            main.markup("<p class=\"faint\">The slowest of the newest ").text(among);
-            main.markup(" that pass the filters.</p>");
+        Listing::ByDuration(page) => {
+            let rows: Vec<Row<'_>> = page.runs.iter().map(Row::Run).collect();
+            list(&mut main, &rows, &columns, page.next.map(|next| next.to_string()), &params);
+            left_out(&mut main, &page.unreadable);
         }
     }
     main.markup("</div>");
@@ -126,7 +164,7 @@ fn left_out(html: &mut Html, unreadable: &[String]) {
 
 /// The filters that apply, each with a link that takes it away.
 fn chips(html: &mut Html, params: &Params) {
-    let applied = |(name, _): &(&str, &str)| !matches!(*name, "cursor" | "limit");
+    let applied = |(name, _): &(&str, &str)| !matches!(*name, "cursor" | "limit" | "col");
     let applied: Vec<(&str, &str)> = params.pairs().filter(applied).collect();
     if applied.is_empty() {
         return;
@@ -193,9 +231,11 @@ fn further(html: &mut Html, params: &Params) {
         html.markup("<label>Label<input name=\"label\" placeholder=\"KEY=VALUE\"");
         html.attr("value", value).markup("></label>");
     }
-    for (name, label, hint) in
-        [("cwd", "Directory", "where it ran"), ("changed", "Changed file", "or a directory")]
-    {
+    for (name, label, hint) in [
+        ("cwd", "Directory", "where it ran"),
+        ("host", "Host", "a machine or node"),
+        ("changed", "Changed file", "or a directory"),
+    ] {
         html.markup("<label>").markup(label).markup("<input").attr("name", name);
         html.attr("placeholder", hint).attr("value", params.get(name).unwrap_or_default());
         html.markup("></label>");
@@ -215,7 +255,8 @@ fn further(html: &mut Html, params: &Params) {
         &[("", "any"), ("1", "some failed")],
         &value("tests_failed"),
     );
-    choice(html, "Sort", "sort", &[("", "newest first"), ("slowest", "slowest")], &value("sort"));
+    let sorts = Sort::ALL.map(|(_, word, name)| (word, name));
+    choice(html, "Sort", "sort", &sorts, &value("sort"));
     html.markup("</div></details>");
 }
 
@@ -243,10 +284,16 @@ enum Row<'a> {
     Loop(&'a LoopRuns, &'a RecordedPlan),
 }
 
-fn list(html: &mut Html, rows: &[Row<'_>], next: Option<RunCursor>, params: &Params) {
+fn list(
+    html: &mut Html,
+    rows: &[Row<'_>],
+    columns: &RunColumns,
+    next: Option<String>,
+    params: &Params,
+) {
     if rows.is_empty() && next.is_none() {
         html.markup("<p class=\"empty\">");
-        html.markup(match params.only(&["cursor"]) {
+        html.markup(match params.only(&["cursor", "col", "sort"]) {
             true => "No run is recorded yet. <code>retake exec -- COMMAND</code> records one.",
             false => "No run matches.",
         });
@@ -254,7 +301,8 @@ fn list(html: &mut Html, rows: &[Row<'_>], next: Option<RunCursor>, params: &Par
         return;
     }
     html.markup("<form id=\"compare\" class=\"compare-form\" action=\"/compare\"><button class=\"small\">Compare marked runs</button></form>");
-    html.markup("<table class=\"runs\">").markup(RUN_TABLE_HEAD).markup("<tbody id=\"rows\">");
+    columns.form(html, params);
+    columns.begin_table(html, Some(params));
     let runs = rows.iter().filter_map(|row| match row {
         Row::Run(run) => Some(*run),
         Row::Loop(..) => None,
@@ -262,19 +310,25 @@ fn list(html: &mut Html, rows: &[Row<'_>], next: Option<RunCursor>, params: &Par
     let (longest, now) = (longest(runs), Timestamp::now());
     for row in rows {
         match row {
-            Row::Run(run) => run_row(html, run, (longest, now), Marking::Compare),
-            Row::Loop(runs, plan) => loop_row(html, runs, plan, now),
+            Row::Run(run) => run_row(html, run, columns, (longest, now), Marking::Compare),
+            Row::Loop(runs, plan) => loop_row(html, runs, plan, columns, now),
         }
     }
-    html.markup("</tbody></table><div id=\"rest\">");
-    pages(html, params, next.map(|next| next.to_string()), "Older");
+    RunColumns::end_table(html);
+    html.markup("<div id=\"rest\">");
+    let word = match params.get("sort") {
+        None => "Older",
+        Some(_) => "Further",
+    };
+    pages(html, params, next, word);
     html.markup("</div>");
 }
 
 fn pages(html: &mut Html, params: &Params, next: Option<String>, older: &'static str) {
     html.markup("<p class=\"pages\">");
     if params.get("cursor").is_some() {
-        html.link(&params.with("/runs", &[("cursor", "")]), "Newest");
+        let first = if params.get("sort").is_some() { "Beginning" } else { "Newest" };
+        html.link(&params.with("/runs", &[("cursor", "")]), first);
     }
     if let Some(next) = next {
         html.markup(" <a class=\"next\" rel=\"next\" id=\"next\"");

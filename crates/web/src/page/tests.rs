@@ -15,7 +15,7 @@ use super::failure::compare_address;
 use super::layout::{HtmlResponse, PageError, Section, layout};
 use super::runs::choice;
 use crate::app::App;
-use crate::chart::{Chart, Series, Shape};
+use crate::chart::{self, Chart, Series, Shape};
 use crate::error::RequestError;
 use crate::params::{Params, address_of};
 use crate::test_summary::{
@@ -42,7 +42,7 @@ pub(crate) async fn tests(
     if found.is_empty() {
         nothing(&mut main, &all, &query);
     } else {
-        list(&mut main, &found);
+        test_table(&mut main, &found);
         pages(&mut main, &params, &query, count);
     }
     main.markup("<p class=\"faint\">Counted ").time(all.counted_at, Timestamp::now());
@@ -86,9 +86,10 @@ fn nothing(html: &mut Html, all: &TestSummaries, query: &TestQuery) {
     html.markup("</div>");
 }
 
-fn list(html: &mut Html, tests: &[&TestSummary]) {
+/// A table of tests: how, which, lately, since when, how long.
+pub(super) fn test_table(html: &mut Html, tests: &[&TestSummary]) {
     html.markup("<table class=\"tests\"><thead><tr><th scope=\"col\">Last</th><th scope=\"col\">Test</th><th scope=\"col\">Last ");
-    html.text(DRAWN).markup(" results</th><th scope=\"col\" class=\"n\">Flaky</th><th scope=\"col\">Failing since</th><th scope=\"col\" class=\"n\">Took</th></tr></thead><tbody id=\"rows\">");
+    html.text(DRAWN).markup(" results</th><th scope=\"col\" class=\"n\">Flaky</th><th scope=\"col\">Failing since</th><th scope=\"col\" class=\"n\">Took</th></tr></thead><tbody data-rows>");
     let now = Timestamp::now();
     for test in tests {
         html.markup("<tr").attr("data-id", &test.name).markup("><td class=\"how\">");
@@ -282,27 +283,19 @@ fn trend_chart(html: &mut Html, results: &[TestResult]) {
         .collect();
     let first = timed.first().map(|result| text::moment(result.at)).unwrap_or_default();
     let ends = (first.get(..10).unwrap_or_default(), "now");
-    html.markup(
-        "<section class=\"charts\"><div class=\"pair\"><figure><figcaption>Duration of its last ",
-    );
-    html.text(timed.len()).markup(" results</figcaption>");
-    let series = [Series { class: "p50", values: &values }];
-    let unit = |ms: f64| match ms {
-        0.0 => "0".to_owned(),
-        ms => text::duration(Duration::from_micros((ms * 1000.0) as u64)),
-    };
+    html.markup("<section class=\"charts\"><div class=\"pair\">");
     let says = format!("Duration of its last {} results", timed.len());
     Chart {
         says: &says,
-        series: &series,
+        series: &[Series { class: "p50", values: &values }],
         shape: Shape::Lines,
-        unit,
+        unit: chart::milliseconds,
         ends,
         titles: &titles,
         links: &[],
     }
-    .draw(html);
-    html.markup("</figure></div></section>");
+    .figure(html, |html| _ = html.text(&says));
+    html.markup("</div></section>");
 }
 
 fn rows(html: &mut Html, results: &[TestResult]) {

@@ -2,6 +2,7 @@
 //! of it folded, and what the iteration changed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use retake_runner::html::Html;
@@ -13,6 +14,7 @@ use super::badge::iteration_badge;
 use super::diff;
 use super::output_lines::span;
 use crate::ansi::{self, Style};
+use crate::checkpoint_diffs::TreeDiff;
 use crate::loops::iteration::IterationView;
 use crate::loops::transcript::{
     AgentNote, Excerpt, ToolCall, ToolResult, Transcript, TranscriptItem,
@@ -22,11 +24,16 @@ use crate::loops::transcript::{
 const SHORT: usize = 6;
 /// Files that are listed.
 const FILES: usize = 60;
+/// Files whose differences are shown, and lines up to which they are unfolded.
+const CHANGED_FILES: usize = 40;
+const UNFOLDED_LINES: usize = 60;
 
 pub(super) struct TranscriptPage<'a> {
     pub(super) id: RunId,
     pub(super) view: &'a IterationView,
     pub(super) transcript: &'a Transcript,
+    /// What the checkpoints around it say, where there are any.
+    pub(super) changes: Option<&'a Result<Arc<TreeDiff>, String>>,
     pub(super) running: bool,
 }
 
@@ -39,7 +46,10 @@ impl TranscriptPage<'_> {
         html.markup(">");
         self.beside(html);
         if let Some(iteration) = &self.view.iteration {
-            summary(html, iteration, self.view);
+            summary(html, iteration, self.view, self.changes.is_some());
+        }
+        if let Some(changes) = self.changes {
+            write_changes(html, changes);
         }
         html.markup("<div class=\"tools\"><h2>Transcript</h2>");
         html.link(&format!("/runs/{}?view=beside", self.id), "Output as it is");
@@ -94,7 +104,7 @@ impl TranscriptPage<'_> {
     }
 }
 
-fn summary(html: &mut Html, iteration: &Iteration, view: &IterationView) {
+fn summary(html: &mut Html, iteration: &Iteration, view: &IterationView, has_changes: bool) {
     html.markup("<section class=\"card\"><h2>Iteration ").text(iteration.number).markup("</h2><p>");
     iteration_badge(html, iteration.status);
     html.markup("</p><dl>");
@@ -132,10 +142,12 @@ fn summary(html: &mut Html, iteration: &Iteration, view: &IterationView) {
             ],
         );
     }
-    html.markup("<p class=\"again\"><code>retake agent diff ")
-        .text(&view.plan.workspace)
-        .markup(" ");
-    html.text(iteration.number).markup("</code> <span class=\"faint\">shows what it changed, where there are checkpoints</span></p>");
+    if !has_changes {
+        html.markup("<p class=\"again\"><code>retake agent diff ")
+            .text(&view.plan.workspace)
+            .markup(" ");
+        html.text(iteration.number).markup("</code> <span class=\"faint\">shows what it changed, where there are checkpoints</span></p>");
+    }
     fold(html, "prompt", "The prompt", &iteration.prompt);
     html.markup("</section>");
 }
@@ -157,6 +169,44 @@ fn files(html: &mut Html, lists: &[(&'static str, &'static str, &Vec<PathBuf>)])
         html.markup("<li class=\"faint\">and ").text(all - FILES).markup(" more</li>");
     }
     html.markup("</ul>");
+}
+
+/// The files that an iteration changed, from the checkpoints around it. Few lines are unfolded.
+fn write_changes(html: &mut Html, changes: &Result<Arc<TreeDiff>, String>) {
+    html.markup("<section class=\"changed-files\"><h2>What it changed</h2>");
+    let diff = match changes {
+        Ok(diff) => diff,
+        Err(why) => {
+            html.markup("<p class=\"note\">The checkpoints cannot be compared: ").text(why);
+            html.markup("</p></section>");
+            return;
+        }
+    };
+    let files = diff.files();
+    if files.is_empty() {
+        html.markup("<p class=\"empty\">No file differs between its checkpoints.</p>");
+    }
+    let all: usize = files.iter().map(|file| file.added + file.removed).sum();
+    for (at, file) in files.iter().take(CHANGED_FILES).enumerate() {
+        html.markup("<details").attr("id", format!("f{at}"));
+        html.markup(if all <= UNFOLDED_LINES { " open" } else { "" });
+        html.markup("><summary><code>").text(file.name).markup("</code> ");
+        html.element("span", "good", format!("+{}", file.added)).markup(" ");
+        html.element("span", "bad", format!("−{}", file.removed)).markup("</summary>");
+        match file.hunks {
+            "" => {
+                _ = html.markup(
+                    "<p class=\"faint\">No text differs: a file of bytes, a mode or a name.</p>",
+                )
+            }
+            hunks => diff::side_by_side(html, hunks, file.name, "retake agent diff"),
+        }
+        html.markup("</details>");
+    }
+    if files.len() > CHANGED_FILES || diff.cut {
+        html.markup("<p class=\"faint\">Not everything is shown; <code>retake agent diff</code> has all of it.</p>");
+    }
+    html.markup("</section>");
 }
 
 fn fold(html: &mut Html, id: &'static str, title: &'static str, content: &str) {
@@ -222,7 +272,8 @@ fn write_call(html: &mut Html, call: &ToolCall, at: usize) {
         html.markup("</pre></details>");
     }
     if let Some((old, new)) = &call.change {
-        diff::side_by_side(html, &unified(&old.text, &new.text), "the file");
+        let text = unified(&old.text, &new.text);
+        diff::side_by_side(html, &text, "the file", "retake runs show --stdout");
         if old.cut || new.cut {
             html.markup("<p class=\"faint\">The change is longer than what is shown.</p>");
         }
