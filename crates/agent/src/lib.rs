@@ -12,6 +12,8 @@ pub mod control;
 pub mod display;
 pub mod driver;
 pub mod files;
+pub mod fleet;
+pub mod group;
 pub mod history;
 pub mod hooks;
 pub mod log;

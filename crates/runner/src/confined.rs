@@ -313,8 +313,8 @@ fn set_variables(
     };
     let variables = confinement.variables();
     let wanted = variables.into_iter().filter(|(name, _)| !given(name));
-    prepared.command = prepared.command.clone().with_variables(wanted).map_err(|reasons| {
-        StartFailure::Refused(reasons.iter().map(ToString::to_string).collect())
-    })?;
-    Ok(())
+    prepared
+        .command
+        .set_variables(wanted)
+        .map_err(|reasons| StartFailure::Refused(reasons.iter().map(ToString::to_string).collect()))
 }

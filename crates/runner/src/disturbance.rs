@@ -113,7 +113,8 @@ impl MachineState {
         // We are running ourselves.
         let others = self.running.unwrap_or(0).saturating_sub(1);
         if others >= cpus {
-            found.push(Disturbance::OtherLoad { used: others as f64, cpus });
+            // That many programs want a CPU; more than there are cannot be used.
+            found.push(Disturbance::OtherLoad { used: cpus as f64, cpus });
         }
         found.extend(self.permanent(workers));
         found
@@ -284,7 +285,7 @@ mod tests {
     fn busy_scaled_and_full_machines_are_seen_before_anything_runs() {
         let state = machine("cpu  0 0 0 0 0 0 0 0 0 0\nprocs_running 6\n", "powersave", 0);
         let expected = [
-            Disturbance::OtherLoad { used: 5.0, cpus: 4 },
+            Disturbance::OtherLoad { used: 4.0, cpus: 4 },
             Disturbance::NoFreeCpu { workers: 4, cpus: 4 },
             Disturbance::FrequencyScaling { governor: "powersave".to_owned() },
         ];

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use retake_engine::PARENT_VARIABLE;
 use retake_types::ProgramFile;
 
-use crate::secret_names::looks_secret;
+use crate::secret_names::{ByName, looks_secret};
 
 type Variables = [(OsString, OsString)];
 
@@ -133,7 +133,7 @@ fn counts(name: &OsStr, secrets: &[String]) -> bool {
 
 thread_local! {
     /// The last value of each variable, hashed: in a loop most are the same for every run.
-    static HASHED: RefCell<HashMap<OsString, (OsString, [u8; 2 * HALF])>> = RefCell::default();
+    static HASHED: RefCell<ByName<OsString, (OsString, [u8; 2 * HALF])>> = RefCell::default();
 }
 
 /// More names than this are no environment but something that makes them up.

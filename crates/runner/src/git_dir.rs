@@ -125,12 +125,20 @@ fn is_git_dir(dir: &Path) -> bool {
     whole || dir.join("retake/retake.db").is_file()
 }
 
-/// A linked work tree names the directory that it shares with the others.
+/// What all work trees share. A `commondir` is followed only where git itself makes one: anywhere
+/// else a confined command may have planted it, with a repository and a record of its own at the
+/// other end.
 fn common_dir(git_dir: &Path) -> PathBuf {
-    match read_small(&git_dir.join("commondir")) {
-        Ok(text) => normal(&git_dir.join(text.trim_end())),
-        Err(_) => git_dir.to_owned(),
-    }
+    linked_common(git_dir).unwrap_or_else(|| git_dir.to_owned())
+}
+
+/// The directory that a linked work tree shares with the others: the one in whose `worktrees` its
+/// own git directory lies.
+pub(crate) fn linked_common(git_dir: &Path) -> Option<PathBuf> {
+    let named = git_dir.join(read_small(&git_dir.join("commondir")).ok()?.trim_end());
+    let real = git_dir.canonicalize().ok()?;
+    let common = real.parent().filter(|dir| dir.ends_with("worktrees"))?.parent()?;
+    (named.canonicalize().ok()? == common).then(|| normal(&named))
 }
 
 /// Without `..`, so that the same directory always has the same name.
@@ -194,6 +202,20 @@ pub(crate) mod tests {
         assert_eq!(common(&dir), None);
         let linked = Repository::find(&dir.join("linked")).unwrap();
         assert_eq!(linked.main_top(), Some(top.as_path()));
+    }
+
+    #[test]
+    fn a_common_directory_that_git_did_not_name_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let top = dir.join("top");
+        repository(&top);
+        repository(&top.join("evil"));
+        git(&top, &["worktree", "add", "-q", "../linked"]);
+        fs::write(top.join(".git/commondir"), "../evil/.git").unwrap();
+        assert_eq!(common(&top), Some(top.join(".git")));
+        fs::write(top.join(".git/worktrees/linked/commondir"), "../../../evil/.git").unwrap();
+        assert_eq!(common(&dir.join("linked")), Some(top.join(".git/worktrees/linked")));
     }
 
     #[test]

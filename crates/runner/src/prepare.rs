@@ -15,7 +15,7 @@ use retake_engine::{
     interpret, locate, which,
 };
 use retake_sandbox::{ParentProxyError, Places, Policy, PolicyError};
-use retake_store::redact::{CountingRedactor, Redactor, argument_secrets};
+use retake_store::redact::{CountingRedactor, Redactor, SHORTEST, argument_secrets};
 use retake_types::config::RedactionConfig;
 use retake_types::request::{CommandForm, StdinSource};
 use retake_types::{
@@ -307,18 +307,23 @@ pub fn environment(
         secret: looks_secret,
     };
     let mut environment = match &asked.base {
-        None => rules.apply(std::env::vars_os().filter(|(name, _)| {
-            let withheld = |name: &str| {
-                let sandbox = &request.sandbox;
-                let listed = sandbox.withheld.iter().any(|withheld| withheld == name);
-                let allowed = &context.execution.environment_allow;
-                sandbox.is_on()
-                    && (listed
-                        || is_withheld_variable(name)
-                            && !allowed.iter().any(|allowed| allowed == name))
-            };
-            !name.to_str().is_some_and(withheld)
-        })),
+        None => rules.apply(
+            own_environment()
+                .iter()
+                .filter(|(name, _)| {
+                    let withheld = |name: &str| {
+                        let sandbox = &request.sandbox;
+                        let listed = sandbox.withheld.iter().any(|withheld| withheld == name);
+                        let allowed = &context.execution.environment_allow;
+                        sandbox.is_on()
+                            && (listed
+                                || is_withheld_variable(name)
+                                    && !allowed.iter().any(|allowed| allowed == name))
+                    };
+                    !name.to_str().is_some_and(withheld)
+                })
+                .cloned(),
+        ),
         Some(base) => rules.apply(
             base.iter()
                 .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned())),
@@ -385,11 +390,23 @@ pub fn redactor(
     }
     for name in &request.redaction.secrets {
         // A secret that the command does not get may still be printed by it.
-        if let Some(value) = std::env::var_os(name) {
-            secrets.push((name.clone(), value));
-        } else if !environment.iter().any(|(n, _)| n == name.as_str()) {
-            reasons.push(RefusalReason::UnknownSecret { name: name.clone() });
+        let own = std::env::var_os(name);
+        let given = environment.iter().find(|(n, _)| n == name.as_str()).map(|(_, value)| value);
+        // Those of the configuration and of the machine a request came to were asked for elsewhere.
+        let asked_here =
+            !config.secrets.contains(name) && !request.environment.from_host.contains(name);
+        match given {
+            None if own.is_none() => {
+                reasons.push(RefusalReason::UnknownSecret { name: name.clone() });
+            }
+            // What was asked to be kept secret must not be stored as if that had been done.
+            Some(value) if asked_here && (1..SHORTEST).contains(&value.len()) => {
+                let (name, shortest) = (name.clone(), SHORTEST);
+                reasons.push(RefusalReason::ShortSecret { name, shortest });
+            }
+            _ => {}
         }
+        secrets.extend(own.map(|value| (name.clone(), value)));
     }
     redactor_of(secrets, &config.patterns, reasons)
 }

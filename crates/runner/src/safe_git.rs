@@ -82,15 +82,9 @@ pub fn check(directory: &Path) -> Result<(), RedirectedRepository> {
     let named = named.as_deref().and_then(|text| text.strip_prefix("gitdir:")).map(str::trim);
     let (Some(named), Some(top)) = (named, dot_git.parent()) else { return Ok(()) };
     let git_dir = top.join(named);
-    let Ok(common) = git_dir::read_small(&redirect(&git_dir)) else { return Ok(()) };
-    // A linked worktree lies in `worktrees` of the repository it belongs to.
-    let real = |path: PathBuf| path.canonicalize().ok();
-    let expected = real(git_dir.join("../.."));
-    let below = real(git_dir.clone()).and_then(|dir| Some(dir.parent()?.ends_with("worktrees")));
-    match below == Some(true) && real(git_dir.join(common.trim_end())) == expected {
-        true => Ok(()),
-        false => Err(RedirectedRepository(redirect(&git_dir))),
-    }
+    let leads_away = git_dir::read_small(&redirect(&git_dir)).is_ok()
+        && git_dir::linked_common(&git_dir).is_none();
+    if leads_away { Err(RedirectedRepository(redirect(&git_dir))) } else { Ok(()) }
 }
 
 /// Lists the configuration for [`without_own_programs`]. Reading it executes nothing.

@@ -10,6 +10,8 @@ use retake_types::{
 };
 use serde_json::{Map, Value};
 
+use crate::regular_file;
+
 /// What is wrong with a settings file, and at which key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsProblem {
@@ -84,7 +86,7 @@ const FILESYSTEM: [&str; 6] =
 /// inside: it would loosen the next run.
 pub fn read(file: &Path, base: &Path) -> Result<SandboxRequest, Vec<SettingsProblem>> {
     let whole = |fault| vec![SettingsProblem { key: String::new(), fault }];
-    let text = std::fs::read_to_string(file)
+    let text = regular_file::read_text(file)
         .map_err(|error| whole(SettingsFault::Unreadable(retake_types::text::plain(&error))))?;
     let mut request = parse(&text, base, std::env::home_dir().as_deref())?;
     if let Ok(file) = file.canonicalize() {

@@ -2,14 +2,50 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use retake_store::redact::is_secret_name;
+
+/// By the name of a variable. Each run looks all of its variables up several times.
+pub(crate) type ByName<Name, T> = HashMap<Name, T, BuildHasherDefault<NameHasher>>;
+
+/// Fast for short names. Nobody gains by names with equal hashes but a slower run of their own.
+#[derive(Default)]
+pub(crate) struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        for word in words.iter().chain([&last]) {
+            self.write_u64(u64::from_le_bytes(*word));
+        }
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(u64::from(byte));
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = u128::from(self.0 ^ word ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
+        self.0 = (mixed >> 64) as u64 ^ mixed as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// More names than this are no environment but something that makes them up.
 const MOST: usize = 10_000;
 
 thread_local! {
-    static KNOWN: RefCell<HashMap<String, bool>> = RefCell::default();
+    static KNOWN: RefCell<ByName<String, bool>> = RefCell::default();
 }
 
 /// Whether the value of a variable of this name is to be kept out of the record.

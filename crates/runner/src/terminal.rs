@@ -53,9 +53,15 @@ pub fn json_line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
     Ok(harmless_json(text))
 }
 
+const DELETE: u8 = 0x7f;
+
 /// JSON need not escape all that can steer a terminal. Such characters stand only in strings, where
 /// an escape means the same.
 fn harmless_json(text: Vec<u8>) -> Vec<u8> {
+    // What JSON does not escape of ASCII steers nothing but for one character.
+    if text.is_ascii() && !text.contains(&DELETE) {
+        return text;
+    }
     let text = match String::from_utf8(text) {
         Ok(text) => text,
         Err(error) => return error.into_bytes(),
@@ -104,6 +110,7 @@ mod tests {
         let line = json_line(&"a\u{9b}\u{7f}\u{202e}\x1b\n\"ä").unwrap();
         let line = String::from_utf8(line).unwrap();
         assert_eq!(line, "\"a\\u009b\\u007f\\u202e\\u001b\\n\\\"ä\"\n");
+        assert_eq!(json_line(&"\x7f").unwrap(), b"\"\\u007f\"\n");
         let back: String = serde_json::from_str(&line).unwrap();
         assert_eq!(back, "a\u{9b}\u{7f}\u{202e}\x1b\n\"ä");
     }

@@ -36,6 +36,8 @@ pub struct Worker {
     recovered_loops: Vec<StoredLoop>,
     /// Counters of the processor for what this worker runs, once they were asked for.
     counters: Option<Arc<Counters>>,
+    /// Whether signals that ask for the end reach it.
+    signalled: bool,
 }
 
 /// A run that may not take place, because it could not be recorded and the configuration demands
@@ -71,6 +73,7 @@ impl Worker {
             store: None,
             recovered_loops: Vec::new(),
             counters: None,
+            signalled: true,
         });
         Ok(workers.collect())
     }
@@ -94,6 +97,7 @@ impl Worker {
             store: None,
             recovered_loops: Vec::new(),
             counters: None,
+            signalled: false,
         })
     }
 
@@ -235,11 +239,13 @@ impl Worker {
         &self.recovered_loops
     }
 
-    /// Ends the keeper and gives signals back their usual meaning. What is left can wait until the
-    /// answer is printed.
+    /// Ends the keeper and gives signals back their usual meaning, unless they did not reach this
+    /// worker. What is left can wait until the answer is printed.
     pub fn end(self) -> EndedWorker {
         drop((self.keeper, self.confined));
-        signals::uninstall();
+        if self.signalled {
+            signals::uninstall();
+        }
         EndedWorker { store: self.store, context: self.context }
     }
 }

@@ -57,6 +57,11 @@ pub enum RefusalReason {
     UnknownSecret {
         name: String,
     },
+    /// A variable named as a secret whose value is too short to be told from other text.
+    ShortSecret {
+        name: String,
+        shortest: usize,
+    },
     /// A configured pattern that is not NAME=REGEX.
     RedactionPattern {
         pattern: String,
@@ -147,9 +152,9 @@ impl RefusalReason {
             | Self::Directory { .. } => Some(RequestField::WorkingDirectory),
             Self::StdinFile { .. } => Some(RequestField::Stdin),
             Self::ShellNeeded(_) => Some(RequestField::Arguments),
-            Self::HostSecretMissing { .. } | Self::UnknownSecret { .. } => {
-                Some(RequestField::Secrets)
-            }
+            Self::HostSecretMissing { .. }
+            | Self::UnknownSecret { .. }
+            | Self::ShortSecret { .. } => Some(RequestField::Secrets),
             Self::SandboxPath { .. }
             | Self::SandboxOwnPath(_)
             | Self::SandboxHome(_)
@@ -222,6 +227,10 @@ impl fmt::Display for RefusalReason {
                 f,
                 "{name} is a secret, so its value is not sent along, and this machine has none; \
                  set it in the job's environment there, or start retake without it: env -u {name}"
+            ),
+            Self::ShortSecret { name, shortest } => write!(
+                f,
+                "the secret {name} has fewer than {shortest} characters and cannot be redacted"
             ),
             Self::UnknownSecret { name } => {
                 write!(f, "the secret {name}: there is no such variable")

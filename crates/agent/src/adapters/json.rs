@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::{memchr, memchr2};
+use memchr::memchr2;
 
 /// Deeper than any event; protects the stack.
 const DEEPEST: u32 = 128;
@@ -128,14 +128,13 @@ impl Parser<'_> {
         self.at += 1;
         let mut line_feeds = 0;
         loop {
-            let rest = self.bytes.get(self.at..)?;
-            let end = memchr2(b'"', b'\\', rest)?;
-            if rest[end] == b'"' {
-                self.at += end + 1;
+            let end = next_of(b'"', b'\\', self.bytes, self.at)?;
+            if self.bytes[end] == b'"' {
+                self.at = end + 1;
                 return Some(line_feeds);
             }
-            line_feeds += u32::from(rest.get(end + 1) == Some(&b'n'));
-            self.at += end + 2;
+            line_feeds += u32::from(self.bytes.get(end + 1) == Some(&b'n'));
+            self.at = end + 2;
         }
     }
 
@@ -149,6 +148,47 @@ impl Parser<'_> {
             && word.iter().all(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
         self.at += length;
         (number || matches!(word, b"true" | b"false" | b"null")).then_some(())
+    }
+}
+
+fn next_escape(bytes: &[u8], from: usize) -> Option<usize> {
+    next_of(b'\\', b'\\', bytes, from)
+}
+
+/// How many times 16 bytes are looked at before the general search is called.
+#[cfg(target_arch = "x86_64")]
+const NEAR: usize = 8;
+
+/// Where the next of two bytes is. Source code as JSON has an escape every few dozen bytes: a call of
+/// the general search for each costs more than the search itself, so near ones are found here.
+#[inline]
+fn next_of(one: u8, other: u8, bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    #[cfg(target_arch = "x86_64")]
+    for _ in 0..NEAR {
+        let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk) else { break };
+        let found = either_of(one, other, chunk);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+        at += chunk.len();
+    }
+    memchr2(one, other, bytes.get(at..)?).map(|found| at + found)
+}
+
+/// Which of the bytes are one of two, as bits.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn either_of(one: u8, other: u8, bytes: &[u8; 16]) -> u32 {
+    use std::arch::x86_64::{
+        _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
+    };
+    // SAFETY: every such processor has SSE2, and the 16 bytes that are read are there.
+    unsafe {
+        let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+        let one = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(one.cast_signed()));
+        let other = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(other.cast_signed()));
+        _mm_movemask_epi8(_mm_or_si128(one, other)).cast_unsigned()
     }
 }
 
@@ -224,7 +264,7 @@ impl<'a> Json<'a> {
 /// A string's content; borrowed when it has no escapes. A broken escape spoils only itself.
 pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    let Some(first) = memchr(b'\\', inner.as_bytes()) else {
+    let Some(first) = next_escape(inner.as_bytes(), 0) else {
         return Some(Cow::Borrowed(inner));
     };
     let mut decoded = String::with_capacity(inner.len());
@@ -235,7 +275,7 @@ pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
 /// The first lines of a string; `true` if that is not all of it.
 pub(crate) fn string_head(text: &str, lines: usize) -> Option<(Cow<'_, str>, bool)> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    let Some(first) = memchr(b'\\', inner.as_bytes()) else {
+    let Some(first) = next_escape(inner.as_bytes(), 0) else {
         return Some((Cow::Borrowed(inner), false));
     };
     // Most lines are shorter.
@@ -263,8 +303,8 @@ fn decode(inner: &str, first: usize, lines: usize, into: &mut String) -> bool {
                 return from < bytes.len();
             }
         }
-        match memchr(b'\\', &bytes[from..]) {
-            Some(next) => escape = from + next,
+        match next_escape(bytes, from) {
+            Some(next) => escape = next,
             None => {
                 into.push_str(&inner[from..]);
                 return false;
@@ -360,7 +400,7 @@ impl<'a> Object<'a> {
 fn is_key(key: &str, name: &str) -> bool {
     let inner = &key.as_bytes()[1..key.len() - 1];
     inner == name.as_bytes()
-        || (memchr(b'\\', inner).is_some() && string(key).is_some_and(|key| key == name))
+        || (next_escape(inner, 0).is_some() && string(key).is_some_and(|key| key == name))
 }
 
 #[cfg(test)]
@@ -479,6 +519,25 @@ mod tests {
     }
 
     proptest! {
+        /// Around the ends of what is looked at together, and beyond what counts as near.
+        #[test]
+        fn the_next_byte_is_the_one_that_a_plain_search_finds(
+            before in 0usize..300,
+            after in 0usize..40,
+            from in 0usize..300,
+            byte in prop::sample::select(vec![b'"', b'\\', b'x']),
+        ) {
+            let mut bytes = vec![b'a'; before];
+            bytes.push(byte);
+            bytes.extend(vec![b'"'; after]);
+            let plain = |one: u8, other: u8| {
+                let at = bytes.get(from..)?.iter().position(|byte| *byte == one || *byte == other);
+                at.map(|at| from + at)
+            };
+            prop_assert_eq!(next_of(b'"', b'\\', &bytes, from), plain(b'"', b'\\'));
+            prop_assert_eq!(next_escape(&bytes, from), plain(b'\\', b'\\'));
+        }
+
         /// Also with characters that need two units, or that some escape.
         #[test]
         fn strings_are_decoded_as_by_others(text in ".{0,40}|[\\n\"\\\\😀é/]{0,20}", ascii in any::<bool>()) {

@@ -34,7 +34,7 @@ use super::event::{AgentDisplay, AgentEvent, StoppedLoop};
 use super::iteration::PlannedAttempt;
 use super::recorded_loop::{self, AgentRecorder, RecordedLoop};
 use super::session::{AgentSession, StartError};
-use super::steered_plan::{SteeredPlan, StepReport, WaitDisplay};
+use super::steered_plan::{SharedLimits, SteeredPlan, StepReport, WaitDisplay};
 
 /// How long the end of a loop waits for its notifications.
 const LAST_NOTIFICATIONS: Duration = Duration::from_secs(15);
@@ -136,7 +136,9 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
         wait: WaitDisplay::default(),
     };
     session.task.workspace.update(|metadata| metadata.status = WorkspaceStatus::InProgress)?;
-    let plan = SteeredPlan::new(plan, session.mailbox.clone());
+    let kinds = [AgentRole::First, AgentRole::Fallback].map(|role| session.task.program(role).kind);
+    let group = session.task.group.clone().map(|member| SharedLimits { member, kinds });
+    let plan = SteeredPlan::new(plan, session.mailbox.clone(), group);
     let agent_loop =
         AgentLoop { session, log, notifier, state, recorder, record_error_reported: false };
     Ok(agent_loop.run(plan))

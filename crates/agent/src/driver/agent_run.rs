@@ -9,11 +9,13 @@ use retake_effects::test_results::TestOutputParser;
 use retake_engine::{Cancel, ProcessResult};
 use retake_runner::effects_watch::{FileWatch, Tail};
 use retake_runner::run::{Observer, Past};
+use retake_types::loop_record::agent::Spent;
 use retake_types::{Effects, Stream, TestResults};
 
 use crate::adapters::{AgentKind, Reader, Reading, StreamEvent};
 use crate::confinement;
 use crate::display::{Display, Live, visible};
+use crate::group::GroupMember;
 use crate::log::Log;
 use crate::plan::{AgentPlan, AgentStopReason};
 use crate::ticker::Ticker;
@@ -50,7 +52,20 @@ pub(super) struct Reporting<'a> {
     pub(super) log: &'a mut Log,
     /// Knows the budgets.
     pub(super) plan: &'a AgentPlan,
+    /// Knows the budget that is shared with others.
+    pub(super) group: Option<&'a GroupMember>,
     pub(super) cancel: Cancel,
+}
+
+impl Reporting<'_> {
+    /// Which budget is used up when the running iteration has spent this much: the loop's own, or
+    /// that of the group.
+    fn over(&self, iteration: Spent) -> Option<AgentStopReason> {
+        let mut total = self.plan.spent();
+        total.add(iteration);
+        let of_group = self.group.and_then(|group| group.spend(total));
+        self.plan.over(iteration).or(of_group)
+    }
 }
 
 /// How the effects of the run are found out.
@@ -195,7 +210,7 @@ impl<'a> AgentObserver<'a> {
         if reading.finished() {
             shared.result_at.get_or_insert_with(Instant::now);
         } else if shared.ended_by_us.is_none()
-            && let Some(reason) = self.reporting.plan.over(reading.spent())
+            && let Some(reason) = self.reporting.over(reading.spent())
         {
             shared.ended_by_us = Some(EndedByUs::Budget(reason));
             self.reporting.cancel.cancel(libc::SIGTERM);

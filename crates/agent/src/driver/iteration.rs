@@ -261,6 +261,7 @@ impl AgentLoop {
             display: &*self.session.display,
             log: &mut self.log,
             plan,
+            group: task.group.as_ref(),
             cancel: cancel.clone(),
         };
         let effects = EffectsOfAgent {

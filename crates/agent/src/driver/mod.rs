@@ -34,4 +34,7 @@ pub use session::{AgentSession, StartError};
 pub use task::{AgentTask, OfferServer, RunOptions, ServerOffer, TaskError};
 pub use task_sandbox::TaskSandbox;
 
+pub(crate) use task::input;
+pub(crate) use verification::run_gate;
+
 use agent_loop::AgentLoop;

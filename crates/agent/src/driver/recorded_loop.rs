@@ -89,8 +89,13 @@ pub fn has_checkpoint_owner(directories: &WorkspaceDirectories, owner: &Checkpoi
 }
 
 /// The worktree that a workspace is in, as git names it; empty for the main one, and outside git.
-pub(super) fn worktree(workspace: &Workspace) -> String {
-    let repository = Repository::find(workspace.dir());
+pub(crate) fn worktree(workspace: &Workspace) -> String {
+    worktree_at(workspace.dir())
+}
+
+/// The same of any directory.
+pub(crate) fn worktree_at(directory: &std::path::Path) -> String {
+    let repository = Repository::find(directory);
     let inside = repository.and_then(|repository| {
         let inside = repository.git_dir.strip_prefix(&repository.common).ok()?;
         Some(inside.to_string_lossy().into_owned())
@@ -139,7 +144,7 @@ fn of_workspace<'a>(
 
 /// What the loops of one run of the queue have spent. Those of `continued` workspaces that are still
 /// open count when they go on.
-pub(super) fn spent_by_queue(
+pub(crate) fn spent_by_queue(
     store: &Store,
     queue: &str,
     continued: &[String],
@@ -157,7 +162,7 @@ pub(super) fn spent_by_queue(
 
 /// How the last loop of a workspace in one run of the queue ended; `None` if it did not end, or never
 /// began.
-pub(super) fn ended_in_queue(
+pub(crate) fn ended_in_queue(
     store: &Store,
     queue: &str,
     workspace: &str,

@@ -140,7 +140,7 @@ impl AgentSession {
         let last = History::new(&iterations).next_number().saturating_sub(1);
         let rules = self.task.settings.rules(&self.task.metadata, self.overrides());
         let plan = AgentPlan::checking(Rules { budgets: Budgets::default(), ..rules }, last);
-        let plan = SteeredPlan::new(plan, self.mailbox.clone());
+        let plan = SteeredPlan::new(plan, self.mailbox.clone(), None);
         let mut asking = Asking {
             session: self,
             wait: WaitDisplay::default(),

@@ -101,16 +101,26 @@ impl AgentSession {
         display: Arc<dyn AgentDisplay>,
     ) -> Result<Self, StartError> {
         // The keeper first, while nothing is locked and no thread runs.
-        let mut worker =
-            Worker::single(KeeperSession::Own, context).map_err(StartError::NoProcess)?;
+        let worker = Worker::single(KeeperSession::Own, context).map_err(StartError::NoProcess)?;
+        Self::start_on(worker, task, command, display)
+    }
+
+    /// The same on a worker that is there already.
+    pub(crate) fn start_on(
+        mut worker: Worker,
+        task: AgentTask,
+        command: &str,
+        display: Arc<dyn AgentDisplay>,
+    ) -> Result<Self, StartError> {
         drop(signals::asked());
+        let context = worker.context().clone();
         let lock = WorkspaceLock::acquire(&task.workspace, command)?;
         if let Some(interrupted) = RollbackJournal::of(&task.workspace)?.interrupted() {
             let target = interrupted.target.clone();
             return Err(StartError::RollbackInterrupted { target });
         }
         check_agents(&mut worker, &task)?;
-        let redactor = Arc::new(redactor(&task, context)?);
+        let redactor = Arc::new(redactor(&task, &context)?);
         task.workspace.begin_loop(&task.metadata)?;
         let mailbox = Mailbox::of(&task.workspace)?;
         mailbox.begin()?;

@@ -10,8 +10,12 @@ use retake_runner::loop_driver::{LoopPlan, Next};
 use retake_runner::signals;
 use retake_types::loop_record::agent::{AgentEntry, WaitCause};
 
+use crate::adapters::AgentKind;
 use crate::control::Mailbox;
-use crate::plan::{AgentPlan, IterationOutcome, IterationReport, Now, Requests, Step, WaitReason};
+use crate::group::GroupMember;
+use crate::plan::{
+    AgentPlan, AgentRole, IterationOutcome, IterationReport, Now, Requests, Step, WaitReason,
+};
 use crate::workspace::Name;
 
 use super::event::{AgentDisplay, AgentEvent, LiveLine};
@@ -35,6 +39,13 @@ pub(super) struct SteeredPlan {
     begun: Instant,
     mailbox: Mailbox,
     wait: Option<Wait>,
+    group: Option<SharedLimits>,
+}
+
+/// What the loop shares with others, and the kinds of its agents by their role.
+pub(super) struct SharedLimits {
+    pub(super) member: GroupMember,
+    pub(super) kinds: [AgentKind; 2],
 }
 
 /// The result of a step.
@@ -51,8 +62,14 @@ pub(super) enum StepReport {
 }
 
 impl SteeredPlan {
-    pub(super) fn new(plan: AgentPlan, mailbox: Mailbox) -> Self {
-        Self { plan, begun: Instant::now(), mailbox, wait: None }
+    pub(super) fn new(plan: AgentPlan, mailbox: Mailbox, group: Option<SharedLimits>) -> Self {
+        Self { plan, begun: Instant::now(), mailbox, wait: None, group }
+    }
+
+    /// How long others of the group still wait for the limit of this agent's account.
+    fn group_wait(&self, agent: AgentRole) -> Option<Duration> {
+        let group = self.group.as_ref()?;
+        group.member.limit_left(group.kinds[agent.index()])
     }
 
     pub(super) fn now(&self) -> Now {
@@ -94,13 +111,24 @@ impl LoopPlan for SteeredPlan {
 
     fn next(&mut self, _now: Instant) -> Next<Step> {
         let interrupt = signals::asked().load(Ordering::Relaxed);
-        let requests = Requests { interrupt, ..self.mailbox.requests() };
+        let mut requests = Requests { interrupt, ..self.mailbox.requests() };
+        if let Some(group) = &self.group {
+            requests.stop |= group.member.spend(self.plan.spent()).is_some();
+        }
         let now = self.now();
         self.wait = None;
         match self.plan.next(now, requests) {
-            step @ (Step::Iterate { .. } | Step::Verify { .. }) => Next::Run(step),
+            step @ (Step::Iterate { agent, .. } | Step::Verify { agent, .. }) => {
+                let Some(left) = self.group_wait(agent) else { return Next::Run(step) };
+                self.wait = Some(Wait::Cause(WaitCause::RateLimit));
+                Next::Delay(left)
+            }
             Step::Wait { why, remaining } => {
-                self.wait = Some(Wait::from(why));
+                let wait = Wait::from(why);
+                if let (Wait::Cause(WaitCause::RateLimit), Some(group)) = (wait, &self.group) {
+                    group.member.limited(group.kinds[self.plan.agent().index()], remaining);
+                }
+                self.wait = Some(wait);
                 Next::Delay(remaining)
             }
             Step::Pause => {

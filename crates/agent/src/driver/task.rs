@@ -11,6 +11,7 @@ use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{Kind as LoopKind, LoopId, RunRequest};
 
 use crate::adapters::{AgentKind, AgentLaunch, Invocation};
+use crate::group::GroupMember;
 use crate::plan::AgentRole;
 use crate::prompt::{Facts, PromptError, Purpose, Templates};
 use crate::settings::{AgentProgram, Settings};
@@ -66,6 +67,10 @@ pub struct AgentTask {
     pub sandbox: TaskSandbox,
     /// The run of the queue that this task is part of.
     pub queue: Option<String>,
+    /// Variables that all its runs get besides the configured ones.
+    pub variables: Vec<(&'static str, OsString)>,
+    /// Those it shares limits and budgets with.
+    pub group: Option<GroupMember>,
     prompts: Prompts,
 }
 
@@ -109,6 +114,8 @@ impl AgentTask {
             offer: None,
             sandbox,
             queue: None,
+            variables: Vec::new(),
+            group: None,
             prompts,
         })
     }
@@ -178,6 +185,9 @@ impl AgentTask {
         for (name, value) in &self.settings.iteration.env_vars {
             request.environment.set(name.as_str(), value.as_str());
         }
+        for (name, value) in &self.variables {
+            request.environment.set(*name, value.clone());
+        }
         request.environment.set("RETAKE_WORKSPACE", self.workspace.name().as_str());
         request.environment.set("RETAKE_WORKSPACE_PATH", self.workspace.dir().to_owned());
         self.sandbox.confine(&mut request);
@@ -195,7 +205,7 @@ pub(super) struct AgentPrompt<'a> {
 }
 
 /// Gives bytes to a child's standard input without a file that anyone else could read.
-pub(super) fn input(bytes: impl AsRef<[u8]>) -> std::io::Result<Input> {
+pub(crate) fn input(bytes: impl AsRef<[u8]>) -> std::io::Result<Input> {
     let fd = rustix::fs::memfd_create("prompt", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(fd);
     file.write_all(bytes.as_ref())?;

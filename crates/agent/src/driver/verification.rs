@@ -4,8 +4,12 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use retake_runner::prepare::PreparedRun;
+use retake_runner::run::{FinishedRun, OutputUse};
+use retake_runner::worker::Worker;
 use retake_types::loop_record::agent::AgentEntry;
 use retake_types::request::CommandRequest;
+use retake_types::{LoopId, Outcome, RunId};
 
 use crate::notify::Notification;
 use crate::plan::{AgentRole, IterationOutcome};
@@ -14,10 +18,11 @@ use crate::report::{Judgement, Report};
 use crate::workspace::VerificationState;
 
 use super::AgentLoop;
-use super::event::{AgentEvent, AgentRunError};
+use super::event::{AgentEvent, AgentRunError, Unrecorded};
 use super::report_run::{ReportQuestion, ReportReply, within};
 use super::session::AgentSession;
 use super::steered_plan::{SteeredPlan, StepReport};
+use super::task::AgentTask;
 
 /// How much of the gate's output goes into the next prompt.
 const GATE_OUTPUT: u64 = 16 * 1024;
@@ -143,12 +148,7 @@ impl AgentLoop {
         match session.execute(request, None, GATE_OUTPUT, &mut ()) {
             Ok(finished) if finished.outcome.success() => None,
             Ok(finished) => {
-                let mut text = format!("$ {command}\n");
-                for bytes in &finished.output {
-                    text.push_str(&String::from_utf8_lossy(bytes));
-                }
-                let outcome = retake_runner::run_text::outcome(&finished.run).0;
-                text.push_str(&format!("\n({outcome})"));
+                let text = gate_text(command, &finished);
                 self.log.output(&format!("{text}\n"));
                 self.session.display.detail(&format!("{text}\n"));
                 Some(text)
@@ -184,6 +184,47 @@ impl AgentLoop {
         plan.charge(run.spent);
         run.reply
     }
+}
+
+/// What a gate that refused printed, and how it ended.
+fn gate_text(command: &str, finished: &FinishedRun) -> String {
+    let mut text = format!("$ {command}\n");
+    for bytes in &finished.output {
+        text.push_str(&String::from_utf8_lossy(bytes));
+    }
+    let outcome = retake_runner::run_text::outcome(&finished.run).0;
+    text.push_str(&format!("\n({outcome})"));
+    text
+}
+
+/// A gate that was asked outside of a task's loop.
+#[derive(Debug)]
+pub(crate) struct GateRun {
+    pub(crate) run_id: RunId,
+    /// What it printed, if it refused.
+    pub(crate) refusal: Option<String>,
+    /// It was cut off, which says nothing.
+    pub(crate) cancelled: bool,
+}
+
+/// Runs the gate's command in the tree of a task, confined as all of it, for a loop that is not its own.
+pub(crate) fn run_gate(
+    task: &AgentTask,
+    command: &str,
+    loop_id: LoopId,
+    worker: &mut Worker,
+) -> Result<GateRun, AgentRunError> {
+    let mut request = task.request(loop_id, CommandRequest::shell(command));
+    request.set_timeout(Some(task.settings.verification.timeout));
+    request.label("verify", "merged");
+    let run_id = request.id;
+    let prepared = PreparedRun::new(request, worker.context())
+        .map_err(|refused| AgentRunError::Refused(refused.reasons))?;
+    let finished = worker.run(prepared, OutputUse::excerpt(GATE_OUTPUT), &mut ());
+    let finished = finished.map_err(Unrecorded)?;
+    let refusal = (!finished.outcome.success()).then(|| gate_text(command, &finished));
+    let cancelled = matches!(finished.outcome, Outcome::Cancelled(_));
+    Ok(GateRun { run_id, refusal, cancelled })
 }
 
 /// Notes in the workspace how verification went.

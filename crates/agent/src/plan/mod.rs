@@ -171,6 +171,11 @@ impl AgentPlan {
         self.spent
     }
 
+    /// The agent that was asked last.
+    pub fn agent(&self) -> AgentRole {
+        self.agent
+    }
+
     pub fn failures(&self) -> u32 {
         self.failures
     }

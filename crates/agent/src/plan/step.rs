@@ -43,7 +43,7 @@ impl AgentRole {
         }
     }
 
-    pub(super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         match self {
             Self::First => 0,
             Self::Fallback => 1,

@@ -171,7 +171,7 @@ impl QueuePlan {
         TaskOutcome::Ended
     }
 
-    fn budget_spent(&self, time_used: Duration) -> Option<QueueStopReason> {
+    pub(crate) fn budget_spent(&self, time_used: Duration) -> Option<QueueStopReason> {
         let QueueRules { max_cost_usd, max_tokens, max_time, .. } = self.rules;
         if max_cost_usd.is_some_and(|most| self.spent.cost_usd >= most) {
             Some(QueueStopReason::BudgetCost)
@@ -184,7 +184,7 @@ impl QueuePlan {
         }
     }
 
-    fn allowance(&self, time_used: Duration) -> TaskAllowance {
+    pub(crate) fn allowance(&self, time_used: Duration) -> TaskAllowance {
         let QueueRules { max_cost_usd, max_tokens, max_time, .. } = self.rules;
         TaskAllowance {
             cost_usd: max_cost_usd.map(|most| (most - self.spent.cost_usd).max(0.0)),

@@ -129,6 +129,28 @@ impl WorkspaceDirectories {
         Ok(workspace)
     }
 
+    /// Makes a workspace for another try of a task: with its files and settings, and without its past.
+    pub fn copy_of(&self, task: &Workspace, name: &Name) -> Result<Workspace, WorkspaceError> {
+        let metadata = Metadata {
+            name: name.to_string(),
+            created: milliseconds(Timestamp::now()),
+            last_run: None,
+            total_iterations: 0,
+            execution_iterations: 0,
+            verification: None,
+            reset_at: None,
+            ..task.metadata()?
+        };
+        let staged = self.stage(name)?;
+        let made = (|| {
+            archive::copy(&task.dir, &staged, &archive::PASSING)?;
+            metadata.save(&staged.join(".metadata.json"))?;
+            publish(&staged, &self.workspaces.join(name), || WorkspaceError::Exists(name.clone()))
+        })();
+        made.inspect_err(|_| discard(&staged))?;
+        Ok(self.workspace(name))
+    }
+
     pub fn open(&self, name: &Name) -> Result<Workspace, WorkspaceError> {
         let workspace = self.workspace(name);
         match workspace.metadata_path().symlink_metadata() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use retake_agent::display::Level;
 use retake_agent::driver::recorded_loop;
 use retake_agent::driver::{AgentDisplay, Followed, LoopFollower};
-use retake_agent::workspace::WorkspaceLock;
+use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_runner::signals;
 
 use super::project::AgentProject;
@@ -28,24 +28,32 @@ pub(super) struct Args {
 }
 
 pub(super) fn attach(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
-    let workspace = project.workspace(&args.name)?;
+    follow(&project.workspace(&args.name)?, args.verbose, project)
+}
+
+/// Follows the loop of a workspace until it ends.
+pub(super) fn follow(
+    workspace: &Workspace,
+    verbose: bool,
+    project: &AgentProject,
+) -> Result<Exit, Failure> {
     let name = workspace.name().as_str();
-    if WorkspaceLock::holder(&workspace).is_none() {
+    if WorkspaceLock::holder(workspace).is_none() {
         return Err(refused(messages::not_running(name)));
     }
     let metadata = workspace.metadata().map_err(refused)?;
     let store = project.project.read_store()?;
-    let last = recorded_loop::last_loops(&store, [(&workspace, &metadata)])?.pop().flatten();
+    let last = recorded_loop::last_loops(&store, [(workspace, &metadata)])?.pop().flatten();
     let Some(open) = last.filter(|last| last.stop_reason.is_none()) else {
         return Err(refused(format!("{name} has no loop on the record")));
     };
     let asked = signals::asked();
     // Its signals are looked at between two looks at the loop.
     let _end = signals::end_descriptor()?;
-    let level = if args.verbose { Level::Verbose } else { Level::Progress };
+    let level = if verbose { Level::Verbose } else { Level::Progress };
     let screen = AgentScreen::new(level, None);
-    let with_output = args.verbose || screen.has_live_line();
-    let mut follower = LoopFollower::open(&store, open, &workspace, with_output)?;
+    let with_output = verbose || screen.has_live_line();
+    let mut follower = LoopFollower::open(&store, open, workspace, with_output)?;
     loop {
         match follower.poll(&store, &screen)? {
             Followed::Running => {}

@@ -4,6 +4,9 @@ mod archive;
 mod attach;
 mod background;
 mod checkpoints;
+mod fleet;
+mod fleet_messages;
+mod fleet_run;
 mod messages;
 mod one_iteration;
 mod project;
@@ -75,6 +78,8 @@ enum Command {
     Attach(attach::Args),
     #[command(subcommand)]
     Queue(queue::Command),
+    Fleet(fleet::Args),
+    Prune(fleet::Prune),
     Stop(steer::Stop),
     Pause(steer::Paused),
     Resume(steer::Resumed),
@@ -164,6 +169,8 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Command::Config(args) => settings::config(&args, &project),
         Command::Attach(args) => attach::attach(&args, &project),
         Command::Queue(command) => queue::queue(command, &project),
+        Command::Fleet(args) => fleet::fleet(args, &project),
+        Command::Prune(args) => fleet::prune(&args, &project),
         Command::Stop(args) => steer::stop(&args, &project),
         Command::Pause(args) => steer::pause(&args, &project),
         Command::Resume(args) => steer::resume(&args, &project),

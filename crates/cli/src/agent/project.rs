@@ -18,7 +18,9 @@ use retake_runner::machine;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_types::config::{AgentValue, SandboxedCommand, agent_key};
+use retake_types::{PathGrant, PathRule};
 
+use super::task::TaskPlace;
 use super::{messages, refused};
 use crate::exec::{self, SandboxArgs};
 use crate::term::Palette;
@@ -134,7 +136,22 @@ impl AgentProject {
         settings: &Settings,
         workspace: &Workspace,
     ) -> Result<TaskSandbox, Failure> {
-        let asked = exec::sandbox_of(SandboxedCommand::Agent, args, &self.config)?;
+        self.sandbox_in(args, settings, workspace, None)
+    }
+
+    /// The same in a clone of its own, which reads objects of the main repository.
+    pub(super) fn sandbox_in(
+        &self,
+        args: &SandboxArgs,
+        settings: &Settings,
+        workspace: &Workspace,
+        place: Option<&TaskPlace>,
+    ) -> Result<TaskSandbox, Failure> {
+        let mut asked = exec::sandbox_of(SandboxedCommand::Agent, args, &self.config)?;
+        if let Some(place) = place.filter(|_| asked.is_on()) {
+            let borrows = place.borrows.clone();
+            asked.paths.push(PathRule::new(PathGrant::AllowRead, borrows));
+        }
         TaskSandbox::new(asked, settings, workspace)
             .map_err(|error| refused(format!("the agent's state cannot be made ready: {error}")))
     }

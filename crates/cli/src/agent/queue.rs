@@ -308,6 +308,7 @@ fn run_task(
         sandbox: &args.sandbox,
         allowance: queued.allowance,
         queue: Some(queued.run),
+        place: None,
     };
     let OpenTask { task, rules, .. } = match task::open(&queued.task.name, call, project) {
         Ok(Opened::Task(open)) => *open,

@@ -12,19 +12,22 @@ use retake_agent::settings::{RuleOverrides, Value};
 use retake_runner::signals;
 
 use super::background::{self, Continuation};
+use super::fleet_run::FleetArgs;
 use super::project::AgentProject;
 use super::screen::AgentScreen;
 use super::task::{self, OpenTask, Opened, OutputArgs, TaskArgs, TaskCall};
-use super::{messages, refused};
+use super::{fleet_run, messages, refused};
 use crate::exec::SandboxArgs;
 use crate::{Exit, Failure, context};
 
 /// Run the agent in a loop until the task is complete or a limit is reached
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workspace
-    #[arg(value_name = "NAME")]
-    name: String,
+    /// The workspace; several are run at once, each in a clone of its own
+    #[arg(value_name = "NAME", required = true)]
+    pub(super) names: Vec<String>,
+    #[command(flatten)]
+    pub(super) fleet: FleetArgs,
     /// Override delay between iterations, in seconds or as 3s, 20m
     #[arg(short, long, value_name = "SECONDS", allow_hyphen_values = true)]
     delay: Option<String>,
@@ -35,30 +38,34 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     stagnation_threshold: Option<String>,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     /// Skip permission prompts (runtime only, not saved to config)
     #[arg(long)]
-    dangerously_skip_permissions: bool,
+    pub(super) dangerously_skip_permissions: bool,
     /// Use a mock agent for testing (logs to /tmp/mock-claude.log)
     #[arg(long)]
-    dry_run: bool,
+    pub(super) dry_run: bool,
     /// Run in the background, also when the terminal is closed; `agent attach` follows it
     #[arg(long, conflicts_with = "dry_run")]
-    detach: bool,
+    pub(super) detach: bool,
     #[command(flatten)]
-    task: TaskArgs,
+    pub(super) task: TaskArgs,
     /// Keep secrets in what is recorded
     #[arg(long)]
-    no_redact: bool,
+    pub(super) no_redact: bool,
     /// Exit with a code of its own when it stops without completion: 3 iterations, 4 stagnation or
     /// no progress, 5 budget, 6 stopped, 7 limit
     #[arg(long)]
-    fail_incomplete: bool,
+    pub(super) fail_incomplete: bool,
     #[command(flatten)]
-    sandbox: SandboxArgs,
+    pub(super) sandbox: SandboxArgs,
 }
 
 pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
+    if args.names.len() > 1 || args.fleet.is_given() {
+        return fleet_run::run(args, project);
+    }
+    let name = args.names[0].as_str();
     let options = args.task.options()?;
     let call = TaskCall {
         options: &options,
@@ -72,17 +79,18 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         sandbox: &args.sandbox,
         allowance: TaskAllowance::default(),
         queue: None,
+        place: None,
     };
-    let open = match task::open(&args.name, call, project)? {
+    let open = match task::open(name, call, project)? {
         Opened::Task(open) => *open,
         Opened::Complete { level } => {
-            task::tell_complete(&args.name, level)?;
+            task::tell_complete(name, level)?;
             return Ok(Exit::OK);
         }
     };
     let mut process = None;
     if args.detach {
-        match background::continue_in_background(open.level, &messages::detached(&args.name))? {
+        match background::continue_in_background(open.level, &messages::detached(name))? {
             Continuation::Here(continued) => process = Some(continued),
             Continuation::Caller(exit) => return Ok(exit),
         }
@@ -101,7 +109,7 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
 }
 
 /// What only this call sets, as settings take it.
-fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
+pub(super) fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
     let mut flags = args.output.flags()?;
     if args.fail_incomplete {
         flags.insert("failIncomplete".to_owned(), Value::Text("true".to_owned()));
@@ -113,7 +121,7 @@ fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
     Ok(flags)
 }
 
-fn overrides(args: &Args) -> Result<RuleOverrides, Failure> {
+pub(super) fn overrides(args: &Args) -> Result<RuleOverrides, Failure> {
     let delay = match (&args.delay, args.no_delay) {
         (_, true) => Some(Duration::ZERO),
         (None, _) => None,

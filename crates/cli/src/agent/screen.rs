@@ -6,13 +6,14 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use retake_agent::display::{self, Level};
 use retake_agent::driver::{
     AgentDisplay, AgentEvent, FinishedQueue, LiveLine, QueueEvent, StoppedLoop,
 };
+use retake_agent::fleet::{FinishedFleet, FleetEvent};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::{Completion, Source};
 use retake_engine::BackgroundProcess;
@@ -20,18 +21,20 @@ use retake_runner::signals;
 
 use retake_types::Run;
 
-use super::{messages, queue_messages};
+use super::{fleet_messages, messages, queue_messages};
 use crate::{denied, term, words};
 
 pub(super) struct AgentScreen {
     level: Level,
-    background: Mutex<Background>,
+    background: Arc<Mutex<Background>>,
     /// Whether a live line may be drawn.
     live: bool,
     /// Whether there is one now.
-    drawn: Mutex<bool>,
+    drawn: Arc<Mutex<bool>>,
     /// Whether what the sandbox does not keep was said.
-    promises_told: AtomicBool,
+    promises_told: Arc<AtomicBool>,
+    /// The agent that every line is about, where there are several.
+    agent: Option<String>,
 }
 
 /// Whether a terminal sees what is shown.
@@ -51,10 +54,33 @@ impl AgentScreen {
         let background = background.map_or(Background::No, Background::Starting);
         Self {
             level,
-            background: Mutex::new(background),
+            background: Arc::new(Mutex::new(background)),
             live,
-            drawn: Mutex::new(false),
-            promises_told: AtomicBool::new(false),
+            drawn: Arc::default(),
+            promises_told: Arc::default(),
+            agent: None,
+        }
+    }
+
+    /// Shows one of several agents on the same screen: its name before every line, and no live line.
+    pub(super) fn of_agent(&self, name: &str) -> Self {
+        Self {
+            level: self.level,
+            background: self.background.clone(),
+            live: false,
+            drawn: self.drawn.clone(),
+            promises_told: self.promises_told.clone(),
+            agent: Some(name.to_owned()),
+        }
+    }
+
+    fn named(&self, text: &str) -> String {
+        match &self.agent {
+            Some(name) => {
+                let lines = text.lines().map(|line| format!("{name}: {line}"));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            None => text.to_owned(),
         }
     }
 
@@ -92,7 +118,35 @@ impl AgentScreen {
         if self.level >= Level::Progress && !self.is_in_background() {
             self.clear();
             // A reader that is gone does not stop the loop: the log has it all.
-            _ = term::data(format!("{text}\n").as_bytes());
+            _ = term::data(format!("{}\n", self.named(text)).as_bytes());
+        }
+    }
+
+    /// What happens in a fleet, besides what its agents do.
+    pub(super) fn fleet(&self, event: &FleetEvent<'_>) {
+        if let FleetEvent::Tick { plan, spent } = event {
+            return self.draw(&fleet_messages::live(plan, *spent));
+        }
+        match fleet_messages::event(event) {
+            Some((text, true)) => self.error(&text),
+            Some((text, false)) => self.message(&text),
+            None => {}
+        }
+    }
+
+    pub(super) fn fleet_finished(&self, finished: &FinishedFleet) {
+        self.message(&fleet_messages::finished(finished));
+    }
+
+    fn draw(&self, text: &str) {
+        if !self.live {
+            return;
+        }
+        let width = term::width().unwrap_or(80).saturating_sub(1);
+        let text: String = text.chars().take(width).collect();
+        if let Ok(mut drawn) = self.drawn.lock() {
+            _ = write!(std::io::stderr(), "\r\x1b[2K{text}");
+            *drawn = true;
         }
     }
 
@@ -111,7 +165,7 @@ impl AgentScreen {
     /// What must be seen at every level.
     fn error(&self, text: &str) {
         self.clear();
-        term::say(text);
+        term::say(&self.named(text));
     }
 
     fn status(&self, completion: &Completion) {
@@ -155,7 +209,9 @@ impl AgentScreen {
             AgentStopReason::VerifyFailed => self.error(messages::not_accepted()),
             AgentStopReason::Interrupted | AgentStopReason::Stopped => {
                 self.message(&format!("Stopped: {}", messages::stop_reason(stopped.reason)));
-                self.message(&format!("→ Continue: retake agent run {}", stopped.workspace));
+                if self.agent.is_none() {
+                    self.message(&format!("→ Continue: retake agent run {}", stopped.workspace));
+                }
             }
             other => self.message(&format!("Stopped: {}", messages::stop_reason(other))),
         }
@@ -265,7 +321,8 @@ impl AgentDisplay for AgentScreen {
     }
 
     fn shows_detail(&self) -> bool {
-        self.level == Level::Verbose && !self.is_in_background()
+        // What several agents say at once is followed with `attach`.
+        self.level == Level::Verbose && self.agent.is_none() && !self.is_in_background()
     }
 
     fn has_live_line(&self) -> bool {
@@ -276,16 +333,10 @@ impl AgentDisplay for AgentScreen {
         if !self.live {
             return;
         }
-        let text = match line {
+        self.draw(&match line {
             LiveLine::Iteration(live) => live.line(),
             LiveLine::Waiting { cause, remaining } => display::countdown(cause, remaining),
-        };
-        let width = term::width().unwrap_or(80).saturating_sub(1);
-        let text: String = text.chars().take(width).collect();
-        if let Ok(mut drawn) = self.drawn.lock() {
-            _ = write!(std::io::stderr(), "\r\x1b[2K{text}");
-            *drawn = true;
-        }
+        });
     }
 
     fn clear(&self) {

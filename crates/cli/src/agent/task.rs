@@ -117,6 +117,17 @@ pub(super) struct TaskCall<'a> {
     /// What is left of a budget for several tasks, and the run of the queue they are part of.
     pub(super) allowance: TaskAllowance,
     pub(super) queue: Option<&'a str>,
+    /// Where it is run, if not in the project itself.
+    pub(super) place: Option<TaskPlace>,
+}
+
+/// A tree of its own for a task.
+pub(super) struct TaskPlace {
+    pub(super) workspace: Workspace,
+    /// Where in the tree it works.
+    pub(super) root: PathBuf,
+    /// The git directory whose objects the tree's clone borrows.
+    pub(super) borrows: PathBuf,
 }
 
 /// A task that can be run.
@@ -144,7 +155,10 @@ pub(super) fn open(
     call: TaskCall<'_>,
     project: &AgentProject,
 ) -> Result<Opened, Failure> {
-    let workspace = project.workspace(name)?;
+    let workspace = match &call.place {
+        Some(place) => place.workspace.clone(),
+        None => project.workspace(name)?,
+    };
     let name = workspace.name().clone();
     let metadata = workspace.metadata().map_err(refused)?;
     let mut flags = call.flags;
@@ -179,7 +193,11 @@ pub(super) fn open(
         return Ok(Opened::Complete { level });
     }
     task.offer = project.server_offer();
-    task.sandbox = project.sandbox(call.sandbox, &task.settings, &task.workspace)?;
+    let place = call.place.as_ref();
+    task.sandbox = project.sandbox_in(call.sandbox, &task.settings, &task.workspace, place)?;
+    if let Some(place) = call.place {
+        task.root = place.root;
+    }
     task.queue = call.queue.map(str::to_owned);
     Ok(Opened::Task(Box::new(OpenTask {
         task,

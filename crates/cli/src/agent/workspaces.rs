@@ -39,7 +39,7 @@ pub(super) struct Init {
     /// Where notifications are posted (ntfy)
     #[arg(long, value_name = "URL")]
     notify_url: Option<String>,
-    /// Which events are notified, separated by commas [default: all]
+    /// Events to send notifications for, separated by commas [default: all]
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     notify_events: Vec<String>,
     /// Take the task's description from a file, or from standard input with -

@@ -14,6 +14,8 @@ mod confined;
 mod detached;
 mod end_hook;
 mod fallback;
+mod fleet;
+mod fleet_crash;
 mod gate;
 mod notifications;
 mod planted;

@@ -8,6 +8,7 @@ mod sandbox;
 mod value;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,21 +88,24 @@ impl Config {
                 }
             }
         }
+        let given = given_variables();
         for key in keys() {
-            let name = variable(key.path);
-            let Some(text) = std::env::var_os(&name) else { continue };
+            let Some((name, text)) = given.iter().find(|(name, _)| sets(name, key.path)) else {
+                continue;
+            };
             match text
                 .to_str()
                 .ok_or_else(|| "is not UTF-8".to_owned())
                 .and_then(|t| from_text(key.kind, t))
             {
                 Ok(value) => {
-                    layers.values.insert(key.path, (value, ValueSource::Variable(name)));
+                    let source = ValueSource::Variable(name.clone());
+                    layers.values.insert(key.path, (value, source));
                 }
                 Err(why) => errors.push(format!("${name}: {why}")),
             }
         }
-        errors.extend(unknown_variables());
+        errors.extend(unknown_variables(&given));
         let sandbox = layers.sandbox(project, &mut errors);
         if errors.is_empty() { Ok(layers.typed(sandbox)) } else { Err(ConfigErrors(errors)) }
     }
@@ -284,6 +288,7 @@ impl Layers {
                 ("false", _) => Some(false),
                 _ => None,
             },
+            private_temp: false,
             environment: self.env_mode("mcp.policy.environment"),
             max_timeout: self.seconds("mcp.policy.max_timeout_seconds"),
             max_running_time: self.seconds("mcp.policy.max_running_seconds"),
@@ -311,6 +316,7 @@ impl Layers {
                 max_in_flight: self.number("slurm.max_in_flight"),
                 pack: self.number("slurm.pack"),
                 visible_after: self.duration("slurm.visible_after"),
+                setup_on_node: self.word("slurm.setup_on") == "node",
             },
             sandbox,
             policy,
@@ -404,18 +410,43 @@ impl Layers {
     }
 }
 
+/// What the names of variables that set keys begin with.
+const PREFIX: &str = "RETAKE_";
+
 /// The variable that sets a key: `RETAKE_EXECUTION__MAX_OUTPUT_KB`.
 pub fn variable(path: &str) -> String {
-    format!("RETAKE_{}", path.to_uppercase().replace('.', "__"))
+    format!("{PREFIX}{}", path.to_uppercase().replace('.', "__"))
+}
+
+/// Whether this is the [`variable`] that sets a key. Every command asks about every key.
+fn sets(name: &str, path: &str) -> bool {
+    let Some(name) = name.strip_prefix(PREFIX) else { return false };
+    let mut rest = name.bytes();
+    let is_next = |byte: u8| match byte {
+        b'.' => rest.next() == Some(b'_') && rest.next() == Some(b'_'),
+        letter => rest.next() == Some(letter.to_ascii_uppercase()),
+    };
+    path.bytes().all(is_next) && rest.next().is_none()
+}
+
+/// The variables that may set a key.
+fn given_variables() -> Vec<(String, OsString)> {
+    let own = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
+    std::env::vars_os()
+        .filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+        .filter_map(own)
+        .collect()
 }
 
 /// What is wrong with variables that look like keys and are none. Only keys have two underscores;
 /// any other `RETAKE_` name may be somebody's own.
-fn unknown_variables() -> Vec<String> {
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut unknown: Vec<String> = names
-        .filter(|name| name.strip_prefix("RETAKE_").is_some_and(|rest| rest.contains("__")))
-        .filter(|name| !keys().any(|key| variable(key.path) == *name))
+fn unknown_variables(given: &[(String, OsString)]) -> Vec<String> {
+    let mut unknown: Vec<String> = given
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| name[PREFIX.len()..].contains("__"))
+        .filter(|name| !keys().any(|key| sets(name, key.path)))
+        .cloned()
         .collect();
     unknown.sort();
     let described = |name: String| {
@@ -446,6 +477,18 @@ mod tests {
         layers.read(Path::new("c.yml"), text, &mut errors);
         let sandbox = layers.sandbox(Some(Path::new("/project")), &mut errors);
         (layers.typed(sandbox), errors)
+    }
+
+    #[test]
+    fn each_key_is_set_by_its_own_variable() {
+        for key in keys() {
+            let name = variable(key.path);
+            let set: Vec<_> = keys().filter(|other| sets(&name, other.path)).collect();
+            assert!(matches!(set[..], [found] if found.path == key.path), "{name}: {set:?}");
+            let none =
+                [&name[1..], &name[..name.len() - 1], &format!("{name}_"), &name.to_lowercase()];
+            assert!(none.iter().all(|name| !sets(name, key.path)), "{name}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::regular_file;
 
 /// The directory of a project of retake.
 const AGENT: &str = ".agent";
+/// Where a record lies in a repository.
+const RECORD: &str = ".git/retake";
 /// How many files are dealt with; more are only counted.
 const MOST_FOUND: usize = 10_000;
 /// A configuration that is larger than this is not read, only named.
@@ -112,7 +114,7 @@ impl HostFiles {
         let Findings { mut files, mut unlisted, .. } = found;
         // From the deepest up, so that none is moved along with its directory before.
         files.sort_by_key(|file| std::cmp::Reverse(file.path.as_path().components().count()));
-        for file in files.iter_mut().filter(|file| self.quarantine || self.is_new_project(file)) {
+        for file in files.iter_mut().filter(|file| self.quarantine || self.must_not_stay(file)) {
             let before = self.before.iter().find(|before| before.path == file.path.as_path());
             let content = before.and_then(|before| before.content.as_deref());
             quarantine::move_aside(&self.root, self.git_dirs(), file, content);
@@ -123,6 +125,20 @@ impl HostFiles {
         unlisted += further.len() as u64;
         let left = LeftForHost { files, unlisted, complete };
         (!left.is_empty()).then_some(left)
+    }
+
+    /// What the sandbox promises to protect and cannot while it does not exist: it is moved aside
+    /// even if nobody asked for that.
+    fn must_not_stay(&self, file: &LeftFile) -> bool {
+        let path = file.path.as_path();
+        let was_there =
+            || self.before.iter().any(|before| before.path == path && before.content.is_some());
+        match file.kind {
+            LeftFileKind::GitCommonDir => true,
+            LeftFileKind::GitConfig => path.ends_with("config.worktree") && !was_there(),
+            LeftFileKind::RetakeProject => path.ends_with(RECORD) || self.is_new_project(file),
+            _ => false,
+        }
     }
 
     /// Whether retake would take it for a project that was not there before: with a configuration
@@ -175,8 +191,18 @@ impl HostFiles {
         let dot_git = self.root.join(".git");
         let now = identity(&dot_git);
         if now.is_some() && now != self.git_identity {
-            // Made anew, or put in the place of the one that was there.
+            // Made anew, or put in the place of the one that was there. A record in it would be taken
+            // for the real one.
             found.add(LeftFileKind::NestedRepository, &dot_git, Vec::new());
+            let planted = [
+                (LeftFileKind::RetakeProject, self.root.join(RECORD)),
+                (LeftFileKind::GitCommonDir, dot_git.join("commondir")),
+            ];
+            for (kind, path) in planted {
+                if std::fs::symlink_metadata(&path).is_ok() {
+                    found.add(kind, &path, Vec::new());
+                }
+            }
             return;
         }
         let Some(repository) = &self.repository else { return };
@@ -282,8 +308,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 fn read(path: &Path) -> Option<Vec<u8>> {
     use std::io::Read;
     // A link would be followed out of the project.
-    std::fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
-    let mut content = Vec::new();
+    let meta = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
+    // Before each run: room for all of it, so that it is read at once.
+    let mut content = Vec::with_capacity(meta.len().min(LARGEST) as usize + 1);
     regular_file::open(path).ok()?.take(LARGEST).read_to_end(&mut content).ok()?;
     Some(content)
 }

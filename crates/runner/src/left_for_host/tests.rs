@@ -134,6 +134,35 @@ fn a_repository_in_the_place_of_the_project_s_own_is_found() {
 }
 
 #[test]
+fn what_the_sandbox_cannot_cover_is_moved_aside_without_being_asked() {
+    let (dir, root) = project();
+    git(&root, &["worktree", "add", "-q", "../linked"]);
+    let host = before(&root, false);
+    fs::write(root.join(".git/commondir"), "../elsewhere").unwrap();
+    let program = "[core]\n\tfsmonitor = ./x\n";
+    fs::write(root.join(".git/config.worktree"), program).unwrap();
+    fs::write(root.join(".git/worktrees/linked/config.worktree"), program).unwrap();
+    script(&root.join(".git/hooks/pre-commit"));
+    let files = host.after().unwrap().files;
+    assert_eq!(files.iter().filter(|file| file.moved_to.is_some()).count(), 3, "{files:?}");
+    for planted in ["commondir", "config.worktree", "worktrees/linked/config.worktree"] {
+        assert!(!root.join(".git").join(planted).exists(), "{planted}");
+    }
+    assert!(root.join(".git/hooks/pre-commit").exists(), "only named");
+
+    // A repository that the run made, with a record of its own in it.
+    let made = dir.path().join("made");
+    fs::create_dir(&made).unwrap();
+    let host = before(&made, false);
+    git(&made, &["init", "-q"]);
+    fs::create_dir(made.join(".git/retake")).unwrap();
+    fs::write(made.join(".git/retake/retake.db"), "forged").unwrap();
+    host.after().unwrap();
+    assert!(!made.join(".git/retake").exists());
+    assert!(made.join(".git/HEAD").exists(), "the repository itself is the user's");
+}
+
+#[test]
 fn quarantine_moves_aside_and_one_mv_brings_back() {
     let (_dir, root) = project();
     let config = fs::read(root.join(".git/config")).unwrap();

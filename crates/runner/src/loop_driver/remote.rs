@@ -28,6 +28,11 @@ pub struct RemoteStatus {
 pub trait RemoteExecutor {
     type Error;
 
+    /// Finds out what [`capacity`](Self::capacity) depends on, before anything is submitted.
+    fn begin(&mut self, _worker: &mut Worker) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// How many runs may be under way at once.
     fn capacity(&self) -> usize;
 
@@ -62,6 +67,11 @@ pub trait RemoteExecutor {
     fn pause(&self) -> Duration;
 
     fn status(&self) -> RemoteStatus;
+
+    /// Whether what prepares a loop runs on other machines, too.
+    fn runs_setup(&self) -> bool {
+        false
+    }
 
     /// Removes what is no longer needed on the shared directory.
     fn finish(&mut self, worker: &mut Worker) -> Result<(), Self::Error>;
@@ -197,6 +207,32 @@ pub enum UnderWay {
     Cancel,
 }
 
+/// Runs one request on another machine, apart from any plan, and waits for it. `None` if a signal asked
+/// for the end and those who run it do not answer.
+pub fn run_alone<X: RemoteExecutor>(
+    worker: &mut Worker,
+    executor: &mut X,
+    prepared: PreparedRun,
+) -> Result<Option<Run>, X::Error> {
+    /// No step of a plan has this number.
+    const ALONE: usize = usize::MAX;
+    executor.submit(worker, vec![(ALONE, prepared)])?;
+    loop {
+        signals::stop_if_asked();
+        if signals::received().is_some() {
+            executor.cancel()?;
+        }
+        let found = executor.poll(worker)?.into_iter().find(|(number, _)| *number == ALONE);
+        if let Some((_, run)) = found {
+            return Ok(Some(run));
+        }
+        if signals::received().is_some() && executor.is_left() {
+            return Ok(None);
+        }
+        std::thread::sleep(executor.pause());
+    }
+}
+
 /// Runs the plan to its end on other machines.
 pub fn drive<P, X, E>(
     mut plan: P,
@@ -230,6 +266,7 @@ where
     let mut submitted = 0;
     // A step that was taken from the plan and is not submitted.
     let mut held: Option<P::Step> = None;
+    executor.begin(worker)?;
     loop {
         signals::stop_if_asked();
         let stopping = signals::received().is_some();

@@ -74,7 +74,7 @@ pub(super) const KEYS: [Key; 62] = [
         W,
         "Whether the loop pauses when the agent reports blockers",
     ),
-    agent("agent.notifyEvents", KeyKind::Words, "all", W, "Which events are notified"),
+    agent("agent.notifyEvents", KeyKind::Words, "all", W, "Events to send notifications for"),
     agent("agent.notifyTimeout", KeyKind::Duration, "10s", P, "How long one notification may take"),
     agent(
         "agent.notification.statusWatch.enabled",

@@ -61,7 +61,7 @@ const fn number(min: u64, max: u64) -> KeyKind {
     KeyKind::Number { min, max }
 }
 
-const OWN: [Key; 25] = [
+const OWN: [Key; 26] = [
     key(
         "execution.default_timeout_seconds",
         number(1, 31_536_000),
@@ -186,6 +186,12 @@ const OWN: [Key; 25] = [
         KeyKind::Duration,
         "60s",
         "How long a result may take to become visible here before its cell is run again",
+    ),
+    key(
+        "slurm.setup_on",
+        KeyKind::Word(&["submitter", "node"]),
+        "submitter",
+        "Where the setup of a matrix runs: here, or on a node like its cells",
     ),
 ];
 

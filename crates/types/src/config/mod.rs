@@ -73,6 +73,8 @@ pub struct SlurmConfig {
     pub pack: u64,
     /// How long a result may take to become visible.
     pub visible_after: Duration,
+    /// The setup of a matrix runs on a node, not on the machine that submits.
+    pub setup_on_node: bool,
 }
 
 /// `mcp.policy.preset`: rules that hold besides those of the project.
@@ -93,6 +95,9 @@ pub struct PolicyConfig {
     pub directories: Vec<String>,
     /// `None`: while the sandbox keeps its promises about files and network.
     pub shell: Option<bool>,
+    /// Whether lines may change to `/tmp`, which confined commands have for themselves. Not a key: the
+    /// sandbox decides it.
+    pub private_temp: bool,
     pub environment: EnvMode,
     pub max_timeout: Duration,
     pub max_running_time: Duration,

@@ -2,6 +2,7 @@
 //! states there are, each finding, and how the exploration ended.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,45 @@ pub struct TimelineRow {
     /// All of it in words.
     #[serde(default)]
     pub text: String,
+    /// Where the program does it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourcePlace>,
+}
+
+/// A place in the source of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SourcePlace {
+    /// The program or library, where its source is not known.
+    pub file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Without the path to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+}
+
+impl fmt::Display for SourcePlace {
+    /// `store.rs:212 commit()`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.file.rsplit('/').next().unwrap_or_default())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        match &self.function {
+            Some(function) => write!(f, " {function}()"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The place of one operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OperationPlace {
+    pub operation: u32,
+    #[serde(flatten)]
+    pub place: SourcePlace,
 }
 
 impl TimelineRow {
@@ -224,6 +264,12 @@ pub struct CrashFinding {
     /// The call that failed, where it is no crash that the check fails after.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<CrashFault>,
+    /// Where in the program the operations are that the sentence is about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<OperationPlace>,
+    /// The sentence in terms of these places.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub source_sentence: String,
 }
 
 /// A call that was made to fail.
@@ -365,10 +411,18 @@ mod tests {
             task: 1,
             files: vec!["a".into()],
             text: "write `a` bytes 0–4".into(),
+            source: None,
         };
         let written = json!({"event": "operation", "number": 3, "sort": "content", "call": "write",
             "task": 1, "files": ["a"], "text": "write `a` bytes 0–4"});
         round_trip(&row.clone().into(), written);
+        let (file, function) = ("/src/store.rs".to_owned(), Some("put".to_owned()));
+        let source = Some(SourcePlace { file, line: Some(7), function });
+        assert_eq!(source.as_ref().map(ToString::to_string), Some("store.rs:7 put()".to_owned()));
+        let written = json!({"event": "operation", "number": 3, "sort": "content", "call": "write",
+            "task": 1, "files": ["a"], "text": "write `a` bytes 0–4",
+            "source": {"file": "/src/store.rs", "line": 7, "function": "put"}});
+        round_trip(&TimelineRow { source, ..row.clone() }.into(), written);
         let label = TimelineRow {
             number: None,
             kind: TimelineRowKind::Label,
@@ -376,6 +430,7 @@ mod tests {
             task: 0,
             files: Vec::new(),
             text: "saved".into(),
+            source: None,
         };
         let written = json!({"event": "label", "sort": "label", "task": 0, "text": "saved"});
         round_trip(&label.into(), written);

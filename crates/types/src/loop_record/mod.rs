@@ -3,4 +3,5 @@
 
 pub mod agent;
 pub mod crash;
+pub mod fleet;
 pub mod matrix;

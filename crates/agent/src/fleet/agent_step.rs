@@ -1,0 +1,337 @@
+//! One agent's step of a fleet: its tree, its loop in there, and what it did, kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use retake_runner::worker::Worker;
+use retake_types::LoopId;
+use retake_types::loop_record::agent::{Iteration, Spent};
+use retake_types::loop_record::fleet::{FleetAgentEnd, FleetEntry};
+
+use super::event::FleetEvent;
+use super::git::{FleetGit, FleetGitError};
+use super::plan::AgentReport;
+use super::record::RecordedAgent;
+use super::run::{AgentPlace, Fleet, LOOK, lock};
+use super::setup::FleetError;
+use super::tree::{TreeMark, remove_tree};
+use crate::driver::{self, AgentDisplay, AgentEvent, AgentSession, LiveLine, recorded_loop};
+use crate::plan::AgentStopReason;
+use crate::queue::{TaskAllowance, TaskEnd, TaskReport};
+
+impl Fleet<'_> {
+    /// Makes the tree of an agent, or finds the one that it had.
+    fn ensure_tree(&self, worker: &mut Worker, agent: usize) -> Result<PathBuf, FleetError> {
+        let tree = self.tree(agent);
+        let known = lock(&self.agents)[agent].mark;
+        if known.is_some() && TreeMark::of(&tree) == known {
+            return Ok(tree);
+        }
+        let number = agent as u32;
+        let path = tree.as_os_str().into();
+        self.record(&FleetEntry::MakingTree { agent: number, path })?;
+        let making = lock(&self.making);
+        // What a dead runner had half made.
+        remove_tree(&tree, None)?;
+        let branch = format!("retake/{}", self.name(agent));
+        let mut git = FleetGit::new(worker, self.main);
+        let mark = git.make_tree(&tree, &self.prepared.plan.base, &branch)?;
+        drop(making);
+        let TreeMark { device, inode } = mark;
+        self.record(&FleetEntry::TreeMade { agent: number, device, inode })?;
+        lock(&self.agents)[agent].mark = Some(mark);
+        Ok(tree)
+    }
+
+    /// Where an agent works in a tree: as deep as the project lies in the repository.
+    fn root_in(&self, tree: &Path) -> PathBuf {
+        match self.prepared.root.strip_prefix(&self.main.top) {
+            // Joining nothing would end the path in a slash.
+            Ok(inside) if !inside.as_os_str().is_empty() => tree.join(inside),
+            _ => tree.to_owned(),
+        }
+    }
+
+    pub(super) fn place<'b>(
+        &'b self,
+        agent: usize,
+        tree: &'b Path,
+        again: bool,
+        allowance: TaskAllowance,
+    ) -> AgentPlace<'b> {
+        AgentPlace {
+            agent: &self.prepared.plan.agents[agent],
+            workspace: self.workspaces[agent].clone(),
+            root: self.root_in(tree),
+            borrows: &self.main.common,
+            again,
+            allowance,
+        }
+    }
+
+    /// Runs an agent to the end of its loop and keeps what it did.
+    pub(super) fn run_agent(
+        &self,
+        worker: &mut Worker,
+        agent: usize,
+        attempt: u32,
+        allowance: TaskAllowance,
+    ) -> Result<AgentReport, FleetError> {
+        let number = agent as u32;
+        let recorded = lock(&self.agents)[agent].recorded.take();
+        let recorded = recorded.filter(|recorded| recorded.attempt == attempt);
+        let tree = self.ensure_tree(worker, agent)?;
+        lock(&self.agents)[agent].uncollected = true;
+        let ended = recorded.as_ref().and_then(|recorded| self.ended_before(agent, recorded));
+        let task = match ended {
+            Some(task) => task,
+            None => {
+                self.record(&FleetEntry::Running { agent: number, attempt })?;
+                (self.front.event)(FleetEvent::AgentStarted { name: self.name(agent), attempt });
+                let begun = recorded.as_ref().is_some_and(|recorded| recorded.running);
+                let again = attempt > 1 || begun;
+                self.run_loop(self.place(agent, &tree, again, allowance), agent)
+            }
+        };
+        self.group.ended(agent, task.spent);
+        let interrupted = AgentStopReason::Interrupted;
+        if matches!(&task.end, TaskEnd::Stopped { reason, .. } if *reason == interrupted) {
+            // Its tree stays, and the next runner continues in it.
+            return Ok(AgentReport { task, changed: Some(true) });
+        }
+        if recorded.is_none_or(|recorded| recorded.end.is_none()) {
+            let (end, loop_id) = end_entry(&task.end);
+            let spent = task.spent;
+            self.record(&FleetEntry::Ran { agent: number, attempt, end, loop_id, spent })?;
+        }
+        (self.front.event)(FleetEvent::AgentEnded { name: self.name(agent), report: &task });
+        let changed = self.collect(worker, agent, attempt, &tree)?;
+        if let TaskEnd::NotStarted { why } = &task.end {
+            lock(&self.agents)[agent].why = Some(why.clone());
+        }
+        Ok(AgentReport { task, changed })
+    }
+
+    /// How the loop of an agent ended before its runner died, if it had.
+    fn ended_before(&self, agent: usize, recorded: &RecordedAgent) -> Option<TaskReport> {
+        if let Some(end) = &recorded.end {
+            let end = match end {
+                FleetAgentEnd::AlreadyComplete => TaskEnd::AlreadyComplete,
+                FleetAgentEnd::NotStarted { why } => TaskEnd::NotStarted { why: why.clone() },
+                FleetAgentEnd::Stopped { reason } => {
+                    let loop_id = recorded.loops.last().copied();
+                    TaskEnd::Stopped { reason: reason.parse().ok()?, loop_id }
+                }
+            };
+            return Some(TaskReport { end, spent: Spent::default() });
+        }
+        let fleet = self.id.to_string();
+        let name = self.workspaces[agent].name().as_str();
+        let ended = self.recorder.read(|store| {
+            let ended = recorded_loop::ended_in_queue(store, &fleet, name).ok()??;
+            let spent = recorded_loop::read_loop(store, ended.0).ok()?.spent();
+            Some((ended, spent))
+        });
+        let ((id, reason), _) = ended?;
+        // One of an earlier attempt, or one that a signal ended, is not this attempt's end.
+        if recorded.loops.contains(&id) || reason == AgentStopReason::Interrupted {
+            return None;
+        }
+        // What it spent is known from the record already.
+        let end = TaskEnd::Stopped { reason, loop_id: Some(id) };
+        Some(TaskReport { end, spent: Spent::default() })
+    }
+
+    /// Runs the loop of an agent. Whatever keeps it from starting ends this agent alone.
+    fn run_loop(&self, place: AgentPlace<'_>, agent: usize) -> TaskReport {
+        let not_started = |why: String| TaskReport::without_loop(TaskEnd::NotStarted { why });
+        let opened = match (self.front.open)(&place) {
+            Ok(opened) => opened,
+            Err(why) => return not_started(why),
+        };
+        let Some((mut task, rules)) = opened else {
+            return TaskReport::without_loop(TaskEnd::AlreadyComplete);
+        };
+        let slot = self.slots.take();
+        task.variables = slot.variables(self.name(agent));
+        task.queue = Some(self.id.to_string());
+        task.group = Some(self.group.member(agent));
+        let worker = match Worker::independent(self.context) {
+            Ok(worker) => worker,
+            Err(error) => return not_started(error.to_string()),
+        };
+        lock(&self.cancels).push((worker.cancel().clone(), false));
+        // The watch is not a part of the fleet, which outlives it: it looks at nothing but this.
+        let display = Arc::new(MemberDisplay::new((self.front.display)(place.agent)));
+        let session = AgentSession::start_on(worker, task, "run", display.clone());
+        let started = session.and_then(|session| {
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| self.follow_changes(agent, &display, &done));
+                let finished = driver::run(session, rules);
+                done.store(true, Ordering::Relaxed);
+                finished
+            })
+        });
+        match started {
+            Ok(finished) => {
+                let (reason, loop_id) = (finished.reason, finished.loop_id);
+                drop(finished.worker.retain());
+                TaskReport { end: TaskEnd::Stopped { reason, loop_id }, spent: finished.spent }
+            }
+            Err(error) => not_started((self.front.start_error)(&error)),
+        }
+    }
+
+    /// Tells while an agent works which of its files others have changed, too.
+    fn follow_changes(&self, agent: usize, display: &MemberDisplay, done: &AtomicBool) {
+        loop {
+            let ended = done.load(Ordering::Relaxed);
+            let paths = std::mem::take(&mut *lock(&display.changed));
+            if !paths.is_empty() {
+                self.note_changes(agent, paths);
+            }
+            if ended {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn note_changes(&self, agent: usize, paths: Vec<PathBuf>) {
+        let news = lock(&self.overlaps).changed(agent as u32, paths);
+        for (agents, paths) in news {
+            let names = agents.map(|agent| self.name(agent as usize));
+            (self.front.event)(FleetEvent::Overlap { names, paths: &paths });
+            let paths = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+            // The warning was given; a record that fails ends the fleet at the next step.
+            drop(self.recorder.add(&FleetEntry::Overlap { agents, paths }));
+        }
+    }
+
+    /// Keeps what an agent did in the main repository. Gives whether it changed anything; `None` if it
+    /// could not be kept, and then its tree stays.
+    fn collect(
+        &self,
+        worker: &mut Worker,
+        agent: usize,
+        attempt: u32,
+        tree: &Path,
+    ) -> Result<Option<bool>, FleetError> {
+        let message = format!("Uncommitted work of agent {}", self.name(agent));
+        let prefix = self.prefix(agent);
+        let mut git = FleetGit::new(worker, self.main);
+        let base = &self.prepared.plan.base;
+        let work = match git.collect(tree, base, (&prefix, &message)) {
+            Ok(work) => work,
+            Err(error @ FleetGitError::Cancelled(_)) => return Err(error.into()),
+            Err(error) => {
+                lock(&self.agents)[agent].why = Some(error.to_string());
+                return Ok(None);
+            }
+        };
+        self.record(&FleetEntry::Collected { agent: agent as u32, attempt, work: work.clone() })?;
+        // Also of what no iteration reported.
+        if let Ok(paths) = git.changed_paths(base, &work.commit) {
+            self.note_changes(agent, paths);
+        }
+        let changed = work.changed;
+        let mut agents = lock(&self.agents);
+        agents[agent].uncollected = false;
+        agents[agent].work = Some(work);
+        Ok(Some(changed))
+    }
+
+    /// Removes the tree of an agent whose work is kept; else says why it stays.
+    pub(super) fn remove(&self, agent: usize) -> Result<(), FleetError> {
+        let number = agent as u32;
+        let tree = self.tree(agent);
+        let state = lock(&self.agents)[agent].clone();
+        if state.mark.is_none() && state.work.is_none() {
+            return Ok(());
+        }
+        let not_covered = state.work.as_ref().map(|work| work.not_covered.join(", "));
+        let why = match not_covered {
+            _ if state.uncollected => Some(state.why.unwrap_or_default()),
+            Some(nested) if !nested.is_empty() => {
+                Some(format!("{nested}: a repository of its own, which is kept nowhere else"))
+            }
+            _ => None,
+        };
+        let why = match why {
+            Some(why) => Some(why),
+            None => {
+                self.record(&FleetEntry::RemovingTree { agent: number })?;
+                match remove_tree(&tree, state.mark) {
+                    Ok(None) => None,
+                    Ok(Some(stays)) => Some(stays.to_string()),
+                    Err(error) => Some(error.to_string()),
+                }
+            }
+        };
+        let Some(why) = why else {
+            return self.record(&FleetEntry::TreeRemoved { agent: number });
+        };
+        (self.front.event)(FleetEvent::TreeKept { name: self.name(agent), tree: &tree, why: &why });
+        lock(&self.agents)[agent].tree_kept = Some(why.clone());
+        self.record(&FleetEntry::TreeKept { agent: number, why })
+    }
+}
+
+fn end_entry(end: &TaskEnd) -> (FleetAgentEnd, Option<LoopId>) {
+    match end {
+        TaskEnd::Stopped { reason, loop_id } => {
+            (FleetAgentEnd::Stopped { reason: reason.as_str().to_owned() }, *loop_id)
+        }
+        TaskEnd::AlreadyComplete => (FleetAgentEnd::AlreadyComplete, None),
+        TaskEnd::NotStarted { why } => (FleetAgentEnd::NotStarted { why: why.clone() }, None),
+    }
+}
+
+/// Shows an agent, and keeps the files that its iterations have changed.
+struct MemberDisplay {
+    inner: Arc<dyn AgentDisplay>,
+    changed: Mutex<Vec<PathBuf>>,
+}
+
+impl MemberDisplay {
+    fn new(inner: Arc<dyn AgentDisplay>) -> Self {
+        Self { inner, changed: Mutex::default() }
+    }
+
+    fn note(&self, iteration: &Iteration) {
+        let Some(result) = &iteration.result else { return };
+        let files = [&result.files_modified, &result.files_created, &result.files_deleted];
+        lock(&self.changed).extend(files.into_iter().flatten().cloned());
+    }
+}
+
+impl AgentDisplay for MemberDisplay {
+    fn event(&self, event: AgentEvent<'_>) {
+        if let AgentEvent::IterationEnded(iteration) = &event {
+            self.note(iteration);
+        }
+        self.inner.event(event);
+    }
+
+    fn detail(&self, text: &str) {
+        self.inner.detail(text);
+    }
+
+    fn shows_detail(&self) -> bool {
+        self.inner.shows_detail()
+    }
+
+    fn has_live_line(&self) -> bool {
+        self.inner.has_live_line()
+    }
+
+    fn live(&self, line: LiveLine) {
+        self.inner.live(line);
+    }
+
+    fn clear(&self) {
+        self.inner.clear();
+    }
+}

@@ -1,0 +1,116 @@
+//! What a person is shown of a fleet while it runs, and in the end. A front end finds the words.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use retake_types::LoopId;
+use retake_types::loop_record::agent::Spent;
+use retake_types::loop_record::fleet::{CollectedWork, FleetAgent, FleetOutcome};
+
+use super::plan::FleetPlan;
+use super::run::AgentPlace;
+use crate::control::ControlError;
+use crate::driver::{AgentDisplay, AgentTask, StartError};
+use crate::plan::Rules;
+use crate::queue::{QueueStopReason, TaskReport};
+
+#[derive(Debug)]
+pub enum FleetEvent<'a> {
+    /// It continues after its process died; what it had used by then.
+    Continued {
+        spent: Spent,
+        time: Duration,
+    },
+    AgentStarted {
+        name: &'a str,
+        attempt: u32,
+    },
+    AgentEnded {
+        name: &'a str,
+        report: &'a TaskReport,
+    },
+    Merging {
+        name: &'a str,
+    },
+    Verifying {
+        name: &'a str,
+    },
+    /// A conflict goes back to its agent.
+    HandedBack {
+        name: &'a str,
+        paths: &'a [String],
+    },
+    Settled {
+        name: &'a str,
+        outcome: FleetOutcome,
+        branch: Option<&'a str>,
+        why: Option<&'a str>,
+        work: Option<&'a CollectedWork>,
+    },
+    TreeKept {
+        name: &'a str,
+        tree: &'a Path,
+        why: &'a str,
+    },
+    /// Two agents have changed the same files.
+    Overlap {
+        names: [&'a str; 2],
+        paths: &'a [PathBuf],
+    },
+    /// Time has passed, or something has changed.
+    Tick {
+        plan: &'a FleetPlan,
+        spent: Spent,
+    },
+    /// An agent could not be reached.
+    NotReached {
+        name: &'a str,
+        error: &'a ControlError,
+    },
+    NotRecorded(&'a retake_store::Error),
+    /// A restart will not know how much of the time is used.
+    TimeNotKept(&'a std::io::Error),
+}
+
+/// Opens the task of an agent; `None` for one that is complete already.
+pub type OpenAgent<'a> =
+    dyn Fn(&AgentPlace<'_>) -> Result<Option<(AgentTask, Rules)>, String> + Sync + 'a;
+
+/// What a fleet asks of the program that runs it.
+pub struct FleetFrontEnd<'a> {
+    pub event: &'a (dyn Fn(FleetEvent<'_>) + Sync),
+    /// Shows one of the agents.
+    pub display: &'a (dyn Fn(&FleetAgent) -> Arc<dyn AgentDisplay> + Sync),
+    pub open: &'a OpenAgent<'a>,
+    pub start_error: &'a (dyn Fn(&StartError) -> String + Sync),
+}
+
+/// A fleet that is over, or that a signal ended.
+#[derive(Debug)]
+pub struct FinishedFleet {
+    pub id: LoopId,
+    pub agents: Vec<FinishedAgent>,
+    /// Why no further agent began; `None` if all did.
+    pub reason: Option<QueueStopReason>,
+    /// The next run continues it.
+    pub interrupted: bool,
+    /// One of several tries was taken.
+    pub chosen: bool,
+    pub spent: Spent,
+    pub target: Option<String>,
+    /// Has what could not go into the target, because that was checked out.
+    pub stand_in: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct FinishedAgent {
+    pub agent: FleetAgent,
+    /// `None` if it did not come to its end.
+    pub outcome: Option<FleetOutcome>,
+    pub branch: Option<String>,
+    pub why: Option<String>,
+    pub work: Option<CollectedWork>,
+    /// Its tree, where that stays.
+    pub tree: Option<PathBuf>,
+}

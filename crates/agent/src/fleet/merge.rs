@@ -1,0 +1,249 @@
+//! The merge queue's one step: an agent's work onto the tip, the gate on the merged tree, and only then
+//! the branch.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use retake_types::loop_record::fleet::FleetEntry;
+
+use super::git::{FleetGit, FleetGitError, GitCall, TreeMerge, at, gone};
+use super::tree::{index_of, remove_tree};
+
+/// How often a merge is made again because the branch moved meanwhile.
+const TRIES: u32 = 20;
+/// Conflicting files that are shown to an agent, and how much of each.
+const SHOWN_FILES: usize = 10;
+const SHOWN: usize = 4000;
+
+/// How a merge ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Merged {
+    /// The branch has it; which one that is.
+    Moved {
+        branch: String,
+        commit: String,
+    },
+    Conflict {
+        onto: String,
+        paths: Vec<PathBuf>,
+        text: String,
+    },
+    Refused {
+        output: String,
+    },
+    Interrupted,
+    /// It could not even be tried.
+    Failed {
+        why: String,
+    },
+}
+
+/// What the gate says of a tree.
+#[derive(Debug)]
+pub(super) enum GateVerdict {
+    Passed,
+    Refused(String),
+    Interrupted,
+}
+
+/// Where results are merged into.
+#[derive(Clone, Debug)]
+pub(super) struct MergeTarget<'a> {
+    pub(super) branch: &'a str,
+    /// Takes results while the target is checked out by someone.
+    pub(super) stand_in: String,
+    pub(super) update_checkout: bool,
+}
+
+/// One result to merge.
+pub(super) struct MergeJob<'a> {
+    pub(super) agent: u32,
+    pub(super) name: &'a str,
+    pub(super) commit: &'a str,
+    pub(super) target: MergeTarget<'a>,
+}
+
+/// The branch that is to move, the commit that a result is merged onto, and where the branch is now.
+struct Tip {
+    branch: String,
+    onto: String,
+    old: Option<String>,
+}
+
+/// Journals what is about to be done; what cannot be journalled is not done.
+pub(super) type Journal<'a> = dyn Fn(&FleetEntry) -> Result<(), String> + 'a;
+
+fn reference(branch: &str) -> String {
+    format!("refs/heads/{branch}")
+}
+
+impl FleetGit<'_> {
+    /// Merges one result. The gate is asked for every tip that it is tried on.
+    pub(super) fn merge_into(
+        &mut self,
+        job: &MergeJob<'_>,
+        journal: &Journal<'_>,
+        gate: &mut dyn FnMut(&mut Self, &str) -> Result<GateVerdict, String>,
+    ) -> Result<Merged, FleetGitError> {
+        let failed = |why: String| Ok(Merged::Failed { why });
+        for _ in 0..TRIES {
+            let Some(Tip { branch, onto: tip, old }) = self.tip(&job.target)? else {
+                return failed(format!("there is no branch {}", job.target.branch));
+            };
+            if self.is_ancestor(job.commit, &tip)? {
+                // A runner died after it moved the branch.
+                return Ok(Merged::Moved { branch, commit: tip });
+            }
+            let (onto, commit) = (tip.clone(), job.commit.to_owned());
+            if let Err(why) = journal(&FleetEntry::Merging { agent: job.agent, onto, commit }) {
+                return failed(why);
+            }
+            let merged = match self.merge(&tip, job.commit) {
+                Err(FleetGitError::Failed { message, .. }) => return failed(message),
+                merged => merged?,
+            };
+            let tree = match merged {
+                TreeMerge::Clean { tree } => tree,
+                TreeMerge::Conflict { tree, paths } => {
+                    let text = self.conflict_text(&tree, &paths);
+                    return Ok(Merged::Conflict { onto: tip, paths, text });
+                }
+            };
+            let to = match self.is_ancestor(&tip, job.commit)? {
+                true => job.commit.to_owned(),
+                false => {
+                    let message = format!("Merge the work of agent {}", job.name);
+                    self.commit_tree(&tree, &[&tip, job.commit], &message)?
+                }
+            };
+            match gate(self, &to) {
+                Ok(GateVerdict::Passed) => {}
+                Ok(GateVerdict::Refused(output)) => return Ok(Merged::Refused { output }),
+                Ok(GateVerdict::Interrupted) => return Ok(Merged::Interrupted),
+                Err(why) => return failed(why),
+            }
+            let entry = FleetEntry::MovingBranch {
+                agent: job.agent,
+                branch: branch.clone(),
+                from: old.clone(),
+                to: to.clone(),
+            };
+            if let Err(why) = journal(&entry) {
+                return failed(why);
+            }
+            if self.move_branch(&job.target, &branch, (&to, old.as_deref()), job.name)? {
+                return Ok(Merged::Moved { branch, commit: to });
+            }
+            // Someone else moved it, or has checked it out meanwhile: onto what it is now.
+        }
+        failed(format!("{} moves faster than the gate passes", job.target.branch))
+    }
+
+    /// What a result is merged onto now; `None` if the target is gone.
+    fn tip(&mut self, target: &MergeTarget<'_>) -> Result<Option<Tip>, FleetGitError> {
+        let Some(tip) = self.commit(&reference(target.branch))? else { return Ok(None) };
+        let old = self.commit(&reference(&target.stand_in))?;
+        // Once the stand-in has something that the target has not, it stays in use.
+        let ahead = match &old {
+            Some(old) => !self.is_ancestor(old, &tip)?,
+            None => false,
+        };
+        if !ahead && self.may_move(target)? {
+            let branch = target.branch.to_owned();
+            return Ok(Some(Tip { branch, onto: tip.clone(), old: Some(tip) }));
+        }
+        let onto = match &old {
+            Some(old) => self.joined(&tip, old)?,
+            None => tip,
+        };
+        Ok(Some(Tip { branch: target.stand_in.clone(), onto, old }))
+    }
+
+    /// One commit that has both; that of the stand-in where they conflict.
+    fn joined(&mut self, tip: &str, stand_in: &str) -> Result<String, FleetGitError> {
+        if self.is_ancestor(tip, stand_in)? {
+            return Ok(stand_in.to_owned());
+        }
+        if self.is_ancestor(stand_in, tip)? {
+            return Ok(tip.to_owned());
+        }
+        match self.merge(stand_in, tip)? {
+            TreeMerge::Clean { tree } => {
+                self.commit_tree(&tree, &[stand_in, tip], "Merge what was committed meanwhile")
+            }
+            TreeMerge::Conflict { .. } => Ok(stand_in.to_owned()),
+        }
+    }
+
+    /// Whether nobody has the target checked out, or its checkout can follow.
+    fn may_move(&mut self, target: &MergeTarget<'_>) -> Result<bool, FleetGitError> {
+        let checkouts = self.checkouts_of(target.branch)?;
+        match checkouts.as_slice() {
+            [] => Ok(true),
+            [one] if target.update_checkout => Ok(!self.is_dirty(one)?),
+            _ => Ok(false),
+        }
+    }
+
+    fn move_branch(
+        &mut self,
+        target: &MergeTarget<'_>,
+        branch: &str,
+        (to, old): (&str, Option<&str>),
+        name: &str,
+    ) -> Result<bool, FleetGitError> {
+        let message = format!("retake: merge the work of agent {name}");
+        let checkouts = self.checkouts_of(branch)?;
+        match checkouts.as_slice() {
+            [] => self.move_ref(&reference(branch), to, old, &message),
+            [one] if branch == target.branch && target.update_checkout => {
+                if self.is_dirty(one)? || self.commit(&reference(branch))?.as_deref() != old {
+                    return Ok(false);
+                }
+                // Moves branch, index and files together, and only forward.
+                let words = ["merge", "--quiet", "--ff-only", "--no-overwrite-ignore", to];
+                let said = self.run(GitCall::new(one, &words))?;
+                Ok(said.code == 0)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The files in conflict with both sides, for the agent that is to resolve it.
+    fn conflict_text(&mut self, tree: &str, paths: &[PathBuf]) -> String {
+        let mut text = String::new();
+        for path in paths.iter().take(SHOWN_FILES) {
+            text.push_str(&format!("--- {}\n", path.display()));
+            if let Some(content) = self.file_start(tree, path, SHOWN) {
+                text.push_str(&content);
+                text.push('\n');
+            }
+        }
+        if paths.len() > SHOWN_FILES {
+            text.push_str(&format!("and {} more files\n", paths.len() - SHOWN_FILES));
+        }
+        text
+    }
+
+    /// Makes the tree that gates run in what a commit has. What builds left in it stays, if git ignores
+    /// it. One that a gate has broken is made anew.
+    pub(super) fn prepare_gate_tree(
+        &mut self,
+        tree: &Path,
+        commit: &str,
+    ) -> Result<(), FleetGitError> {
+        let git_dir = tree.join(".git");
+        let plain = fs::symlink_metadata(&git_dir).is_ok_and(|meta| meta.is_dir());
+        let switched = plain && self.switch_tree(tree, commit, &index_of(tree)).is_ok();
+        if !switched {
+            remove_tree(tree, None)?;
+            return self.make_tree(tree, commit, "retake/gate").map(drop);
+        }
+        // Written, not asked of git: a gate may have changed the configuration in there.
+        let head = git_dir.join("HEAD");
+        crate::files::replace(&head, format!("{commit}\n").as_bytes()).map_err(at(&head))?;
+        let index = git_dir.join("index");
+        fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
+        fs::copy(index_of(tree), &index).map(drop).map_err(at(&index))
+    }
+}

@@ -1,0 +1,97 @@
+//! The work of one agent for a person: what it changed, and into the present branch.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use retake_runner::context::RunContext;
+use retake_runner::worker::Worker;
+
+use super::git::{FleetGit, GitCall, MainRepository, at, gone};
+use super::record::RecordedFleet;
+use super::setup::FleetError;
+use super::tree::TreeMark;
+
+/// What an agent has changed since it started, as git shows it: what was collected, or its tree as it
+/// is now. `None` if there is neither.
+pub fn diff(
+    fleet: &RecordedFleet,
+    agent: usize,
+    (root, scratch): (&Path, &Path),
+    colour: bool,
+    context: &Arc<RunContext>,
+) -> Result<Option<Vec<u8>>, FleetError> {
+    let mut worker = Worker::independent(context).map_err(FleetError::NoProcess)?;
+    let main = MainRepository::open(&mut worker, root)?;
+    let mut git = FleetGit::new(&mut worker, &main);
+    let base = &fleet.plan.base;
+    let recorded = &fleet.agents[agent];
+    let live = recorded.tree.as_deref().filter(|tree| {
+        recorded.outcome.is_none()
+            && !recorded.tree_removed
+            && recorded.mark.is_some()
+            && TreeMark::of(tree) == recorded.mark
+    });
+    if let Some(tree) = live {
+        std::fs::create_dir_all(scratch).map_err(at(scratch))?;
+        let index = scratch.join(format!("diff-{}.index", std::process::id()));
+        let nested = crate::checkpoint::nested_repositories(tree).map_err(at(tree))?;
+        let common = main.common.clone();
+        let snapshot = git.snapshot(&common, tree, base, (&index, &nested));
+        std::fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
+        return Ok(Some(git.diff(base, &snapshot?, colour)?));
+    }
+    let Some(work) = &recorded.work else { return Ok(None) };
+    Ok(Some(git.diff(base, &work.commit, colour)?))
+}
+
+/// What applying led to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Applied {
+    Done {
+        branch: String,
+    },
+    AlreadyThere {
+        branch: String,
+    },
+    Conflict {
+        paths: Vec<String>,
+    },
+    /// git refused, and changed nothing.
+    Refused {
+        why: String,
+    },
+    NothingCollected,
+}
+
+/// Merges the work of an agent into the branch that is checked out, because the user asked for it. A
+/// conflict leaves everything as it was.
+pub fn apply(
+    fleet: &RecordedFleet,
+    agent: usize,
+    root: &Path,
+    context: &Arc<RunContext>,
+) -> Result<Applied, FleetError> {
+    let Some(work) = &fleet.agents[agent].work else { return Ok(Applied::NothingCollected) };
+    let mut worker = Worker::independent(context).map_err(FleetError::NoProcess)?;
+    let main = MainRepository::open(&mut worker, root)?;
+    if let Some(what) = main.unfinished() {
+        return Err(FleetError::Unfinished(what));
+    }
+    let mut git = FleetGit::new(&mut worker, &main);
+    let branch = git.head_branch()?.ok_or(FleetError::Detached)?;
+    if git.is_ancestor(&work.commit, "HEAD")? {
+        return Ok(Applied::AlreadyThere { branch });
+    }
+    // Found out without a checkout, so that there is nothing to take back.
+    if let super::git::TreeMerge::Conflict { paths, .. } = git.merge("HEAD", &work.commit)? {
+        let paths = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        return Ok(Applied::Conflict { paths });
+    }
+    let message = format!("Merge the work of agent {}", fleet.plan.agents[agent].name);
+    let words = ["merge", "--quiet", "--no-overwrite-ignore", "-m", &message, &work.commit];
+    let said = git.run(GitCall::new(&main.top, &words))?;
+    Ok(match said.code {
+        0 => Applied::Done { branch },
+        _ => Applied::Refused { why: said.stderr.trim().to_owned() },
+    })
+}

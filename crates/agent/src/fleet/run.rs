@@ -1,0 +1,494 @@
+//! Carries a fleet's plan out on the loop driver: trees, agents, the merge queue, and the record.
+//!
+//! What is about to be done is on the record first. A runner that dies at any point leaves a branch
+//! that is old or new, and trees that the next runner finds by the record.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use retake_engine::Cancel;
+use retake_runner::context::RunContext;
+use retake_runner::loop_driver::{self, LoopObserver, LoopPlan, Next, StepError, StepRunner};
+use retake_runner::signals;
+use retake_runner::worker::Worker;
+use retake_types::LoopId;
+use retake_types::loop_record::agent::Spent;
+use retake_types::loop_record::fleet::{CollectedWork, FleetAgent, FleetEntry, FleetOutcome};
+
+use super::event::{FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd};
+use super::git::{FleetGit, FleetGitError, MainRepository};
+use super::overlap::Overlaps;
+use super::plan::{AgentPhase, AgentReport, FleetNext, FleetPlan, FleetReport, FleetStep};
+use super::record::{FleetRecorder, RecordedAgent, RecordedFleet};
+use super::setup::{FleetError, FleetState, PreparedFleet, workspace_of};
+use super::slot::Slots;
+use super::stale_lock::remove_stale_locks;
+use super::tree::{TreeMark, remove_tree};
+use crate::clock::Clock;
+use crate::control::Mailbox;
+use crate::driver::recorded_loop;
+use crate::group::Group;
+use crate::plan::AgentStopReason;
+use crate::queue::{QueueStopReason, TaskAllowance};
+use crate::ticker::Ticker;
+use crate::workspace::{Workspace, WorkspaceDirectories};
+
+/// How often it is looked whether a signal asks for the end.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// The longest message about a conflict.
+const MESSAGE: usize = 12 << 10;
+
+/// What is asked of an agent that is to be opened.
+pub struct AgentPlace<'a> {
+    pub agent: &'a FleetAgent,
+    pub workspace: Workspace,
+    /// Where in its tree it works.
+    pub root: PathBuf,
+    /// The git directory whose objects its clone borrows.
+    pub borrows: &'a Path,
+    /// Also if its task is complete already.
+    pub again: bool,
+    pub allowance: TaskAllowance,
+}
+
+/// What all threads of a fleet share.
+pub(super) struct Fleet<'a> {
+    pub(super) id: LoopId,
+    pub(super) prepared: &'a PreparedFleet,
+    pub(super) main: &'a MainRepository,
+    pub(super) context: &'a Arc<RunContext>,
+    pub(super) front: &'a FleetFrontEnd<'a>,
+    pub(super) recorder: FleetRecorder,
+    pub(super) workspaces: Vec<Workspace>,
+    pub(super) group: Arc<Group>,
+    pub(super) slots: Slots,
+    pub(super) agents: Mutex<Vec<AgentState>>,
+    pub(super) overlaps: Mutex<Overlaps>,
+    /// One tree is made at a time.
+    pub(super) making: Mutex<()>,
+    pub(super) cancels: Arc<Mutex<Vec<(Cancel, bool)>>>,
+}
+
+/// What is known of an agent, from the record or since.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AgentState {
+    pub(super) mark: Option<TreeMark>,
+    /// What the record of a dead runner says of it, until it continues.
+    pub(super) recorded: Option<RecordedAgent>,
+    /// What was collected last.
+    pub(super) work: Option<CollectedWork>,
+    /// Something in its tree is nowhere else.
+    pub(super) uncollected: bool,
+    pub(super) settled: bool,
+    pub(super) branch: Option<String>,
+    pub(super) why: Option<String>,
+    pub(super) tree_kept: Option<String>,
+    /// A conflict that goes back to it, or to a person.
+    pub(super) conflict: Option<Conflict>,
+    pub(super) stop_asked: bool,
+}
+
+/// Why a merge could not be made.
+#[derive(Clone, Debug)]
+pub(super) struct Conflict {
+    pub(super) onto: String,
+    pub(super) paths: Vec<String>,
+    pub(super) text: String,
+}
+
+/// The worker of one thread, for git and gates. Agents have workers of their own, which can be
+/// stopped alone.
+struct FleetWorker(Worker);
+
+/// The plan with the clock and the requests of one invocation.
+struct SteeredFleet<'a> {
+    plan: FleetPlan,
+    begun: Instant,
+    before: Duration,
+    state: &'a FleetState,
+    fleet: &'a Fleet<'a>,
+    stop_passed_on: bool,
+}
+
+enum StepReport {
+    Ran(Box<AgentReport>),
+    Other(FleetReport),
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a fleet to its end, or continues one.
+pub fn run(
+    prepared: &PreparedFleet,
+    directories: &WorkspaceDirectories,
+    context: &Arc<RunContext>,
+    front: &FleetFrontEnd<'_>,
+) -> Result<FinishedFleet, FleetError> {
+    drop(signals::asked());
+    signals::end_descriptor().map_err(FleetError::NoProcess)?;
+    let _lock = prepared.state.lock()?;
+    let failed = |error| FleetError::Io { path: prepared.state.dir().to_owned(), error };
+    prepared.state.forget_stop().map_err(failed)?;
+    if let Some(recorded) = &prepared.recorded {
+        remove_stale_locks(recorded, &prepared.main);
+    }
+    let directory = prepared.plan.directory.as_path();
+    let agents = prepared.plan.agents.iter();
+    let workspaces = agents
+        .map(|agent| workspace_of(agent, directory, directories))
+        .collect::<Result<Vec<_>, _>>()?;
+    let rules = prepared.plan.rules;
+    let count = (rules.jobs as usize).clamp(1, prepared.plan.agents.len()) + 1;
+    let mut workers = Vec::new();
+    for _ in 0..count {
+        workers.push(FleetWorker(Worker::independent(context).map_err(FleetError::NoProcess)?));
+    }
+    let recorder = match &prepared.recorded {
+        Some(recorded) => FleetRecorder::resume(context, recorded.record.id)?,
+        None => FleetRecorder::begin(context, prepared.id, &prepared.plan)?,
+    };
+    let spent = spent_before(&recorder, prepared);
+    let budget = TaskAllowance {
+        cost_usd: rules.max_cost_usd,
+        tokens: rules.max_tokens,
+        time: rules.max_time,
+    };
+    let cancels: Vec<(Cancel, bool)> =
+        workers.iter().map(|worker| (worker.0.cancel().clone(), false)).collect();
+    let fleet = Fleet {
+        id: recorder.id(),
+        prepared,
+        main: &prepared.main,
+        context,
+        front,
+        recorder,
+        group: Group::new(budget, spent),
+        agents: Mutex::new(agent_states(prepared)),
+        workspaces,
+        slots: Slots::default(),
+        overlaps: Mutex::default(),
+        making: Mutex::default(),
+        cancels: Arc::new(Mutex::new(cancels)),
+    };
+    fleet.keep_base(&mut workers[0].0)?;
+    let id = fleet.id.to_string();
+    let before = Clock::used(prepared.state.dir(), &id).unwrap_or_default();
+    let clock = Clock::start(prepared.state.dir(), &id, before);
+    if let (Err(error), Some(_)) = (&clock, rules.max_time) {
+        (front.event)(FleetEvent::TimeNotKept(error));
+    }
+    let watch = fleet.watch_signals();
+    let plan = match &prepared.recorded {
+        Some(recorded) => {
+            (front.event)(FleetEvent::Continued { spent, time: before });
+            recorded.resume(spent)
+        }
+        None => FleetPlan::new(rules, prepared.plan.best_of, prepared.plan.agents.len(), spent),
+    };
+    let plan = SteeredFleet {
+        plan,
+        begun: Instant::now(),
+        before,
+        state: &prepared.state,
+        fleet: &fleet,
+        stop_passed_on: false,
+    };
+    let driven = loop_driver::drive_steps(plan, &mut workers, &Ticks(&fleet), &fleet);
+    let plan = driven.plan.plan;
+    drop((clock, watch));
+    if let Some(error) = driven.failure {
+        return Err(error);
+    }
+    fleet.finish(&plan, workers)
+}
+
+/// What the loops of a fleet spent before a restart. Those that go on count when they have ended.
+fn spent_before(recorder: &FleetRecorder, prepared: &PreparedFleet) -> Spent {
+    let Some(recorded) = &prepared.recorded else { return Spent::default() };
+    let going_on = recorded.plan.agents.iter().map(|agent| agent.name.clone());
+    let going_on: Vec<String> = going_on.collect();
+    let id = recorder.id().to_string();
+    // Without a record nothing is known of what was spent.
+    recorder.read(|store| recorded_loop::spent_by_queue(store, &id, &going_on)).unwrap_or_default()
+}
+
+fn agent_states(prepared: &PreparedFleet) -> Vec<AgentState> {
+    let count = prepared.plan.agents.len();
+    let Some(RecordedFleet { agents, .. }) = &prepared.recorded else {
+        return vec![AgentState::default(); count];
+    };
+    let state = |agent: &RecordedAgent| AgentState {
+        mark: agent.mark,
+        work: agent.work.clone(),
+        uncollected: agent.work.is_none() && agent.mark.is_some(),
+        settled: agent.outcome.is_some(),
+        branch: agent.branch.clone(),
+        why: agent.why.clone(),
+        tree_kept: agent.tree_kept.clone(),
+        recorded: Some(agent.clone()),
+        ..AgentState::default()
+    };
+    agents.iter().map(state).collect()
+}
+
+impl LoopPlan for SteeredFleet<'_> {
+    type Step = FleetStep;
+    type Report = (FleetStep, StepReport);
+
+    fn next(&mut self, _now: Instant) -> Next<FleetStep> {
+        if signals::asked().load(Ordering::Relaxed) {
+            self.plan.stop(QueueStopReason::Interrupted);
+        } else if self.state.is_stop_requested() && !self.stop_passed_on {
+            self.stop_passed_on = true;
+            self.plan.stop(QueueStopReason::Stopped);
+            let runs = |agent: &usize| self.plan.phase(*agent) == AgentPhase::Running;
+            for agent in (0..self.plan.agents()).filter(runs) {
+                self.fleet.ask_to_stop(agent, false);
+            }
+        }
+        for agent in self.plan.unwanted() {
+            self.fleet.ask_to_stop(agent, true);
+        }
+        match self.plan.next(self.before.saturating_add(self.begun.elapsed())) {
+            FleetNext::Run(step) => Next::Run(step),
+            FleetNext::Wait => Next::Wait,
+            FleetNext::Done => Next::Done,
+        }
+    }
+
+    fn report(&mut self, _step: &FleetStep, (step, report): (FleetStep, StepReport)) {
+        let agent = step.agent();
+        match report {
+            StepReport::Ran(report) => {
+                let used = self.before.saturating_add(self.begun.elapsed());
+                self.plan.ran(agent, &report, used);
+            }
+            StepReport::Other(report) => self.plan.report(agent, report),
+        }
+    }
+}
+
+struct Ticks<'a>(&'a Fleet<'a>);
+
+impl LoopObserver<SteeredFleet<'_>> for Ticks<'_> {
+    fn tick(&self, steered: &SteeredFleet<'_>) {
+        let spent = self.0.group.spent();
+        (self.0.front.event)(FleetEvent::Tick { plan: &steered.plan, spent });
+    }
+}
+
+impl<'a> StepRunner<SteeredFleet<'a>, FleetWorker> for Fleet<'a> {
+    type Error = FleetError;
+
+    fn run(
+        &self,
+        worker: &mut FleetWorker,
+        _number: usize,
+        step: &FleetStep,
+    ) -> Result<(FleetStep, StepReport), StepError<FleetError>> {
+        let report = match *step {
+            FleetStep::Run { agent, attempt, allowance } => {
+                let report = self.run_agent(&mut worker.0, agent, attempt, allowance);
+                StepReport::Ran(Box::new(self.unless_interrupted(report)?))
+            }
+            FleetStep::Merge { agent } => {
+                let end = self.merge(&mut worker.0, agent);
+                StepReport::Other(FleetReport::Merged(self.unless_interrupted(end)?))
+            }
+            FleetStep::Remove { agent } => {
+                self.remove(agent).map_err(StepError::Failed)?;
+                StepReport::Other(FleetReport::Removed)
+            }
+        };
+        Ok((*step, report))
+    }
+
+    /// The plan has decided: it is recorded before anything follows from it.
+    fn reported(&self, _worker: &mut FleetWorker, steered: &mut SteeredFleet<'a>, _: &FleetStep) {
+        for agent in 0..steered.plan.agents() {
+            match (steered.plan.outcome(agent), steered.plan.phase(agent)) {
+                (Some(outcome), _) => self.settle(agent, outcome),
+                (None, AgentPhase::Waiting) => self.hand_back(agent),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Fleet<'_> {
+    pub(super) fn name(&self, agent: usize) -> &str {
+        &self.prepared.plan.agents[agent].name
+    }
+
+    pub(super) fn tree(&self, agent: usize) -> PathBuf {
+        self.prepared.plan.directory.as_path().join(self.name(agent))
+    }
+
+    /// References of an agent in the main repository begin so.
+    pub(super) fn prefix(&self, agent: usize) -> String {
+        format!("refs/retake/fleet/{}/{}/", self.id, self.name(agent))
+    }
+
+    pub(super) fn record(&self, entry: &FleetEntry) -> Result<(), FleetError> {
+        Ok(self.recorder.add(entry)?)
+    }
+
+    /// What git could not do because a signal ended it is no failure.
+    fn unless_interrupted<T>(
+        &self,
+        result: Result<T, FleetError>,
+    ) -> Result<T, StepError<FleetError>> {
+        result.map_err(|error| match error {
+            FleetError::Git(FleetGitError::Cancelled(_)) => StepError::Cancelled,
+            error => StepError::Failed(error),
+        })
+    }
+
+    /// While clones borrow its objects, git must not collect the commit they started from.
+    fn keep_base(&self, worker: &mut Worker) -> Result<(), FleetError> {
+        let base = &self.prepared.plan.base;
+        let reference = format!("refs/retake/fleet/{}/base", self.id);
+        Ok(FleetGit::new(worker, self.main).set_ref(&reference, base)?)
+    }
+
+    /// A signal ends whatever runs, each worker once: a hook at the end of a loop may still run.
+    fn watch_signals(&self) -> Option<Ticker> {
+        let cancels = self.cancels.clone();
+        let watch = Ticker::start("signals", LOOK, move |_| {
+            let Some(signal) = signals::received() else { return };
+            for (cancel, asked) in lock(&cancels).iter_mut().filter(|(_, asked)| !asked) {
+                *asked = true;
+                cancel.cancel(signal);
+            }
+        });
+        watch.ok()
+    }
+
+    fn ask_to_stop(&self, agent: usize, now: bool) {
+        if now && std::mem::replace(&mut lock(&self.agents)[agent].stop_asked, true) {
+            return;
+        }
+        let Ok(mailbox) = Mailbox::of(&self.workspaces[agent]) else { return };
+        let asked = if now { mailbox.stop_now() } else { mailbox.stop() };
+        if let Err(error) = asked {
+            (self.front.event)(FleetEvent::NotReached { name: self.name(agent), error: &error });
+        }
+    }
+
+    /// Gives a conflict to the agent that made it.
+    fn hand_back(&self, agent: usize) {
+        let Some(conflict) = lock(&self.agents)[agent].conflict.take() else { return };
+        let Conflict { onto, paths, text } = conflict;
+        let name = self.name(agent);
+        let message = format!(
+            "Your work conflicts with what was merged meanwhile (commit {onto}), in: {}\n\
+             Merge it: commit your work, run `git merge {onto}`, resolve the conflicts so that both \
+             changes keep their purpose, and commit. Both sides of each file:\n\n{text}",
+            paths.join(", ")
+        );
+        let message: String = message.chars().take(MESSAGE).collect();
+        // Before the record: a message that comes twice does less harm than none.
+        let sent = Mailbox::of(&self.workspaces[agent])
+            .and_then(|mailbox| mailbox.tell(&message, jiff::Timestamp::now().as_nanosecond()));
+        if let Err(error) = sent {
+            (self.front.event)(FleetEvent::NotReached { name, error: &error });
+        }
+        (self.front.event)(FleetEvent::HandedBack { name, paths: &paths });
+        let entry = FleetEntry::HandedBack { agent: agent as u32, onto, paths };
+        if let Err(error) = self.recorder.add(&entry) {
+            (self.front.event)(FleetEvent::NotRecorded(&error));
+        }
+    }
+
+    /// Records what became of an agent's work, once.
+    fn settle(&self, agent: usize, outcome: FleetOutcome) {
+        let mut agents = lock(&self.agents);
+        let state = &mut agents[agent];
+        if std::mem::replace(&mut state.settled, true) {
+            return;
+        }
+        let (branch, why) = (state.branch.clone(), state.why.clone());
+        let work = state.work.clone();
+        drop(agents);
+        let entry = FleetEntry::Settled {
+            agent: agent as u32,
+            outcome,
+            branch: branch.clone(),
+            why: why.clone(),
+        };
+        // A record that cannot be written fails the next step, which removes nothing before.
+        if let Err(error) = self.recorder.add(&entry) {
+            (self.front.event)(FleetEvent::NotRecorded(&error));
+        }
+        let name = self.name(agent);
+        let (branch, why) = (branch.as_deref(), why.as_deref());
+        (self.front.event)(FleetEvent::Settled { name, outcome, branch, why, work: work.as_ref() });
+    }
+
+    /// Ends the record, unless a signal ended the fleet before its end.
+    fn finish(
+        self,
+        plan: &FleetPlan,
+        mut workers: Vec<FleetWorker>,
+    ) -> Result<FinishedFleet, FleetError> {
+        let reason = plan.stopped();
+        let interrupted = reason == Some(QueueStopReason::Interrupted)
+            || signals::asked().load(Ordering::Relaxed);
+        let states = lock(&self.agents).clone();
+        let agents = self.prepared.plan.agents.iter().enumerate().map(|(number, agent)| {
+            let state = &states[number];
+            FinishedAgent {
+                agent: agent.clone(),
+                outcome: plan.outcome(number),
+                branch: state.branch.clone(),
+                why: state.why.clone(),
+                work: state.work.clone(),
+                tree: state.tree_kept.is_some().then(|| self.tree(number)),
+            }
+        });
+        let agents = agents.collect();
+        let mut git = FleetGit::new(&mut workers[0].0, self.main);
+        let stand_in = stand_in(self.id);
+        let stand_in = git.commit(&format!("refs/heads/{stand_in}"))?.map(|_| stand_in);
+        let (id, target) = (self.id, self.prepared.plan.target.clone());
+        let spent = plan.spent();
+        if !interrupted {
+            self.remove_directory(&states);
+            self.recorder.finish(stop_word(reason))?;
+        }
+        let chosen = plan.winner().is_some();
+        Ok(FinishedFleet { id, agents, reason, interrupted, chosen, spent, target, stand_in })
+    }
+
+    /// What is left of the trees' directory, unless a tree is still in it.
+    fn remove_directory(&self, states: &[AgentState]) {
+        let directory = self.prepared.plan.directory.as_path();
+        if states.iter().any(|state| state.tree_kept.is_some()) {
+            return;
+        }
+        // It holds what can be made again: the gate's tree, and copies of workspaces whose loops are on
+        // the record. What cannot be removed is listed by `agent prune`.
+        drop(remove_tree(directory, None));
+    }
+}
+
+/// The branch that takes results while the target cannot move.
+pub(super) fn stand_in(id: LoopId) -> String {
+    format!("retake/merged-{}", id.short())
+}
+
+fn stop_word(reason: Option<QueueStopReason>) -> &'static str {
+    match reason {
+        None | Some(QueueStopReason::Empty) => AgentStopReason::Completed.as_str(),
+        Some(QueueStopReason::BudgetCost) => AgentStopReason::BudgetCost.as_str(),
+        Some(QueueStopReason::BudgetTokens) => AgentStopReason::BudgetTokens.as_str(),
+        Some(QueueStopReason::BudgetTime) => AgentStopReason::BudgetTime.as_str(),
+        Some(QueueStopReason::Failed) => AgentStopReason::Failed.as_str(),
+        Some(QueueStopReason::Stopped) => AgentStopReason::Stopped.as_str(),
+        Some(QueueStopReason::Interrupted) => AgentStopReason::Interrupted.as_str(),
+    }
+}

@@ -1,0 +1,282 @@
+//! What a fleet starts with: the commit, the branch, the trees' directory, and what must not be.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use retake_runner::context::RunContext;
+use retake_runner::file_lock::{FileLock, LockError};
+use retake_runner::machine;
+use retake_runner::worker::Worker;
+use retake_store::Store;
+use retake_types::loop_record::fleet::{FleetAgent, FleetLoopPlan, FleetRules};
+use retake_types::{LoopId, OsText};
+
+use super::git::{FleetGit, FleetGitError, MainRepository};
+use super::record::{RecordedFleet, fleets};
+use crate::driver::recorded_loop;
+use crate::files;
+use crate::workspace::{Name, WorkspaceDirectories, WorkspaceError};
+
+/// The variable by which an agent of a fleet knows its name, and by which a fleet inside of one is
+/// noticed.
+pub const AGENT_VARIABLE: &str = "RETAKE_AGENT";
+
+/// Why a fleet cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error(transparent)]
+    Git(#[from] FleetGitError),
+    #[error(transparent)]
+    Store(#[from] retake_store::Error),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    #[error("could not start a process: {0}")]
+    NoProcess(io::Error),
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    /// The user is in the middle of something.
+    #[error("a {0} is not finished")]
+    Unfinished(&'static str),
+    /// There is no branch that could be meant.
+    #[error("no branch is checked out")]
+    Detached,
+    #[error("{0:?} names no commit")]
+    NoCommit(String),
+    #[error("there is no branch {0}")]
+    NoBranch(String),
+    /// Another process runs one.
+    #[error("a fleet is run by {holder}")]
+    Held { holder: String },
+    /// One of other agents was not finished.
+    #[error("a fleet of {} was not finished", .0.join(", "))]
+    Other(Vec<String>),
+    /// A fleet inside of an agent of a fleet.
+    #[error("this is agent {0} of a fleet")]
+    Nested(String),
+    #[error("there is no directory for trees: neither XDG_DATA_HOME nor HOME is set")]
+    NoDirectory,
+}
+
+/// What every agent starts from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StartFrom {
+    /// The commit that is checked out.
+    Head,
+    /// The files as they are, whether committed or not.
+    Dirty,
+    Revision(String),
+}
+
+/// What a fleet is asked for.
+#[derive(Clone, Debug)]
+pub struct FleetRequest {
+    pub agents: Vec<FleetAgent>,
+    pub from: Option<StartFrom>,
+    pub merge_into: Option<String>,
+    pub update_checkout: bool,
+    pub best_of: bool,
+    pub verify: Option<String>,
+    pub rules: FleetRules,
+}
+
+/// A fleet that can run: new, or one whose runner died.
+pub struct PreparedFleet {
+    pub id: LoopId,
+    pub plan: FleetLoopPlan,
+    pub recorded: Option<RecordedFleet>,
+    /// The user's changes that no agent sees.
+    pub left_out: bool,
+    pub(super) main: MainRepository,
+    pub(super) root: PathBuf,
+    pub(super) state: FleetState,
+}
+
+/// Where what a fleet keeps besides its record is: lock, clock and requests.
+#[derive(Clone, Debug)]
+pub struct FleetState {
+    dir: PathBuf,
+}
+
+impl FleetState {
+    pub fn of(directories: &WorkspaceDirectories) -> Self {
+        let dir = match &directories.loop_state {
+            // No workspace can have this name.
+            Some(base) => base.join(format!(".fleet-{}", directories.fingerprint())),
+            None => directories.workspaces.join(".fleet"),
+        };
+        Self { dir }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.dir.join("runner.lock")
+    }
+
+    pub(super) fn lock(&self) -> Result<FileLock, FleetError> {
+        let failed = |error| FleetError::Io { path: self.dir.clone(), error };
+        std::fs::create_dir_all(&self.dir).map_err(failed)?;
+        FileLock::acquire(&self.lock_path(), "retake agent run").map_err(|error| match error {
+            LockError::Held { holder } => FleetError::Held { holder },
+            LockError::Io { path, error } => FleetError::Io { path, error },
+        })
+    }
+
+    /// Who runs a fleet now, as the holder described itself.
+    pub fn holder(&self) -> Option<String> {
+        FileLock::holder(&self.lock_path())
+    }
+
+    /// No further agent is to begin.
+    pub fn request_stop(&self) -> io::Result<()> {
+        files::replace(&self.dir.join("stop"), b"")
+    }
+
+    pub(super) fn is_stop_requested(&self) -> bool {
+        self.dir.join("stop").symlink_metadata().is_ok()
+    }
+
+    pub(super) fn forget_stop(&self) -> io::Result<()> {
+        std::fs::remove_file(self.dir.join("stop")).or_else(super::git::gone)
+    }
+}
+
+/// The names of the agents that several tries of one task have.
+pub fn tries(task: &str, count: u32) -> Vec<FleetAgent> {
+    let agent = |number| FleetAgent { name: format!("{task}-{number}"), task: task.to_owned() };
+    (1..=count).map(agent).collect()
+}
+
+/// Finds out what a fleet starts with, or finds the one of the same agents that was not finished.
+pub fn prepare(
+    request: &FleetRequest,
+    root: &Path,
+    directories: &WorkspaceDirectories,
+    context: &std::sync::Arc<RunContext>,
+) -> Result<PreparedFleet, FleetError> {
+    if let Ok(agent) = std::env::var(AGENT_VARIABLE) {
+        return Err(FleetError::Nested(agent));
+    }
+    let state = FleetState::of(directories);
+    if let Some(holder) = state.holder() {
+        return Err(FleetError::Held { holder });
+    }
+    let mut worker = Worker::independent(context).map_err(FleetError::NoProcess)?;
+    let main = MainRepository::open(&mut worker, root)?;
+    let worktree = worktree_of(&main);
+    let store = context.project.open_store(&context.notify)?;
+    if let Some(open) = open_fleet(&store, &worktree)? {
+        let names = |agents: &[FleetAgent]| {
+            let mut names: Vec<String> = agents.iter().map(|agent| agent.task.clone()).collect();
+            names.sort();
+            names
+        };
+        if names(&open.plan.agents) != names(&request.agents) {
+            let mut tasks = names(&open.plan.agents);
+            tasks.dedup();
+            return Err(FleetError::Other(tasks));
+        }
+        let (id, plan, root) = (open.record.id, open.plan.clone(), root.to_owned());
+        let recorded = Some(open);
+        return Ok(PreparedFleet { id, plan, recorded, left_out: false, main, root, state });
+    }
+    if let Some(what) = main.unfinished() {
+        return Err(FleetError::Unfinished(what));
+    }
+    let id = LoopId::new();
+    let mut git = FleetGit::new(&mut worker, &main);
+    let (base, left_out) = base(&mut git, request.from.as_ref(), state.dir())?;
+    if let Some(branch) = &request.merge_into
+        && (!git.is_branch_name(branch)? || git.commit(&format!("refs/heads/{branch}"))?.is_none())
+    {
+        return Err(FleetError::NoBranch(branch.clone()));
+    }
+    let data = machine::user_directory("XDG_DATA_HOME", ".local/share");
+    let directory = data.ok_or(FleetError::NoDirectory)?.join("retake/trees").join(id.to_string());
+    let plan = FleetLoopPlan {
+        agents: request.agents.clone(),
+        base,
+        target: request.merge_into.clone(),
+        update_checkout: request.update_checkout,
+        best_of: request.best_of,
+        verify: request.verify.clone(),
+        rules: request.rules,
+        directory: OsText::from(directory.as_os_str()),
+        worktree,
+    };
+    let root = root.to_owned();
+    Ok(PreparedFleet { id, plan, recorded: None, left_out, main, root, state })
+}
+
+/// The commit that all start from, and whether changes of the user are not in it.
+fn base(
+    git: &mut FleetGit<'_>,
+    from: Option<&StartFrom>,
+    scratch: &Path,
+) -> Result<(String, bool), FleetError> {
+    let no_commit = |name: &str| FleetError::NoCommit(name.to_owned());
+    if let Some(StartFrom::Revision(name)) = from {
+        return Ok((git.commit(name)?.ok_or_else(|| no_commit(name))?, false));
+    }
+    if from.is_none() && git.head_branch()?.is_none() {
+        return Err(FleetError::Detached);
+    }
+    let head = git.commit("HEAD")?.ok_or_else(|| no_commit("HEAD"))?;
+    let top = git.main.top.clone();
+    let dirty = git.is_dirty(&top)?;
+    if !dirty || from != Some(&StartFrom::Dirty) {
+        return Ok((head, dirty));
+    }
+    let failed = |error| FleetError::Io { path: scratch.to_owned(), error };
+    std::fs::create_dir_all(scratch).map_err(failed)?;
+    let index = scratch.join("dirty.index");
+    let nested = crate::checkpoint::nested_repositories(&top).map_err(failed)?;
+    let git_dir = git.main.git_dir.clone();
+    let tree = git.snapshot(&git_dir, &top, &head, (&index, &nested))?;
+    std::fs::remove_file(&index).or_else(super::git::gone).map_err(failed)?;
+    Ok((git.commit_tree(&tree, &[&head], "Uncommitted changes")?, false))
+}
+
+/// As git names it; empty for the main one.
+pub(super) fn worktree_of(main: &MainRepository) -> String {
+    let inside = main.git_dir.strip_prefix(&main.common);
+    inside.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The fleet of a worktree that was not finished.
+fn open_fleet(store: &Store, worktree: &str) -> Result<Option<RecordedFleet>, FleetError> {
+    let open = fleets(store, worktree)?.into_iter().find(|record| record.stop_reason.is_none());
+    Ok(open.map(|record| RecordedFleet::read(store, record)).transpose()?.flatten())
+}
+
+/// The last fleet of a project, whatever became of it.
+pub fn last_fleet(store: &Store, root: &Path) -> retake_store::Result<Option<RecordedFleet>> {
+    let worktree = recorded_loop::worktree_at(root);
+    let last = fleets(store, &worktree)?.into_iter().next();
+    Ok(last.map(|record| RecordedFleet::read(store, record)).transpose()?.flatten())
+}
+
+/// Where the workspaces of several tries of one task are.
+fn try_directories(directory: &Path, directories: &WorkspaceDirectories) -> WorkspaceDirectories {
+    WorkspaceDirectories { workspaces: directory.join("workspaces"), ..directories.clone() }
+}
+
+/// The workspace of an agent: that of its task, or a copy for each of several tries.
+pub fn workspace_of(
+    agent: &FleetAgent,
+    directory: &Path,
+    directories: &WorkspaceDirectories,
+) -> Result<crate::workspace::Workspace, WorkspaceError> {
+    let task = directories.open(&Name::new(&agent.task)?)?;
+    if agent.name == agent.task {
+        return Ok(task);
+    }
+    let name = Name::new(&agent.name)?;
+    let own = try_directories(directory, directories);
+    match own.open(&name) {
+        Err(WorkspaceError::NotFound(_)) => own.copy_of(&task, &name),
+        opened => opened,
+    }
+}

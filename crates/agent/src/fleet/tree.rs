@@ -1,0 +1,306 @@
+//! The trees that agents work in: a clone for each that shares the objects of the main repository and
+//! nothing else.
+//!
+//! Linked worktrees would share configuration, stash, hooks and branch names. A tree is known again by
+//! device and inode, which are in the record, and only such a tree is removed.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use retake_runner::{checkout, scratch_dir};
+use retake_types::loop_record::fleet::CollectedWork;
+
+use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
+use crate::checkpoint;
+
+/// How a tree is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeMark {
+    pub device: u64,
+    pub inode: u64,
+}
+
+impl TreeMark {
+    /// Of a directory that is there, and is no link.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let meta = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_dir)?;
+        Some(Self { device: meta.dev(), inode: meta.ino() })
+    }
+}
+
+/// Why a tree was not removed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TreeStays {
+    /// It is not the one that was made.
+    Another,
+    /// Something is mounted in it.
+    Mounted(PathBuf),
+    /// A process works in it.
+    InUse(i32),
+}
+
+impl std::fmt::Display for TreeStays {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Another => f.write_str("it is not the directory that was made for the agent"),
+            Self::Mounted(path) => write!(f, "{} is mounted in it", path.display()),
+            Self::InUse(pid) => write!(f, "process {pid} works in it"),
+        }
+    }
+}
+
+/// Our index of a tree, beside it.
+pub(super) fn index_of(tree: &Path) -> PathBuf {
+    tree.with_extension("index")
+}
+
+impl FleetGit<'_> {
+    /// Makes a clone of the main repository with a commit checked out on a branch of this name.
+    pub(super) fn make_tree(
+        &mut self,
+        tree: &Path,
+        commit: &str,
+        branch: &str,
+    ) -> Result<TreeMark, FleetGitError> {
+        let parent = tree.parent().unwrap_or(tree);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        made.map_err(at(parent))?;
+        let clone = [
+            "clone",
+            "--quiet",
+            "--shared",
+            "--no-checkout",
+            "--template=",
+            "--config",
+            "gc.auto=0",
+            "--config",
+            "maintenance.auto=false",
+            "--config",
+            "commit.gpgSign=false",
+            "--config",
+            "merge.conflictStyle=zdiff3",
+            // What an agent did is fetched from here, never pushed.
+            "--config",
+            "remote.origin.pushurl=results-are-fetched-by-retake",
+            "--",
+        ];
+        let common = self.main.common.clone();
+        self.text(GitCall::new(parent, &clone).and(&common).and(tree))?;
+        // In a sandbox the agent can neither read the user's configuration nor write its own.
+        for (key, otherwise) in [("user.name", "retake agent"), ("user.email", "retake@localhost")]
+        {
+            let said = self.run(GitCall::new(&common, &["config", "--get", key]))?;
+            let value = if said.code == 0 { said.text() } else { otherwise.to_owned() };
+            self.text(GitCall::new(tree, &["config", key, &value]))?;
+        }
+        let checkout = ["checkout", "--quiet", "--no-track", "-B", branch, commit];
+        self.text(GitCall::new(tree, &checkout))?;
+        self.check_out_submodules(tree, commit)?;
+        let index = index_of(tree);
+        fs::copy(tree.join(".git/index"), &index).map(drop).or_else(gone).map_err(at(&index))?;
+        TreeMark::of(tree).ok_or_else(|| FleetGitError::NoRepository(tree.to_owned()))
+    }
+
+    /// Submodules as the user has them: no other machine is asked.
+    fn check_out_submodules(&mut self, tree: &Path, commit: &str) -> Result<(), FleetGitError> {
+        for submodule in self.submodules(commit)? {
+            let kept = self.main.common.join("modules").join(&submodule.name);
+            // One that the user never fetched stays empty, as it is for them.
+            if !kept.join("HEAD").exists() {
+                continue;
+            }
+            let path = tree.join(&submodule.path);
+            let clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--"];
+            self.text(GitCall::new(tree, &clone).and(&kept).and(&path))?;
+            let checkout = ["checkout", "--quiet", "--detach", &submodule.commit];
+            self.text(GitCall::new(&path, &checkout))?;
+        }
+        Ok(())
+    }
+
+    fn submodules(&mut self, commit: &str) -> Result<Vec<Submodule>, FleetGitError> {
+        let top = self.main.top.clone();
+        let file = format!("--blob={commit}:.gitmodules");
+        let words = ["config", &file, "-z", "--get-regexp", r"^submodule\..*\.path$"];
+        let said = self.run(GitCall::new(&top, &words))?;
+        let listed = String::from_utf8_lossy(&said.stdout).into_owned();
+        let mut found = Vec::new();
+        for entry in listed.split('\0').filter(|entry| !entry.is_empty()) {
+            let Some((key, path)) = entry.split_once('\n') else { continue };
+            let name = key.strip_prefix("submodule.").and_then(|key| key.strip_suffix(".path"));
+            let inside = |text: &str| {
+                let parts = Path::new(text).components();
+                parts.into_iter().all(|part| matches!(part, std::path::Component::Normal(_)))
+            };
+            let Some(name) = name.filter(|name| inside(name) && inside(path)) else { continue };
+            let at = ["rev-parse", "--verify", "--quiet", &format!("{commit}:{path}")];
+            let said = self.run(GitCall::new(&top, &at))?;
+            if said.code == 0 {
+                let (name, path, commit) = (name.to_owned(), path.into(), said.text());
+                found.push(Submodule { name, path, commit });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Keeps everything that an agent did in the main repository, below `prefix`; what is not committed
+    /// becomes a commit. `base` is where it started.
+    pub(super) fn collect(
+        &mut self,
+        tree: &Path,
+        base: &str,
+        (prefix, message): (&str, &str),
+    ) -> Result<CollectedWork, FleetGitError> {
+        let head = self.fetch_all(tree, prefix)?;
+        let start = head.as_deref().unwrap_or(base);
+        let nested = checkpoint::nested_repositories(tree).map_err(at(tree))?;
+        let index = index_of(tree);
+        let common = self.main.common.clone();
+        let snapshot = self.snapshot(&common, tree, start, (&index, &nested))?;
+        let commit = match self.tree_of(start)? == snapshot {
+            true => start.to_owned(),
+            false => self.commit_tree(&snapshot, &[start], message)?,
+        };
+        self.set_ref(&format!("{prefix}result"), &commit)?;
+        let not_covered = self.not_covered(tree, start, nested)?;
+        let changed = self.tree_of(&commit)? != self.tree_of(base)?;
+        let [files, added, removed] = self.counts(base, &commit)?;
+        self.sync()?;
+        Ok(CollectedWork { commit, changed, files, added, removed, not_covered })
+    }
+
+    /// Repositories in a tree that hold something which is nowhere else. A submodule as it was
+    /// checked out, or as the agent committed it, does not.
+    fn not_covered(
+        &mut self,
+        tree: &Path,
+        commit: &str,
+        nested: Vec<PathBuf>,
+    ) -> Result<Vec<String>, FleetGitError> {
+        if nested.is_empty() {
+            return Ok(Vec::new());
+        }
+        let submodules = self.submodules(commit)?;
+        let mut found = Vec::new();
+        for path in nested {
+            let directory = tree.join(&path);
+            let known = submodules.iter().find(|submodule| submodule.path == path);
+            let kept = known.map(|known| self.main.common.join("modules").join(&known.name));
+            let clean = match (known, kept) {
+                (Some(known), Some(kept)) if kept.join("HEAD").exists() => {
+                    let index = index_of(tree).with_extension("submodule");
+                    let snapshot = self.snapshot(&kept, &directory, &known.commit, (&index, &[]));
+                    fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
+                    let name = format!("{}^{{tree}}", known.commit);
+                    let as_was = GitCall::new(&kept, &["rev-parse", "--verify", &name]);
+                    checkout::checkout(&directory).sha.as_deref() == Some(known.commit.as_str())
+                        && snapshot.ok() == self.text(as_was).ok()
+                }
+                _ => false,
+            };
+            if !clean {
+                found.push(path.to_string_lossy().into_owned());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sees that what git wrote survives a loss of power, before a tree is removed that relies on it.
+    fn sync(&self) -> Result<(), FleetGitError> {
+        let common = &self.main.common;
+        let directory = fs::File::open(common).map_err(at(common))?;
+        rustix::fs::syncfs(&directory).map_err(|error| at(common)(error.into()))
+    }
+}
+
+struct Submodule {
+    name: String,
+    path: PathBuf,
+    commit: String,
+}
+
+/// Removes a tree, if it is the one that was made, nothing is mounted in it and no process works in
+/// it. Links are not followed.
+pub(super) fn remove_tree(
+    tree: &Path,
+    mark: Option<TreeMark>,
+) -> Result<Option<TreeStays>, FleetGitError> {
+    let index = index_of(tree);
+    fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
+    if fs::symlink_metadata(tree).is_err() {
+        return Ok(None);
+    }
+    if mark.is_some() && TreeMark::of(tree) != mark {
+        return Ok(Some(TreeStays::Another));
+    }
+    if let Some(stays) = mounted_below(tree).map(TreeStays::Mounted) {
+        return Ok(Some(stays));
+    }
+    if let Some(pid) = worker_in(tree) {
+        return Ok(Some(TreeStays::InUse(pid)));
+    }
+    scratch_dir::remove(tree).map_err(at(tree))?;
+    Ok(None)
+}
+
+fn mounted_below(tree: &Path) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.map(PathBuf::from).find(|point| point.starts_with(tree))
+}
+
+/// A process of this user whose working directory is in the tree.
+fn worker_in(tree: &Path) -> Option<i32> {
+    let processes = fs::read_dir("/proc").ok()?;
+    processes.flatten().find_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let directory = fs::read_link(process.path().join("cwd")).ok()?;
+        directory.starts_with(tree).then_some(pid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_tree_that_was_made_is_removed_and_no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("file"), "mine").unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        std::os::unix::fs::symlink(&outside, tree.join("link")).unwrap();
+        let mark = TreeMark::of(&tree);
+        assert!(mark.is_some());
+        // Another directory in its place.
+        let moved = dir.path().join("moved");
+        fs::rename(&tree, &moved).unwrap();
+        fs::create_dir(&tree).unwrap();
+        assert_eq!(remove_tree(&tree, mark).unwrap(), Some(TreeStays::Another));
+        assert!(tree.exists());
+        std::os::unix::fs::symlink(&outside, dir.path().join("entry")).unwrap();
+        let entry = dir.path().join("entry");
+        assert_eq!(remove_tree(&entry, mark).unwrap(), Some(TreeStays::Another));
+        assert_eq!(remove_tree(&moved, mark).unwrap(), None);
+        assert!(!moved.exists());
+        assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "mine");
+        assert_eq!(remove_tree(&moved, mark).unwrap(), None, "it is gone already");
+    }
+
+    #[test]
+    fn a_tree_that_a_process_works_in_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().canonicalize().unwrap().join("tree");
+        fs::create_dir(&tree).unwrap();
+        let mut child =
+            std::process::Command::new("sleep").arg("600").current_dir(&tree).spawn().unwrap();
+        let stays = remove_tree(&tree, TreeMark::of(&tree)).unwrap();
+        assert_eq!(stays, Some(TreeStays::InUse(child.id() as i32)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(remove_tree(&tree, TreeMark::of(&tree)).unwrap(), None);
+    }
+}

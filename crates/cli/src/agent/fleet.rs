@@ -1,0 +1,444 @@
+//! `retake agent fleet`: several agents at a glance, and what they did. `retake agent prune`: what they
+//! left.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use jiff::Timestamp;
+use retake_agent::control::Mailbox;
+use retake_agent::driver::recorded_loop;
+use retake_agent::fleet::{self, Applied, FleetState, RecordedAgent, RecordedFleet};
+use retake_agent::workspace::{Workspace, WorkspaceLock};
+use retake_store::Store;
+use retake_types::LoopId;
+use retake_types::loop_record::fleet::CollectedWork;
+use serde::Serialize;
+
+use super::project::AgentProject;
+use super::{attach, fleet_messages, refused};
+use crate::term::{Cell, Column, Palette, Shade, Table};
+use crate::{Exit, Failure, term};
+
+/// Several agents at once: how they are, and what they did
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Attach(Attach),
+    Stop(Stop),
+    Tell(Tell),
+    Diff(Diff),
+    Apply(Apply),
+}
+
+/// Follow one of the agents live; Ctrl-C leaves it running
+#[derive(clap::Args)]
+struct Attach {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Show everything the agent says and does
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Stop one agent, or all: after the current iteration, and no other begins
+#[derive(clap::Args)]
+struct Stop {
+    /// The agent; all of them without
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// At once: the present iteration is cut off
+    #[arg(long)]
+    now: bool,
+}
+
+/// Add a message to an agent's next prompt
+#[derive(clap::Args)]
+struct Tell {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What to say
+    #[arg(value_name = "MESSAGE")]
+    message: String,
+}
+
+/// Show what an agent has changed, also while it works
+#[derive(clap::Args)]
+struct Diff {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// Merge the work of an agent into the branch that is checked out
+#[derive(clap::Args)]
+struct Apply {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// List the trees that agents left behind; with --yes their work is kept and the trees are removed
+#[derive(clap::Args)]
+pub(crate) struct Prune {
+    /// Remove them
+    #[arg(long)]
+    yes: bool,
+    /// Also those of a run that was not finished, which is given up
+    #[arg(long)]
+    unfinished: bool,
+}
+
+pub(super) fn fleet(args: Args, project: &AgentProject) -> Result<Exit, Failure> {
+    let store = project.project.read_store()?;
+    let last = fleet::last_fleet(&store, &project.root)?;
+    let Some(last) = last else {
+        if args.json && args.command.is_none() {
+            term::document(&serde_json::Value::Null)?;
+            return Ok(Exit::OK);
+        }
+        return Err(refused(
+            "several agents were never run here; begin with `retake agent run NAME NAME`",
+        ));
+    };
+    match args.command {
+        None => list(args.json, &last, &store, project),
+        Some(Command::Attach(args)) => {
+            let workspace = workspace(&last, named(&last, &args.name)?, project)?;
+            attach::follow(&workspace, args.verbose, project)
+        }
+        Some(Command::Stop(args)) => stop(&args, &last, project),
+        Some(Command::Tell(args)) => tell(&args, &last, project),
+        Some(Command::Diff(args)) => diff(&args, &last, project),
+        Some(Command::Apply(args)) => apply(&args, &last, project),
+    }
+}
+
+fn named(last: &RecordedFleet, name: &str) -> Result<usize, Failure> {
+    let names = last.plan.agents.iter().map(|agent| agent.name.as_str());
+    let found = names.clone().position(|known| known == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = names.collect();
+        refused(format!("{name} is none of the agents; they are {}", names.join(", ")))
+    })
+}
+
+fn workspace(
+    last: &RecordedFleet,
+    agent: usize,
+    project: &AgentProject,
+) -> Result<Workspace, Failure> {
+    let directory = last.plan.directory.as_path();
+    fleet::workspace_of(&last.plan.agents[agent], directory, &project.directories).map_err(refused)
+}
+
+/// One agent as it is printed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    task: String,
+    /// `waiting`, `running`, `finished`, `merging`, or what became of its work.
+    state: &'static str,
+    attempt: u32,
+    iterations: usize,
+    cost_usd: Option<f64>,
+    tokens: u64,
+    commit: Option<String>,
+    work: Option<CollectedWork>,
+    gate: Option<bool>,
+    branch: Option<String>,
+    why: Option<String>,
+    /// Agents that changed the same files, with the files.
+    overlaps: Vec<Overlap>,
+    tree: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Overlap {
+    agent: String,
+    paths: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    id: LoopId,
+    running: bool,
+    stop_reason: Option<String>,
+    started_at: Timestamp,
+    ended_at: Option<Timestamp>,
+    base: &'a str,
+    target: Option<&'a str>,
+    agents: &'a [Row],
+}
+
+fn list(
+    json: bool,
+    last: &RecordedFleet,
+    store: &Store,
+    project: &AgentProject,
+) -> Result<Exit, Failure> {
+    let running = last.is_open() && store.loop_is_alive(last.record.id);
+    let rows: Vec<Row> =
+        (0..last.agents.len()).map(|agent| row(last, agent, running, store, project)).collect();
+    if json {
+        let record = &last.record;
+        term::document(&Document {
+            id: record.id,
+            running,
+            stop_reason: record.stop_reason.as_ref().map(|reason| reason.as_str().to_owned()),
+            started_at: record.start_time,
+            ended_at: record.end_time,
+            base: &last.plan.base,
+            target: last.plan.target.as_deref(),
+            agents: &rows,
+        })?;
+        return Ok(Exit::OK);
+    }
+    let mut text = table(&rows).render(term::width(), Palette::of_stdout());
+    if last.is_open() && !running {
+        let mut tasks: Vec<&str> =
+            last.plan.agents.iter().map(|agent| agent.task.as_str()).collect();
+        tasks.dedup();
+        text +=
+            &format!("\nits process died; `retake agent run {} …` continues\n", tasks.join(" "));
+    }
+    term::page(&text)?;
+    Ok(Exit::OK)
+}
+
+fn row(
+    last: &RecordedFleet,
+    agent: usize,
+    running: bool,
+    store: &Store,
+    project: &AgentProject,
+) -> Row {
+    let (planned, recorded) = (&last.plan.agents[agent], &last.agents[agent]);
+    let mut loops = recorded.loops.clone();
+    // The loop that runs is named by no entry yet.
+    if recorded.outcome.is_none() && recorded.running {
+        loops.extend(open_loop(last, agent, store, project));
+    }
+    let mut spent = retake_types::loop_record::agent::Spent::default();
+    let mut iterations = 0;
+    for id in loops {
+        if let Ok(of_loop) = recorded_loop::read_loop(store, id) {
+            iterations += of_loop.iterations.len();
+            spent.add(of_loop.spent());
+        }
+    }
+    let overlaps = last.overlaps.iter().filter_map(|(pair, paths)| {
+        let place = pair.iter().position(|number| *number as usize == agent)?;
+        let other = last.plan.agents.get(pair[1 - place] as usize)?.name.clone();
+        Some(Overlap { agent: other, paths: paths.clone() })
+    });
+    Row {
+        name: planned.name.clone(),
+        task: planned.task.clone(),
+        state: state(recorded, running),
+        attempt: recorded.attempt,
+        iterations,
+        cost_usd: spent.known_cost(),
+        tokens: spent.tokens,
+        commit: recorded.work.as_ref().map(|work| work.commit.clone()),
+        work: recorded.work.clone(),
+        gate: recorded.gate,
+        branch: recorded.branch.clone(),
+        why: recorded.why.clone(),
+        overlaps: overlaps.collect(),
+        tree: recorded.tree.clone().filter(|tree| tree.exists()),
+    }
+}
+
+fn state(recorded: &RecordedAgent, running: bool) -> &'static str {
+    match recorded.outcome {
+        Some(outcome) => outcome.as_str(),
+        None if !running && (recorded.running || recorded.merging) => "interrupted",
+        None if recorded.merging => "merging",
+        None if recorded.collected.is_some() => "finished",
+        None if recorded.running => "running",
+        None => "waiting",
+    }
+}
+
+fn open_loop(
+    last: &RecordedFleet,
+    agent: usize,
+    store: &Store,
+    project: &AgentProject,
+) -> Option<LoopId> {
+    let workspace = workspace(last, agent, project).ok()?;
+    let metadata = workspace.metadata().ok()?;
+    let newest = recorded_loop::last_loops(store, [(&workspace, &metadata)]).ok()?.pop()??;
+    (newest.start_time >= last.record.start_time).then_some(newest.id)
+}
+
+fn table(rows: &[Row]) -> Table<'static> {
+    let mut table = Table::new([
+        Column::new("NAME"),
+        Column::new("STATE"),
+        Column::new("ITERATIONS").right().spare(2),
+        Column::new("COST").right().spare(1),
+        Column::new("CHANGES").spare(3),
+        Column::new("OVERLAP").spare(4),
+        Column::new("BRANCH OR REASON"),
+    ]);
+    for row in rows {
+        let shade = match row.state {
+            "merged" | "running" | "merging" => Shade::Good,
+            "conflict" | "verify_failed" | "agent_failed" => Shade::Bad,
+            _ => Shade::Open,
+        };
+        let overlaps: Vec<&str> = row.overlaps.iter().map(|other| other.agent.as_str()).collect();
+        let why = row.why.as_deref().and_then(|why| why.lines().last());
+        let last = row.branch.as_deref().or(why).unwrap_or_default();
+        table.row([
+            row.name.clone().into(),
+            Cell::shaded(row.state, shade),
+            row.iterations.to_string().into(),
+            row.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
+            row.work.as_ref().map_or_else(String::new, fleet_messages::changes).into(),
+            overlaps.join(", ").into(),
+            last.to_owned().into(),
+        ]);
+    }
+    table
+}
+
+fn stop(args: &Stop, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
+    let state = FleetState::of(&project.directories);
+    if state.holder().is_none() {
+        return Err(refused("no agents are running; `retake agent fleet` shows the last ones"));
+    }
+    let agents = match &args.name {
+        Some(name) => vec![named(last, name)?],
+        None => {
+            state.request_stop().map_err(refused)?;
+            (0..last.agents.len()).collect()
+        }
+    };
+    for agent in agents {
+        let workspace = workspace(last, agent, project)?;
+        if WorkspaceLock::holder(&workspace).is_none() {
+            if let Some(name) = &args.name {
+                return Err(refused(format!("{name} is not running")));
+            }
+            continue;
+        }
+        let mailbox = Mailbox::of(&workspace).map_err(refused)?;
+        let asked = if args.now { mailbox.stop_now() } else { mailbox.stop() };
+        asked.map_err(refused)?;
+    }
+    let when = if args.now { "now" } else { "after this iteration (at once with --now)" };
+    let who = args.name.as_deref().unwrap_or("All agents");
+    let verb = if args.name.is_some() { "stops" } else { "stop" };
+    term::data(format!("✓ {who} {verb} {when}\n").as_bytes())?;
+    Ok(Exit::OK)
+}
+
+fn tell(args: &Tell, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
+    let workspace = workspace(last, named(last, &args.name)?, project)?;
+    let mailbox = Mailbox::of(&workspace).map_err(refused)?;
+    mailbox.tell(&args.message, Timestamp::now().as_nanosecond()).map_err(refused)?;
+    term::data("✓ It goes into the next prompt\n".as_bytes())?;
+    Ok(Exit::OK)
+}
+
+fn diff(args: &Diff, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
+    let agent = named(last, &args.name)?;
+    let scratch = project.directories.loop_state.clone().unwrap_or_else(std::env::temp_dir);
+    let colour = Palette::of_stdout().is_on();
+    let context = project.run_context();
+    let text = fleet::diff(last, agent, (&project.root, &scratch), colour, &context)
+        .map_err(|error| refused(fleet_messages::error(&error)))?;
+    let Some(text) = text else {
+        return Err(refused(format!("{} has not begun", args.name)));
+    };
+    term::page(&String::from_utf8_lossy(&text))?;
+    Ok(Exit::OK)
+}
+
+fn apply(args: &Apply, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
+    let agent = named(last, &args.name)?;
+    let applied = fleet::apply(last, agent, &project.root, &project.run_context())
+        .map_err(|error| refused(fleet_messages::error(&error)))?;
+    let name = &args.name;
+    let said = match applied {
+        Applied::Done { branch } => format!("✓ The work of {name} is in {branch}\n"),
+        Applied::AlreadyThere { branch } => {
+            format!("✓ The work of {name} is in {branch} already\n")
+        }
+        Applied::Conflict { paths } => {
+            let paths = paths.join(", ");
+            return Err(refused(format!("it conflicts in {paths}; nothing was changed")));
+        }
+        Applied::Refused { why } => return Err(refused(format!("{why}\nnothing was changed"))),
+        Applied::NothingCollected => {
+            return Err(refused(format!("{name} has no result yet")));
+        }
+    };
+    term::data(said.as_bytes())?;
+    Ok(Exit::OK)
+}
+
+pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failure> {
+    let store = project.project.read_store()?;
+    let left = fleet::left_trees(&store)?;
+    if left.is_empty() {
+        term::data("Nothing is left behind\n".as_bytes())?;
+        return Ok(Exit::OK);
+    }
+    let context = project.run_context();
+    let mut exit = Exit::OK;
+    for tree in &left {
+        let (agent, path) = (&tree.agent, tree.tree.display());
+        if !args.yes {
+            let note = if tree.unfinished { "  (not finished)" } else { "" };
+            term::data(format!("{agent}  {path}{note}\n").as_bytes())?;
+            continue;
+        }
+        if tree.unfinished && !args.unfinished {
+            term::say(&format!("{agent}: its run was not finished; --unfinished gives it up"));
+            continue;
+        }
+        let stays = fleet::prune(tree, &project.root, &context)
+            .map_err(|error| refused(fleet_messages::error(&error)))?;
+        match stays {
+            None => term::data(format!("✓ {agent}: work kept, tree removed\n").as_bytes())?,
+            Some(why) => {
+                term::say(&format!("{agent}: its tree stays at {path}: {why}"));
+                exit = Exit::FAILED;
+            }
+        }
+    }
+    if args.yes && args.unfinished {
+        let mut store = project.project.open_store(&context.notify)?;
+        let mut ended: Vec<LoopId> = Vec::new();
+        for tree in left.iter().filter(|tree| tree.unfinished) {
+            if !ended.contains(&tree.fleet) {
+                store.finish_loop(tree.fleet, &"interrupted".into())?;
+                ended.push(tree.fleet);
+            }
+        }
+    }
+    if !args.yes {
+        let count = term::count(left.len() as u64, "tree");
+        term::data(
+            format!("→ Keep the work of {count} and remove them: retake agent prune --yes\n")
+                .as_bytes(),
+        )?;
+    }
+    Ok(exit)
+}

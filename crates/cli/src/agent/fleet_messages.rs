@@ -1,0 +1,221 @@
+//! The words of several agents at once.
+
+use retake_agent::display;
+use retake_agent::fleet::{
+    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan,
+};
+use retake_agent::queue::{QueueStopReason, TaskEnd};
+use retake_types::loop_record::agent::Spent;
+use retake_types::loop_record::fleet::{CollectedWork, FleetOutcome};
+
+use super::messages;
+use crate::{term, words};
+
+pub(super) const LEFT_OUT: &str = "your uncommitted changes are not part of what the agents start from; --from dirty takes them in";
+
+/// Files that an overlap names.
+const NAMED: usize = 5;
+
+pub(super) fn error(error: &FleetError) -> String {
+    match error {
+        FleetError::Store(error) => words::store_error(error),
+        FleetError::Unfinished(what) => {
+            format!("a {what} is not finished here; finish or abort it first")
+        }
+        FleetError::Detached => {
+            "no branch is checked out; say what the agents start from: --from head".to_owned()
+        }
+        FleetError::NoCommit(name) => format!("{name:?} names no commit"),
+        FleetError::NoBranch(name) => {
+            format!("there is no branch {name} to merge into; make it with `git branch {name}`")
+        }
+        FleetError::Held { holder } => {
+            format!("agents are run already by {holder}; `retake agent fleet` shows them")
+        }
+        FleetError::Other(names) => {
+            let names = names.join(" ");
+            format!(
+                "a run of other agents was not finished; `retake agent run {names}` continues it, \
+                 `retake agent prune --unfinished --yes` gives it up and keeps its work"
+            )
+        }
+        FleetError::Nested(name) => format!(
+            "this is agent {name} of a fleet, which starts none of its own; unset RETAKE_AGENT to \
+             do it all the same"
+        ),
+        other => other.to_string(),
+    }
+}
+
+/// What is said when agents were started in the background.
+pub(super) fn detached(names: &[&str]) -> impl Fn(i32) -> String {
+    let count = term::count(names.len() as u64, "agent");
+    move |pid| {
+        format!(
+            "✓ {count} in the background (pid {pid})\n\
+             → See how they are: retake agent fleet\n\
+             → Stop them: retake agent fleet stop\n"
+        )
+    }
+}
+
+/// The agents in one line.
+pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
+    let mut counts = [0u64; 5];
+    for agent in 0..plan.agents() {
+        let place = match plan.phase(agent) {
+            AgentPhase::Running => 0,
+            AgentPhase::Merging => 1,
+            AgentPhase::Finished(_) => 2,
+            AgentPhase::Waiting => 3,
+            AgentPhase::Settled { .. } => 4,
+        };
+        counts[place] += 1;
+    }
+    let names = ["running", "merging", "to be merged", "waiting", "done"];
+    let parts = names.iter().zip(counts).filter(|(_, count)| *count > 0);
+    let parts: Vec<String> = parts.map(|(name, count)| format!("{count} {name}")).collect();
+    format!("{}  {}", parts.join(", "), display::spent(spent))
+}
+
+/// What happened, and whether it is bad.
+pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
+    Some(match event {
+        FleetEvent::Continued { spent, time } => {
+            let used = format!("{} in {}", display::spent(*spent), display::time(*time));
+            (format!("Continuing the agents whose process died; they had used {used}"), false)
+        }
+        FleetEvent::AgentStarted { name, attempt: 1 } => {
+            (format!("{name}: started, in a clone of its own"), false)
+        }
+        FleetEvent::AgentStarted { name, attempt } => {
+            (format!("{name}: started again to resolve a conflict (attempt {attempt})"), false)
+        }
+        FleetEvent::AgentEnded { name, report } => match &report.end {
+            TaskEnd::Stopped { reason, .. } => {
+                let why = messages::stop_reason(*reason);
+                (format!("{name}: {why}, {}", display::spent(report.spent)), false)
+            }
+            TaskEnd::AlreadyComplete => (format!("{name}: the task was complete already"), false),
+            TaskEnd::NotStarted { why } => (format!("{name} was not started: {why}"), true),
+        },
+        FleetEvent::Merging { .. } | FleetEvent::Tick { .. } => return None,
+        FleetEvent::Verifying { name } => (format!("{name}: verifying the merged result"), false),
+        FleetEvent::HandedBack { name, paths } => {
+            (format!("⚠️ {name}: conflicts in {}; it resolves them", paths.join(", ")), false)
+        }
+        FleetEvent::Settled { name, outcome, branch, why, work } => {
+            (settled(name, *outcome, (*branch, *why), *work), false)
+        }
+        FleetEvent::TreeKept { name, tree, why } => {
+            (format!("{name}: its tree stays at {}: {why}", tree.display()), true)
+        }
+        FleetEvent::Overlap { names: [a, b], paths } => {
+            let mut named: Vec<String> =
+                paths.iter().take(NAMED).map(|path| path.display().to_string()).collect();
+            if paths.len() > NAMED {
+                named.push(format!("and {} more", paths.len() - NAMED));
+            }
+            (format!("⚠️ {a} and {b} both change {}", named.join(", ")), false)
+        }
+        FleetEvent::NotReached { name, error } => {
+            (format!("{name} could not be reached: {error}"), true)
+        }
+        FleetEvent::NotRecorded(error) => (words::store_error(error), true),
+        FleetEvent::TimeNotKept(error) => {
+            (format!("a restart will not know how much of --max-time is used: {error}"), true)
+        }
+    })
+}
+
+/// What became of the work of an agent, in a line.
+fn settled(
+    name: &str,
+    outcome: FleetOutcome,
+    (branch, why): (Option<&str>, Option<&str>),
+    work: Option<&CollectedWork>,
+) -> String {
+    let mark = match outcome {
+        FleetOutcome::Merged => "✓",
+        outcome if outcome.failed() => "✗",
+        _ => "•",
+    };
+    let mut text = format!("{mark} {name}: {}", outcome.as_str());
+    match (outcome, branch) {
+        (FleetOutcome::Merged, Some(branch)) => text += &format!(" into {branch}"),
+        (FleetOutcome::Kept, Some(branch)) => text += &format!(" on {branch}"),
+        _ => {}
+    }
+    if let Some(work) = work.filter(|work| work.changed) {
+        text += &format!("  {}", changes(work));
+    }
+    if let Some(why) = why.filter(|_| outcome.failed()) {
+        text += &format!("\n{}", indented(why));
+    }
+    text
+}
+
+fn indented(text: &str) -> String {
+    let lines = text.lines().map(|line| format!("    {}", term::visible(line)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// `3 files +10 -2`
+pub(super) fn changes(work: &CollectedWork) -> String {
+    format!("{} +{} -{}", term::count(work.files, "file"), work.added, work.removed)
+}
+
+/// How a fleet ended, and what there is to do.
+pub(super) fn finished(finished: &FinishedFleet) -> String {
+    let mut parts = Vec::new();
+    for outcome in FleetOutcome::ALL {
+        let has = |agent: &&FinishedAgent| agent.outcome == Some(outcome);
+        let count = finished.agents.iter().filter(has).count();
+        if count > 0 {
+            parts.push(format!("{count} {}", outcome.as_str()));
+        }
+    }
+    let open = finished.agents.iter().filter(|agent| agent.outcome.is_none()).count();
+    if open > 0 {
+        parts.push(format!("{open} not begun or not finished"));
+    }
+    let mut text = format!("{}; {}", parts.join(", "), display::spent(finished.spent));
+    let why = match finished.reason {
+        None | Some(QueueStopReason::Empty) => None,
+        Some(QueueStopReason::BudgetCost) => Some("the cost budget for all agents is spent"),
+        Some(QueueStopReason::BudgetTokens) => Some("the token budget for all agents is spent"),
+        Some(QueueStopReason::BudgetTime) => Some("the time for all agents is over"),
+        Some(QueueStopReason::Failed) => Some("too many agents failed"),
+        Some(QueueStopReason::Stopped) => Some("asked to stop"),
+        Some(QueueStopReason::Interrupted) => Some("interrupted"),
+    };
+    if let Some(why) = why {
+        text = format!("Stopped: {why}; {text}");
+    }
+    if finished.interrupted {
+        let mut tasks: Vec<&str> = Vec::new();
+        for agent in &finished.agents {
+            if !tasks.contains(&agent.agent.task.as_str()) {
+                tasks.push(&agent.agent.task);
+            }
+        }
+        return format!("{text}\n→ Continue: retake agent run {} …", tasks.join(" "));
+    }
+    if let (Some(target), Some(branch)) = (&finished.target, &finished.stand_in) {
+        text += &format!(
+            "\n→ {target} is checked out and was not moved; the merged result is on {branch}.\n\
+             → Take it: git merge --ff-only {branch}"
+        );
+    }
+    for agent in &finished.agents {
+        let name = &agent.agent.name;
+        if agent.outcome.is_some_and(FleetOutcome::failed) && agent.work.is_some() {
+            text += &format!("\n→ Look at it: retake agent fleet diff {name}");
+        } else if let (Some(FleetOutcome::Kept), Some(branch)) = (agent.outcome, &agent.branch) {
+            text += &format!("\n→ Take it: git merge {branch}");
+        } else if agent.outcome == Some(FleetOutcome::Kept) && !finished.chosen {
+            text += &format!("\n→ Take it: retake agent fleet apply {name}");
+        }
+    }
+    text
+}

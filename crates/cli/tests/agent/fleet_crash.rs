@@ -1,0 +1,147 @@
+//! Several agents whose runner is killed at every step: no commit is lost, no tree is left, and the
+//! branch is old or new.
+
+use std::process::Stdio;
+
+use crate::common::{RETAKE, Sandbox, called};
+use crate::fleet::{checkout, fleet, project, states, tidy};
+
+/// In place of git: kills retake before or after the call of this number.
+fn killing(sandbox: &Sandbox) -> String {
+    let bin = sandbox.dir.path().join("killing");
+    std::fs::create_dir_all(&bin).unwrap();
+    let real = sandbox.sh("command -v git").stdout.trim().to_owned();
+    let dir = bin.display();
+    // Calls of agents and gates are not counted: they have a name.
+    let script = format!(
+        "#!/bin/sh\n[ -n \"$RETAKE_AGENT\" ] && exec {real} \"$@\"\n\
+         echo >> {dir}/calls; n=$(wc -l < {dir}/calls)\n\
+         die() {{ while [ ! -s {dir}/pid ]; do sleep 0.01; done; kill -9 $(cat {dir}/pid); sleep 600; }}\n\
+         [ \"$(cat {dir}/before)\" = $n ] && die\n\
+         {real} \"$@\"; code=$?\n\
+         [ \"$(cat {dir}/after)\" = $n ] && die\nexit $code\n"
+    );
+    let git = bin.join("git");
+    std::fs::write(&git, script).unwrap();
+    std::fs::set_permissions(&git, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    bin.to_string_lossy().into_owned()
+}
+
+/// Runs with a kill at a call of git. Gives whether it was killed.
+fn killed(sandbox: &Sandbox, bin: &str, (before, after): (u32, u32)) -> bool {
+    for (name, text) in [("before", before), ("after", after)] {
+        std::fs::write(format!("{bin}/{name}"), text.to_string()).unwrap();
+    }
+    for name in ["calls", "pid"] {
+        std::fs::write(format!("{bin}/{name}"), "").unwrap();
+    }
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let mut command = sandbox.command(RETAKE);
+    command.args(WORDS).env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::fs::write(format!("{bin}/pid"), child.id().to_string()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    if output.status.code().is_none() {
+        return true;
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    false
+}
+
+const WORDS: [&str; 8] =
+    ["agent", "run", "one", "two", "--merge-into", "main", "--verify", "test -e a"];
+
+#[test]
+fn a_kill_at_any_step_loses_nothing_and_the_next_run_goes_on() {
+    let sandbox = project(&[
+        ("one", "echo one > one; git add .; git commit -qm one; echo more > more"),
+        ("two", "echo two > two"),
+    ]);
+    let bin = killing(&sandbox);
+    let before = checkout(&sandbox);
+    let old = sandbox.git(&["rev-parse", "main"]);
+    let mut kills = 0;
+    // A call or two later each time, before and after it in turn.
+    for step in (2..).step_by(3) {
+        let at = if step % 2 == 0 { (step / 2 + 3, 0) } else { (0, step / 2 + 3) };
+        if !killed(&sandbox, &bin, at) {
+            break;
+        }
+        kills += 1;
+        assert_eq!(checkout(&sandbox), before, "after kill {kills}");
+        // Old, or with all of one agent's work that is in it.
+        let tip = sandbox.git(&["rev-parse", "main"]);
+        let files = sandbox.git(&["ls-tree", "--name-only", "main"]);
+        assert!(tip == old || files.contains("one") || files.contains("two"), "{files}");
+        assert_eq!(files.contains("one"), files.contains("more"), "half of its work: {files}");
+        sandbox.git(&["fsck", "--full"]);
+        assert!(kills < 200, "it never ends");
+    }
+    assert!(kills > 5, "{kills}");
+    assert_eq!(states(&sandbox), "one merged, two merged");
+    let files = sandbox.git(&["ls-tree", "--name-only", "main"]);
+    for name in ["one", "more", "two"] {
+        assert!(files.lines().any(|file| file == name), "{files}");
+    }
+    assert_eq!(checkout(&sandbox), before);
+    tidy(&sandbox);
+}
+
+#[test]
+fn an_agent_that_was_at_work_goes_on_in_its_tree() {
+    let kill = "if [ ! -e \"$dir/killed\" ]; then touch \"$dir/killed\"; echo half > half; while [ ! -s \"$dir/pid\" ]; do sleep 0.01; done; kill -9 $(cat \"$dir/pid\"); sleep 600; fi; echo whole > whole";
+    let sandbox = project(&[("one", kill), ("two", "echo two > two")]);
+    let mut command = sandbox.command(RETAKE);
+    command.args(WORDS).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::fs::write(sandbox.agent_dir().join("pid"), child.id().to_string()).unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), None, "it was killed");
+    let listed = sandbox.retake(&["agent", "fleet"]);
+    assert!(listed.stdout.contains("its process died"), "{}", listed.snapshot());
+    let other = sandbox.retake(&["agent", "run", "one", "--jobs", "1"]);
+    assert!(
+        other.code == 1 && other.stderr.contains("`retake agent run one two`"),
+        "{}",
+        other.snapshot()
+    );
+    // As a git that was killed leaves them.
+    let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
+    let locked = sandbox.project().join(".git/refs/retake/fleet").join(id).join("one");
+    std::fs::create_dir_all(&locked).unwrap();
+    std::fs::write(locked.join("result.lock"), "").unwrap();
+    let again = called(sandbox.command(RETAKE).args(WORDS));
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+    assert!(
+        again.stdout.contains("Continuing the agents whose process died"),
+        "{}",
+        again.snapshot()
+    );
+    assert_eq!(states(&sandbox), "one merged, two merged");
+    let files = sandbox.git(&["ls-tree", "--name-only", "main"]);
+    assert!(files.contains("half") && files.contains("whole"), "{files}");
+    tidy(&sandbox);
+}
+
+#[test]
+fn an_unfinished_run_can_be_given_up_without_losing_its_work() {
+    let kill = "echo half > half; while [ ! -s \"$dir/pid\" ]; do sleep 0.01; done; kill -9 $(cat \"$dir/pid\"); sleep 600";
+    let sandbox = project(&[("one", kill), ("two", "echo two > two")]);
+    let mut command = sandbox.command(RETAKE);
+    command.args(WORDS).args(["--jobs", "1"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    std::fs::write(sandbox.agent_dir().join("pid"), child.id().to_string()).unwrap();
+    child.wait().unwrap();
+    let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
+    let listed = sandbox.retake(&["agent", "prune"]);
+    assert!(listed.stdout.contains("(not finished)"), "{}", listed.snapshot());
+    let kept = sandbox.retake(&["agent", "prune", "--yes"]);
+    assert!(kept.stderr.contains("--unfinished gives it up"), "{}", kept.snapshot());
+    let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);
+    assert_eq!(given_up.code, 0, "{}", given_up.snapshot());
+    let kept = format!("refs/retake/fleet/{id}/one/result:half");
+    assert_eq!(sandbox.git(&["show", &kept]), "half");
+    assert_eq!(sandbox.git(&["show", "--format=%s", "-s", "main"]), "one", "the branch is old");
+    tidy(&sandbox);
+}
