@@ -8,10 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each crate and the crates of the workspace that it may depend on.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("types", &[]),
     ("crash", &[]),
     ("first", &["crash"]),
+    ("symbols", &["crash"]),
     ("sandbox", &["types"]),
     ("engine", &["types", "sandbox"]),
     ("store", &["types"]),
@@ -20,7 +21,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("runner", &["types", "sandbox", "engine", "store", "effects"]),
     ("agent", &["types", "engine", "store", "effects", "runner"]),
     ("matrix", &["types", "engine", "store", "runner"]),
-    ("crash-driver", &["types", "engine", "store", "runner", "crash"]),
+    ("crash-driver", &["types", "engine", "store", "runner", "crash", "symbols"]),
     ("mcp", &["types", "engine", "store", "runner", "policy"]),
     ("web", &["types", "engine", "store", "runner", "agent", "matrix"]),
     ("slurm", &["types", "engine", "store", "runner"]),

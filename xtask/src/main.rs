@@ -1,4 +1,4 @@
-//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask screenshots`,
+//! Developers' tasks: `cargo xtask test`, `cargo xtask docs`, `cargo xtask screenshots`, `cargo xtask gallery`,
 //! `cargo xtask dist`, `cargo xtask bench <name>`, `cargo xtask fuzz <seconds>`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers")]
@@ -17,6 +17,7 @@ mod dist;
 mod documents;
 #[cfg(feature = "bench")]
 mod fuzz;
+mod gallery;
 mod page;
 mod promises;
 mod screenshots;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let result = match words[..] {
         ["test"] => test::run(),
         ["docs"] => test::write_docs(),
+        ["gallery", ref options @ ..] => gallery::run(options),
         ["screenshots"] => screenshots::run(),
         ["dist", ref options @ ..] => dist::run(options),
         ["bench", "build"] => build_time::run(),
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(seconds),
         #[cfg(not(feature = "bench"))]
         ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | docs | screenshots | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -103,7 +103,8 @@ pub(crate) fn run() -> Result<(), String> {
     let mut variables = tools.join().map_err(|_| "a thread panicked")??;
     variables.extend(lints);
     test_programs::run(programs, &variables)?;
-    cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)
+    cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)?;
+    crate::gallery::run_built_with(&["--short"], &variables)
 }
 
 /// Writes the pages of `docs/` that are made from definitions in the program.
@@ -130,11 +131,11 @@ fn lints_while_compiling() -> Result<Vec<(&'static str, PathBuf)>, String> {
 fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let mut variables = vec![
         ("RETAKE_REAL_TOOLS", PathBuf::from("1")),
-        ("FIRST_REAL_EXT4_SECONDS", PathBuf::from("20")),
+        ("FIRST_REAL_FS_SECONDS", PathBuf::from("20")),
         // The same random inputs each time, so that it is the change that is judged; `cargo test`
         // alone draws new ones.
         ("PROPTEST_RNG_SEED", PathBuf::from("20261116")),
-        ("FIRST_REAL_EXT4_START", PathBuf::from("20261116")),
+        ("FIRST_REAL_FS_START", PathBuf::from("20261116")),
     ];
     for agent in &AGENTS {
         variables.push((agent.variable, agent.install()?));

@@ -26,7 +26,7 @@ const LONG: [&str; 14] = [
     "agent",
     "retake_crash",
     "mcp",
-    "real_ext4",
+    "real_file_system",
     "record",
     "sandbox",
     "behaviour",

@@ -24,8 +24,8 @@ pub(crate) struct Args {
     /// Repair damage, mark interrupted runs, set orphaned files aside, end leftover processes
     #[arg(long)]
     repair: bool,
-    /// Record runs on other machines as lost whose results cannot be looked for, even if they may
-    /// still exist
+    /// Mark runs on other machines as lost where their results cannot be reached, even if the
+    /// results may still exist
     #[arg(long)]
     give_up: bool,
     /// Check that outputs exist without reading them

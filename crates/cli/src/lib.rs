@@ -8,6 +8,7 @@ mod again;
 mod agent;
 mod audit;
 mod build;
+mod bundle_file;
 mod ci_files;
 mod commands;
 mod completions;

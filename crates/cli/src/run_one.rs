@@ -1,31 +1,41 @@
-//! `retake __run-one`: executes request files that another retake wrote, on the machine that a
-//! scheduler chose. For schedulers' scripts, not for people.
+//! `retake __run-one`: executes requests that another retake wrote, on the machine that a scheduler
+//! chose. For schedulers' scripts, not for people.
 
 use std::path::PathBuf;
 
-use retake_slurm::node::{self, NodeWords};
+use retake_slurm::node::{self, NodeTask, NodeWords};
 
 use crate::{Exit, context, slurm_words, term, words};
 
-/// Execute request files of a batch and leave one result for each
+/// Execute the requests of a task and leave one result for each
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The request files, as BATCH/order/N.json
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    /// The list of a submission, as BATCH/list/N
+    list: PathBuf,
+    /// The number of the task
+    task: usize,
+    /// How many requests a task has
+    pack: usize,
 }
 
-/// Succeeds once every request file has a result, whatever the outcomes of the commands: a failure
-/// means that the runner itself failed.
+/// Succeeds once every request has a result, whatever the outcomes of the commands: a failure means
+/// that the runner itself failed.
 pub(super) fn run_one(args: &Args) -> Exit {
     let node_words = NodeWords {
         refusal: &words::refusal,
-        failed: &|file, error| {
-            term::say(&format!("{}: {}", file.display(), slurm_words::sentence(error)));
+        failed: &|cell, error| {
+            term::say(&format!("cell {cell}: {}", slurm_words::sentence(error)));
         },
         notify: context::notify(),
     };
-    match node::execute(&args.files, &node_words) {
+    let task = match NodeTask::read(&args.list, args.task, args.pack) {
+        Ok(task) => task,
+        Err(error) => {
+            term::say(&slurm_words::sentence(&error));
+            return Exit::FAILED;
+        }
+    };
+    match node::execute(&task, &node_words) {
         Ok(end) => Exit::Code(end.exit_code()),
         Err(error) => {
             term::say(&words::no_process(&error));

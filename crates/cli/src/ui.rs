@@ -6,7 +6,7 @@ use std::path::Path;
 use retake_runner::project::Project;
 use retake_runner::record_location::RecordLocation;
 use retake_runner::signals;
-use retake_web::{AccessTokens, App, RunPermission, Server, ServerError};
+use retake_web::{AccessTokens, App, CheckpointAccess, RunPermission, Server, ServerError};
 
 use crate::record::Record;
 use crate::{Exit, Failure, context, term};
@@ -51,7 +51,16 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     if args.open {
         open(&address);
     }
+    let access = workspaces.as_ref().map(|_| CheckpointAccess {
+        project: project.clone(),
+        scratch: record_directory.join(format!("ui-{}", std::process::id())),
+        notify: context::notify_of_own_runs(),
+        on_open: context::collect_remote,
+    });
     let mut app = App::new(record_directory, tokens, port, workspaces);
+    if let Some(access) = access {
+        app = app.with_checkpoints(access);
+    }
     if let Some(permission) = permission {
         app = app.allow_runs(permission);
     }

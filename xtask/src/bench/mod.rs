@@ -10,6 +10,7 @@ mod exec;
 mod first;
 mod matrix;
 mod mcp;
+mod postgres;
 mod record;
 mod record_output;
 mod sandbox;
@@ -19,7 +20,7 @@ mod ui;
 /// A benchmark that writes a page of its own.
 type Benchmark = fn() -> Result<(), String>;
 
-const ALL: [(&str, Benchmark); 11] = [
+const ALL: [(&str, Benchmark); 12] = [
     ("exec", exec::run),
     ("record", record::run),
     ("sandbox", sandbox::run),
@@ -31,6 +32,7 @@ const ALL: [(&str, Benchmark); 11] = [
     ("mcp", mcp::run),
     ("ui", ui::run),
     ("slurm", slurm::run),
+    ("postgres", postgres::run),
 ];
 
 /// Runs one of them, or `all`, and says anew which promises are held.

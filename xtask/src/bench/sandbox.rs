@@ -18,7 +18,10 @@ use retake_types::{SandboxLevel, SandboxMode};
 use super::exec::{scratch, timed};
 use super::median;
 use crate::page::Page;
+use crate::test::npm_program;
 
+/// What Claude Code confines its commands with.
+const SRT: &str = "@anthropic-ai/sandbox-runtime@0.0.78";
 const ROUNDS: usize = 15;
 /// Commands of one worker.
 const COMMANDS: usize = 100;
@@ -63,7 +66,7 @@ pub(crate) fn run() -> Result<(), String> {
     );
     let directory = scratch()?.join("sandbox");
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
-    let peers = peers(&directory);
+    let peers = peers(&directory)?;
     let mut costs = [const { Vec::new() }; Variant::ALL.len()];
     let mut walls = vec![Vec::new(); peers.len()];
     for round in 0..ROUNDS {
@@ -72,7 +75,8 @@ pub(crate) fn run() -> Result<(), String> {
             costs.push(measured(variant, &directory)?);
         }
         for (walls, (_, words)) in walls.iter_mut().zip(&peers) {
-            // One that is not installed, or does not work here, has no figures.
+            // One that does not work here has no figures: both need `bwrap`, `srt` also `socat` and
+            // `rg`.
             walls.extend(timed(words).ok().map(|(wall, _, _)| wall));
         }
     }
@@ -128,7 +132,7 @@ fn others(
         vec![vec!["retake, full".to_owned(), format!("{further:.0}"), "1.00".to_owned()]];
     for ((name, _), walls) in peers.iter().zip(walls) {
         rows.push(match walls.is_empty() {
-            true => vec![(*name).to_owned(), "not installed".to_owned(), String::new()],
+            true => vec![(*name).to_owned(), "does not run here".to_owned(), String::new()],
             false => {
                 let wall = median(walls);
                 vec![(*name).to_owned(), format!("{wall:.0}"), format!("{:.2}", wall / further)]
@@ -138,10 +142,11 @@ fn others(
     page.table(&["", "wall µs", "ratio"], &rows);
 }
 
-fn peers(directory: &Path) -> Vec<(&'static str, Vec<String>)> {
+fn peers(directory: &Path) -> Result<Vec<(&'static str, Vec<String>)>, String> {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let here = directory.display();
-    vec![
+    let srt = npm_program(&[SRT], "node_modules/.bin/srt", "SRT")?.display().to_string();
+    Ok(vec![
         ("/bin/true alone", words("/bin/true")),
         (
             "bwrap, read-only root and one directory",
@@ -153,8 +158,8 @@ fn peers(directory: &Path) -> Vec<(&'static str, Vec<String>)> {
                 "bwrap --ro-bind / / --bind {here} {here} --tmpfs /tmp --dev /dev --proc /proc --unshare-all /bin/true"
             )),
         ),
-        ("srt -c true", words("srt -c true")),
-    ]
+        ("srt -c true", vec![srt, "-c".to_owned(), "true".to_owned()]),
+    ])
 }
 
 /// Measures in a process of its own.

@@ -1,39 +1,34 @@
-//! What retake adds to Slurm, what collecting costs, and how fast a PostgreSQL is filled.
+//! What retake adds to Slurm, and what its submitter costs.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use retake_store::Store;
-
-use super::exec::{intent, plain, scratch};
+use super::exec::scratch;
 use super::median;
-use super::record::outcome;
-use crate::cluster::{Postgres, Slurm};
+use crate::cluster::{SimulatedSite, SimulatedSlurm, Slurm};
 use crate::page::Page;
 
 const CELLS: usize = 200;
 const NODES: usize = 6;
 const ROUNDS: usize = 3;
-const RUNS: u64 = 100_000;
 
 pub(crate) fn run() -> Result<(), String> {
     let mut page = Page::new(
         "slurm: many machines",
-        "`cargo xtask bench slurm` writes this page, on a Slurm and a PostgreSQL of its own, all on this machine. Every \
+        "`cargo xtask bench slurm` writes this page, on a Slurm of its own, all on this machine. Every \
          figure is the median of interleaved rounds of one run; compare ratios, not times.",
     );
     cells(&mut page)?;
-    push(&mut page)?;
+    simulated(&mut page)?;
     page.write("slurm.md")
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn retake() -> Result<PathBuf, String> {
+pub(super) fn retake() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(text)?;
     Ok(own.with_file_name("retake"))
 }
@@ -103,14 +98,7 @@ fn bare(slurm: &Slurm, directory: &Path) -> Result<f64, String> {
 
 /// Wall and CPU seconds of a whole `matrix run`.
 fn matrix(slurm: &Slurm, project: &Path, cells: usize, pack: usize) -> Result<(f64, f64), String> {
-    let shared = project.with_file_name("shared");
-    std::fs::create_dir_all(&shared).map_err(text)?;
-    std::fs::create_dir_all(project.join(".agent")).map_err(text)?;
-    let config = format!("slurm:\n  shared_dir: {}\n  pack: {pack}\n", shared.display());
-    std::fs::write(project.join(".agent/config.yml"), config).map_err(text)?;
-    let values: Vec<String> = (0..cells).map(|n| format!("\"{n}\"")).collect();
-    let matrix = format!("command: \"true\"\niterations: 1\naxes:\n  n: [{}]\n", values.join(", "));
-    std::fs::write(project.join("matrix.yml"), matrix).map_err(text)?;
+    configure(project, (cells, 1), pack)?;
     let before = children_cpu();
     let begun = Instant::now();
     let output = Command::new(retake()?)
@@ -128,6 +116,23 @@ fn matrix(slurm: &Slurm, project: &Path, cells: usize, pack: usize) -> Result<(f
     Ok((wall, children_cpu() - before))
 }
 
+/// A matrix of this many cells and iterations, and a shared directory beside it.
+fn configure(
+    project: &Path,
+    (cells, iterations): (usize, usize),
+    pack: usize,
+) -> Result<(), String> {
+    let shared = project.with_file_name("shared");
+    std::fs::create_dir_all(&shared).map_err(text)?;
+    std::fs::create_dir_all(project.join(".agent")).map_err(text)?;
+    let config = format!("slurm:\n  shared_dir: {}\n  pack: {pack}\n", shared.display());
+    std::fs::write(project.join(".agent/config.yml"), config).map_err(text)?;
+    let values: Vec<String> = (0..cells).map(|n| format!("\"{n}\"")).collect();
+    let values = values.join(", ");
+    let matrix = format!("command: \"true\"\niterations: {iterations}\naxes:\n  n: [{values}]\n");
+    std::fs::write(project.join("matrix.yml"), matrix).map_err(text)
+}
+
 /// CPU seconds of all children that have ended, and of theirs.
 fn children_cpu() -> f64 {
     // SAFETY: zero is a valid structure, filled by the call.
@@ -140,63 +145,79 @@ fn children_cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-fn push(page: &mut Page) -> Result<(), String> {
+/// What a submitter costs with many more nodes than a machine can have.
+fn simulated(page: &mut Page) -> Result<(), String> {
+    const SIMULATED_NODES: usize = 1000;
+    const VALUES: usize = 1000;
+    const ITERATIONS: usize = 100;
+    const RUNS: usize = VALUES * ITERATIONS;
     page.section(
-        &format!("Pushing {RUNS} runs to PostgreSQL"),
-        "Into an empty database, with the password checked and TLS on; then once more, with nothing to send.",
+        &format!("{RUNS} cells on {SIMULATED_NODES} simulated nodes"),
+        "The programs of Slurm are stand-ins, and nodes run nothing: they leave results a second after a task was \
+         submitted to them. So this is what the submitter itself costs, from planning to the last recorded result, \
+         and not how fast a Slurm is. The CPU is that of the submitter with the programs that it ran.",
     );
-    let directory = scratch()?;
-    let postgres_dir = directory.join("postgres");
-    std::fs::create_dir(&postgres_dir).map_err(text)?;
-    let store = directory.join("store");
-    fill(&store)?;
-    let postgres = Postgres::start(&postgres_dir).map_err(text)?;
-    let push = || -> Result<f64, String> {
+    let mut rows = Vec::new();
+    for pack in [1, 20] {
+        let directory = scratch()?;
+        let site = SimulatedSite {
+            nodes: SIMULATED_NODES,
+            max_array_size: 1000,
+            max_job_count: 20_000,
+            task_time: Duration::from_secs(1),
+            first_ends_after: 0,
+        };
+        let slurm = SimulatedSlurm::start(&directory.join("slurm"), site).map_err(text)?;
+        let project = directory.join("project");
+        configure(&project, (VALUES, ITERATIONS), pack)?;
+        let path = std::env::var("PATH").unwrap_or_default();
         let begun = Instant::now();
-        let output = Command::new(retake()?)
-            .env("PGPASSWORD", Postgres::PASSWORD)
-            .arg("--store")
-            .arg(&store)
-            .args(["runs", "push", "--to", &postgres.url()])
+        let child = Command::new(retake()?)
+            .current_dir(&project)
+            .env("PATH", format!("{}:{path}", slurm.programs().display()))
+            .env("RETAKE_EXECUTION__ENVIRONMENT__MODE", "merge")
+            .args(["matrix", "run", "--quiet", "--on", "slurm"])
             .stdin(Stdio::null())
-            .output()
+            .stdout(Stdio::null())
+            .spawn()
             .map_err(text)?;
-        match output.status.success() {
-            true => Ok(begun.elapsed().as_secs_f64()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        let (success, cpu, memory) = wait(&child)?;
+        let wall = begun.elapsed().as_secs_f64();
+        let seen = slurm.finish().map_err(text)?;
+        if !success {
+            return Err("the submitter failed".to_owned());
         }
-    };
-    let (first, again) = (push()?, push()?);
-    let there = postgres.ask("SELECT count(*) FROM retake.runs WHERE outcome = 'exited'");
-    if there != RUNS.to_string() {
-        return Err(format!("{there} runs arrived"));
+        rows.push(vec![
+            format!("pack {pack}"),
+            format!("{wall:.0}"),
+            format!("{cpu:.1}"),
+            format!("{:.0}", 1e6 * cpu / RUNS as f64),
+            format!("{:.0}", memory as f64 / 1024.0),
+            seen.most_tasks.to_string(),
+            seen.submissions.to_string(),
+            seen.questions.to_string(),
+        ]);
+        std::fs::remove_dir_all(&directory).map_err(text)?;
     }
-    page.table(
-        &["", "wall s", "runs/s"],
-        &[
-            vec!["all of it".into(), format!("{first:.2}"), format!("{:.0}", RUNS as f64 / first)],
-            vec!["nothing new".into(), format!("{again:.2}"), String::new()],
-        ],
-    );
-    drop(postgres);
-    std::fs::remove_dir_all(&directory).map_err(text)
+    let head =
+        ["", "wall s", "CPU s", "CPU µs/cell", "memory MiB", "most tasks", "sbatch", "squeue"];
+    page.table(&head, &rows);
+    Ok(())
 }
 
-/// Runs in a record, through its own import.
-fn fill(path: &Path) -> Result<(), String> {
-    let mut store = Store::open(path).map_err(text)?;
-    let mut lines = Vec::new();
-    for number in 0..RUNS {
-        let mut intent = intent();
-        intent.request.command.text = format!("cargo test case_{}", number % 100);
-        let run = serde_json::json!({"run": {
-            "intent": plain(intent),
-            "ending": plain(outcome(i32::from(number % 10 == 0), b"")),
-            "chunks": "",
-        }});
-        serde_json::to_writer(&mut lines, &run).map_err(text)?;
-        lines.write_all(b"\n").map_err(text)?;
+/// Waits for a child: whether it succeeded, its CPU seconds with its own children, and its memory in
+/// KiB at most.
+fn wait(child: &std::process::Child) -> Result<(bool, f64, i64), String> {
+    let before = children_cpu();
+    let pid = i32::try_from(child.id()).map_err(text)?;
+    let mut status = 0;
+    // SAFETY: zero is a valid structure, filled by the call; the child is waited for nowhere else.
+    let (waited, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(pid, &raw mut status, 0, &raw mut usage), usage)
+    };
+    match waited == pid {
+        true => Ok((status == 0, children_cpu() - before, usage.ru_maxrss)),
+        false => Err("the child cannot be waited for".to_owned()),
     }
-    store.import(&mut &lines[..]).map_err(text)?;
-    Ok(())
 }

@@ -34,7 +34,8 @@ pub(super) struct Args {
     /// Judge by this metric instead of the exit code
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
-    /// Bad is what is worse than the good end by more than this, such as 5%
+    /// Bad is what differs from the good end by more than this, in the direction of the bad end, such
+    /// as 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "metric")]
     threshold: Option<f64>,
     /// Trust every run: one run per point, the ends untested, as `git bisect run` does

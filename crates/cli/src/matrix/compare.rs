@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// Differences up to this are none worth naming
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
-    /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
+    /// Exit with 1 if a comparison is sure and its estimate reaches this size: slower:5%, faster:10%;
     /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
     /// judges the comparisons with main, one of code.refs
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]

@@ -29,7 +29,7 @@ use crate::{Exit, Failure, ci_files, context, term};
 /// How to measure, and what to make of it.
 #[derive(clap::Args)]
 pub(super) struct Measuring {
-    /// Go on until every comparison is decided at this margin, such as 2%
+    /// Keep running until every comparison is decided at this margin, such as 2%
     #[arg(long, value_name = "PERCENT", value_parser = margin)]
     pub(super) until_sure: Option<f64>,
     /// With --until-sure: begin nothing after this time, such as 10m, and let no run take longer than
@@ -37,7 +37,7 @@ pub(super) struct Measuring {
     /// [default: 1h]
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,
-    /// Exit with 1 if a comparison is sure and its estimate at least so large: slower:5%, faster:10%;
+    /// Exit with 1 if a comparison is sure and its estimate reaches this size: slower:5%, faster:10%;
     /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
     /// measures the tip of main in turn with the cells of this run, and compares them with it
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]

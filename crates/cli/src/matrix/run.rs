@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Run on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
     #[arg(long, value_name = "WHERE", conflicts_with_all = ["workers", "pin"])]
     on: Option<String>,
-    /// Record runs of an earlier --on slurm as lost whose results cannot be looked for, and run
+    /// Mark runs of an earlier --on slurm as lost where their results cannot be reached, and run
     /// their cells again
     #[arg(long)]
     give_up: bool,

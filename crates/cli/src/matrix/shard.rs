@@ -12,7 +12,7 @@ use retake_store::{BundleHeader, BundledCell, Store};
 use retake_types::{Kind, RunId};
 
 use super::export_files;
-use crate::{Exit, Failure, term};
+use crate::{Exit, Failure, bundle_file, term};
 
 /// One part of several, each on a machine of its own.
 #[derive(clap::Args)]
@@ -126,16 +126,7 @@ impl ShardPart {
 
     fn write(&self, store: &Store, header: &BundleHeader, runs: &[RunId]) -> Result<(), Failure> {
         let Some(path) = &self.bundle else { return Ok(()) };
-        // Renamed at the end: a file of this name is complete.
-        let mut aside = path.clone().into_os_string();
-        aside.push(".part");
-        let aside = PathBuf::from(aside);
-        let failed = |source| Failure::File { action: "write", path: path.clone(), source };
-        let file = std::fs::File::create(&aside).map_err(failed)?;
-        let mut to = std::io::BufWriter::new(file);
-        let count = store.write_bundle(header, runs, &mut to)?;
-        let file = to.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.sync_all().and_then(|()| std::fs::rename(&aside, path)).map_err(failed)?;
+        let count = bundle_file::write(store, header, runs, path)?;
         let count = term::count(count, "run");
         term::say(&format!("wrote {count} of shard {} to {}", self.shard, path.display()));
         Ok(())

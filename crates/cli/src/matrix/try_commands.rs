@@ -25,7 +25,7 @@ use crate::{Exit, Failure, term};
 ///
 /// The first command is what the others are compared with. Every iteration of all commands comes
 /// before the next one of any, in random order. It needs no file, no project and no repository, and
-/// leaves nothing in the directory; every run is recorded, and none of an earlier time counts.
+/// leaves nothing in the directory; every run is recorded, and earlier runs do not count.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// What to run; {NAME} stands for the value of an axis
@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     warmup: u64,
-    /// Run before all else, once for each text that it has with the values in it
+    /// Run this first, once for each distinct command line that the values make
     #[arg(short, long, value_name = "COMMAND")]
     setup: Option<String>,
     /// Run before each iteration, not measured

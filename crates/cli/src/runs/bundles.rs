@@ -11,6 +11,7 @@ use retake_store::{BundleLimits, CheckedBundle, check_bundle};
 use retake_types::{Run, RunId};
 use serde::Serialize;
 
+use crate::crash::bundle::checked_states;
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
@@ -100,8 +101,11 @@ pub(super) fn import(
     Ok(if document.problems.is_empty() { Exit::OK } else { Exit::FAILED })
 }
 
-/// The cell that a run is a successful result of.
+/// The cell that a run is a successful result of, or the states that it has checked.
 fn result_of(run: &Run) -> Option<String> {
+    if let Some(states) = checked_states(run) {
+        return Some(states);
+    }
     let (key, row) = ResultRow::of(run)?;
     row.ok.then(|| key.to_string())
 }

@@ -1,11 +1,11 @@
 //! `retake runs import`: runs that another record exported.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use jiff::{Timestamp, ToSpan};
 use retake_runner::config::Config;
+use retake_runner::regular_file;
 use retake_store::is_bundle;
 use retake_types::{RunId, parse_size};
 use serde::Serialize;
@@ -52,7 +52,7 @@ pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let mut from: Box<dyn BufRead> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
     } else {
-        let opened = File::open(file);
+        let opened = regular_file::open(file);
         Box::new(BufReader::new(opened.map_err(|source| Failure::File {
             action: "open",
             path: file.clone(),

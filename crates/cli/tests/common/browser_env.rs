@@ -13,7 +13,7 @@ pub(crate) struct Browser {
     driver: Child,
     port: u16,
     session: String,
-    _profile: tempfile::TempDir,
+    profile: tempfile::TempDir,
 }
 
 impl Browser {
@@ -58,11 +58,12 @@ impl Browser {
             "goog:chromeOptions": {"args": arguments},
         }}});
         let mut browser =
-            Self { driver, port: port.expect("a port"), session: String::new(), _profile: profile };
+            Self { driver, port: port.expect("a port"), session: String::new(), profile };
         let session = browser.call("POST", "/session", &capabilities);
         browser.session = session["sessionId"].as_str().expect("a session").to_owned();
-        // A page without script is loaded when it is loaded; an element is waited for.
-        browser.post("/timeouts", &json!({"implicit": 10_000}));
+        // A page without script is loaded when it is loaded; an element is waited for. A script on a
+        // page that is flooded takes its time on a busy machine.
+        browser.post("/timeouts", &json!({"implicit": 10_000, "script": 180_000}));
         Some(browser)
     }
 
@@ -183,7 +184,11 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        if !self.session.is_empty() && !std::thread::panicking() {
+        if std::thread::panicking() {
+            // The driver may not answer; its browser must not outlive the test all the same.
+            let profile = self.profile.path();
+            _ = Command::new("pkill").args(["-KILL", "-f"]).arg(profile).status();
+        } else if !self.session.is_empty() {
             self.call("DELETE", &format!("/session/{}", self.session), &json!({}));
         }
         _ = self.driver.kill();

@@ -1,7 +1,8 @@
 //! Machines that lack something, simulated.
 
-/// Takes something away from a command and runs it: `landlock`, `namespaces` and `mounts` by a
-/// filter of system calls, `domain` by an outer Landlock domain that forbids mounts and nothing else.
+/// Takes something away from a command and runs it: `landlock`, `namespaces`, `networks` (of one's
+/// own), `mounts`, and `questions` or `answers` of a notified call, by a filter of system calls;
+/// `domain` by an outer Landlock domain that forbids mounts and nothing else.
 pub(crate) const WITHOUT: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -19,6 +20,13 @@ if "landlock" in what:
     for number in (444, 445, 446): program += when(number, 38)
 if "mounts" in what:
     for number in (165, 428, 429, 430, 432, 442): program += when(number, 1)
+if "networks" in what:
+    program += when(272, 1)
+# To read and to answer what the kernel notifies of are requests of ioctl.
+for lacking, request in (("questions", 0xc0502100), ("answers", 0xc0182101)):
+    if lacking in what:
+        program += [step(EQUAL, 0, 4, 16), step(LOAD, 0, 0, 24), step(EQUAL, 0, 1, request),
+                    step(RETURN, 0, 0, fail(1)), step(LOAD, 0, 0, 0)]
 if "namespaces" in what:
     # clone with CLONE_NEWUSER; clone3 is answered as if it did not exist
     program += when(272, 1) + when(435, 38)

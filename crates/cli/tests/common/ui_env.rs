@@ -84,7 +84,7 @@ pub(crate) fn request(
 
 fn send(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    stream.set_read_timeout(Some(Duration::from_secs(200))).expect("set");
     let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");

@@ -32,6 +32,7 @@ fn each_level_is_used_where_the_better_one_is_missing_and_none_is_no_level() {
     for (what, strict, best_effort) in [
         ("landlock", Some("full"), Some("full")),
         ("namespaces", None, Some("landlock")),
+        ("networks", None, Some("landlock")),
         ("mounts", None, Some("landlock")),
         ("domain", None, Some("landlock")),
         ("namespaces,landlock", None, None),
@@ -43,6 +44,39 @@ fn each_level_is_used_where_the_better_one_is_missing_and_none_is_no_level() {
         assert_eq!(found.as_deref(), best_effort, "{what}: {}", called.snapshot());
         let doctor = without(&sandbox, what, &["doctor", "--json"]).json();
         assert_eq!(doctor["sandbox"], best_effort.unwrap_or("none"), "{what}: {doctor}");
+    }
+}
+
+/// A process whose calls are notified waits for an answer, or has them fail if there is none.
+#[test]
+fn where_calls_are_notified_and_cannot_be_answered_nothing_is_told_and_all_is_confined() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.project().join(".vscode")).unwrap();
+    let script = "touch .vscode/planted; mkdir made && rmdir made && echo done";
+    let run = |what: &str| {
+        let called = without(
+            &sandbox,
+            what,
+            &["exec", "--sandbox=best-effort", "--json", "--", "sh", "-c", script],
+        );
+        let json = called.json();
+        assert_eq!(json["stdout"], "done\n", "{what}: {}", called.snapshot());
+        json["sandbox"].clone()
+    };
+    let told = run("");
+    if told["level"] != "full" {
+        eprintln!("SKIP: {told}");
+        return;
+    }
+    assert_eq!(told["denied"].as_array().map(Vec::len), Some(1), "{told}");
+    for (what, level) in
+        [("questions", "full"), ("answers", "full"), ("questions,namespaces", "landlock")]
+    {
+        let told = run(what);
+        assert_eq!(told["level"], level, "{what}: {told}");
+        assert_eq!(told["denied"], serde_json::json!([]), "{what}: {told}");
+        let planted = sandbox.project().join(".vscode/planted").exists();
+        assert_eq!(planted, level == "landlock", "{what}: {told}");
     }
 }
 

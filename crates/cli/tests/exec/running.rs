@@ -314,6 +314,15 @@ fn secrets_reach_the_child_and_the_terminal_but_not_the_result() {
     ]);
     assert_eq!(other.json()["stdout"], "[redacted:PLAIN]\n");
     assert!(!other.stdout.contains("opensesame1"));
+    // Four characters stand everywhere: a promise to hide them could not be kept.
+    let short = ["exec", "--env", "PIN=1234", "--secret", "PIN", "--", "true"];
+    let refused = sandbox.retake(&short);
+    assert_ne!(refused.code, 0);
+    assert!(
+        refused.stderr.contains("the secret PIN has fewer than 6 characters"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]

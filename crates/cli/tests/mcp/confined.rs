@@ -148,7 +148,7 @@ fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
     sandbox.file(".agent/config.yml", "sandbox:\n  mcp: strict\n");
     let (said, is_refused, runs) = start("namespaces,landlock");
     assert!(is_refused && !runs, "{said}");
-    assert!(said.contains("no command can be run"), "{said}");
+    assert!(said.contains("no command can run"), "{said}");
 }
 
 #[test]

@@ -209,9 +209,11 @@ fn a_record_that_comes_back_is_used_again() {
 fn a_keeper_that_is_killed_costs_one_run() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
-    let id = client.begin_tool("exec", json!({"argv": ["sleep", "1000"]}));
+    let seconds = own_seconds();
+    let id = client.begin_tool("exec", json!({"argv": ["sleep", seconds]}));
     let server = client.server.id();
-    eventually("it runs", || children(server).iter().any(|pid| !children(*pid).is_empty()));
+    // A keeper that confines itself has other children before.
+    eventually("it runs", || sleeps(&seconds));
     let keeper = children(server).into_iter().find(|pid| !children(*pid).is_empty()).unwrap();
     // SAFETY: a signal to a process of this test.
     unsafe { libc::kill(keeper as i32, libc::SIGKILL) };

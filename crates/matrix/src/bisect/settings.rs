@@ -17,8 +17,8 @@ pub enum Observation {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Judge {
     ExitCode,
-    /// The metric is worse than at the good end by more than this part, or, without one, closer to
-    /// the bad end than to the good one.
+    /// The metric differs from the good end by more than this part, in the direction of the bad end,
+    /// or, without one, is closer to the bad end than to the good one.
     Metric {
         threshold: Option<f64>,
     },

@@ -46,7 +46,7 @@ pub struct BisectOptions {
     pub bad: String,
     /// The metric to judge by; `None` judges by exit code.
     pub metric: Option<String>,
-    /// Bad is what is worse than the good end by more than this part.
+    /// Bad is what differs from the good end by more than this part, in the direction of the bad end.
     pub threshold: Option<f64>,
     /// Take every answer for the truth: halving.
     pub quick: bool,
@@ -495,8 +495,12 @@ impl Stage<'_> {
 
     /// What the iterations at a point need.
     fn provide(&mut self, worker: &mut Worker, point: usize) -> Result<(), ProvisionError> {
-        let provisioner =
-            Provisioner { project: &self.run.project, observer: self.run.observer, workers: 1 };
+        let provisioner = Provisioner {
+            project: &self.run.project,
+            observer: self.run.observer,
+            workers: 1,
+            remote_setup: None,
+        };
         let cell = &self.matrix.cells[point];
         let value = |name: &str| {
             self.matrix.axis(name).map(|axis| self.matrix.value(cell, axis).to_owned())

@@ -296,9 +296,21 @@ impl Provisioner<'_> {
         let prepared = PreparedRun::new(request, &self.project.context)
             .map_err(|refused| Unavailable::SetupRefused(refused.reasons))?;
         self.observer.event(MatrixEvent::SetupStarted { name: &name });
-        let finished =
-            worker.run(prepared, OutputUse::NONE, &mut ()).map_err(Unavailable::SetupUnrecorded)?;
-        if finished.outcome.success() {
+        let (success, exit_code, run) = match &self.remote_setup {
+            Some(there) => {
+                let run = (there.borrow_mut())(worker, prepared);
+                let run = run.ok_or(ProvisionError::Interrupted)?;
+                let exit_code = run.outcome.as_ref().and_then(|outcome| outcome.exit_code);
+                (run.success(), exit_code, run.intent.id())
+            }
+            None => {
+                let finished = worker.run(prepared, OutputUse::NONE, &mut ());
+                let finished = finished.map_err(Unavailable::SetupUnrecorded)?;
+                let outcome = &finished.outcome;
+                (outcome.success(), outcome.exit_code(), finished.run.intent.id())
+            }
+        };
+        if success {
             self.observer.event(MatrixEvent::SetupEnded { name: &name, exit_code: None });
             return Ok(());
         }
@@ -306,9 +318,8 @@ impl Provisioner<'_> {
             self.observer.event(MatrixEvent::SetupCancelled);
             return Err(ProvisionError::Interrupted);
         }
-        let exit_code = finished.outcome.exit_code().unwrap_or(1);
+        let exit_code = exit_code.unwrap_or(1);
         self.observer.event(MatrixEvent::SetupEnded { name: &name, exit_code: Some(exit_code) });
-        let run = finished.run.intent.id();
         Err(Unavailable::Setup { name, exit_code, run }.into())
     }
 }

@@ -1,6 +1,7 @@
 //! `matrix run` from the lock to the verdict: provides what the cells need, runs the plan on workers
 //! here or on other machines, and compares.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use retake_engine::interpret;
 use retake_runner::disturbance::MachineWatch;
-use retake_runner::loop_driver::remote::RemoteExecutor;
+use retake_runner::loop_driver::remote::{self, RemoteExecutor};
 use retake_runner::loop_driver::{Driven, drive_steps};
+use retake_runner::prepare::PreparedRun;
 use retake_runner::worker::Worker;
 use retake_runner::{machine, metrics, signals};
 use retake_types::loop_record::matrix::{
@@ -26,7 +28,7 @@ use super::project::MatrixProject;
 use super::record;
 use super::recorded_results::RecordedResults;
 use super::remote_cells;
-use super::resources::{Provisioner, Resources, Unavailable};
+use super::resources::{Provisioner, RemoteSetup, Resources, Unavailable};
 use super::samples::{CellRow, Samples};
 use crate::config::Order;
 use crate::export::MetricResults;
@@ -198,7 +200,7 @@ impl MatrixRun<'_> {
         &self,
         workers: &mut [Worker],
         mut matrix: Matrix,
-        executor: Option<&mut X>,
+        mut executor: Option<&mut X>,
     ) -> Result<MatrixRunResult, MatrixRunError<X::Error>>
     where
         X: RemoteExecutor,
@@ -228,7 +230,9 @@ impl MatrixRun<'_> {
         for (sha, refs) in resources.same_commits() {
             observer.event(MatrixEvent::SameCommit { sha: &sha, refs: &refs });
         }
-        let provisioner = Provisioner { project, observer: *observer, workers: worker_count };
+        let observer = *observer;
+        let provisioner =
+            Provisioner { project, observer, workers: worker_count, remote_setup: None };
         {
             let _shared = lock_shared(executor.as_deref())?;
             provisioner.all_browsers(&mut resources, worker, &mut matrix)?;
@@ -250,7 +254,23 @@ impl MatrixRun<'_> {
         }
         let worker = &mut workers[0];
         let provided = lock_shared(executor.as_deref()).and_then(|_shared| {
-            Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?)
+            let Some(executor) = executor.as_deref_mut().filter(|there| there.runs_setup()) else {
+                return Ok(provisioner.all_code(&mut resources, worker, &mut matrix, loop_id)?);
+            };
+            let mut failure = None;
+            let mut run_there = |worker: &mut Worker, prepared: PreparedRun| {
+                remote::run_alone(worker, executor, prepared).unwrap_or_else(|error| {
+                    failure = Some(error);
+                    None
+                })
+            };
+            let remote_setup = Some(RefCell::new(&mut run_there as RemoteSetup<'_>));
+            let there = Provisioner { project, observer, workers: worker_count, remote_setup };
+            let provided = there.all_code(&mut resources, worker, &mut matrix, loop_id);
+            match failure {
+                Some(error) => Err(MatrixRunError::Executor(error)),
+                None => Ok(provided?),
+            }
         });
         // What happens here says nothing about other machines, which look for themselves.
         let watch = executor.is_none().then(|| MachineWatch::start(&keepers(workers)));

@@ -1,14 +1,16 @@
 //! What cells need before they can run: commits, worktrees with their setup, browsers. What is
 //! unavailable is listed, and the other cells run without it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use retake_runner::prepare::PreparedRun;
 use retake_runner::signals;
 use retake_runner::worker::{Unrecorded, Worker};
-use retake_types::{LoopId, RefusalReason, RunId};
+use retake_types::{LoopId, RefusalReason, Run, RunId};
 
 use super::checkout::CheckedOutCode;
 use super::event::{MatrixEvent, MatrixObserver};
@@ -180,7 +182,13 @@ pub(super) struct Provisioner<'a> {
     pub(super) observer: &'a dyn MatrixObserver,
     /// How many run at once, each in a worktree of its own.
     pub(super) workers: usize,
+    /// Runs a setup on another machine.
+    pub(super) remote_setup: Option<RefCell<RemoteSetup<'a>>>,
 }
+
+/// Runs a setup on another machine; `None` if it was interrupted, or could not be run there, which who
+/// made this knows.
+pub(super) type RemoteSetup<'a> = &'a mut dyn FnMut(&mut Worker, PreparedRun) -> Option<Run>;
 
 impl Provisioner<'_> {
     /// Makes a browser available.

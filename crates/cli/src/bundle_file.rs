@@ -1,0 +1,27 @@
+//! The file of a bundle.
+
+use std::path::{Path, PathBuf};
+
+use retake_store::{BundleHeader, Store};
+use retake_types::RunId;
+
+use crate::Failure;
+
+/// Writes a bundle; a file of its name is complete. Gives how many runs it has.
+pub(crate) fn write(
+    store: &Store,
+    header: &BundleHeader,
+    runs: &[RunId],
+    path: &Path,
+) -> Result<u64, Failure> {
+    let mut aside = path.to_owned().into_os_string();
+    aside.push(".part");
+    let aside = PathBuf::from(aside);
+    let failed = |source| Failure::File { action: "write", path: path.to_owned(), source };
+    let file = std::fs::File::create(&aside).map_err(failed)?;
+    let mut to = std::io::BufWriter::new(file);
+    let count = store.write_bundle(header, runs, &mut to)?;
+    let file = to.into_inner().map_err(|error| failed(error.into_error()))?;
+    file.sync_all().and_then(|()| std::fs::rename(&aside, path)).map_err(failed)?;
+    Ok(count)
+}
