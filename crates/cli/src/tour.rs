@@ -1,6 +1,7 @@
 //! `retake tour`: the main jobs, shown with real runs in a project of their own.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use retake_engine::{LiveOutput, quote};
@@ -14,6 +15,19 @@ use crate::term;
 /// See what retake does, with real runs in a temporary project; under a minute
 #[derive(clap::Args)]
 pub(crate) struct Args {}
+
+/// Looks at the suite first and mends it next.
+const PRETEND_AGENT: &str = r#"#!/bin/sh
+cat > /dev/null
+status=.agent/workspaces/task/.status.json
+if [ -e notes ]; then
+    echo 'ok 1 - adds' > suite
+    echo '{"complete": true, "progress": {"completed": 2, "total": 2}, "summary": "the suite passes"}' > $status
+else
+    echo 'adds fails' > notes
+    echo '{"complete": false, "progress": {"completed": 1, "total": 2}, "summary": "found the failing test"}' > $status
+fi
+"#;
 
 struct Tour {
     runs: OwnRuns,
@@ -82,11 +96,16 @@ impl Tour {
         self.show(&["runs", "list", "--changed", "suite"])?;
         self.show(&["tests"])?;
 
-        stop("A coding agent in a loop, until it says that it is done. This one only pretends.")?;
+        stop(
+            "A coding agent in a loop, until the task is done. Here a script stands in for the agent.",
+        )?;
+        self.write_agent()?;
         self.show(&["agent", "init", "task", "--delay", "0"])?;
         let instructions = self.project().join(".agent/workspaces/task/INSTRUCTIONS.md");
         std::fs::write(instructions, "Make the suite pass.\n")?;
-        self.show(&["agent", "run", "task", "--dry-run"])?;
+        self.show(&["agent", "config", "kind", "custom"])?;
+        self.show(&["agent", "config", "command", "./pretend-agent"])?;
+        self.show(&["agent", "run", "task", "--verify", "grep -q ^ok suite"])?;
         self.show(&["agent", "show", "task"])?;
 
         stop("A command over several values, until the numbers say which is faster.")?;
@@ -103,6 +122,13 @@ impl Tour {
 
         say("")?;
         say("That was the tour. `retake exec --help` and `retake runs --help` tell the rest.")
+    }
+
+    /// An agent as any other: it reads a prompt, changes files, and says in its status how far it is.
+    fn write_agent(&self) -> std::io::Result<()> {
+        let agent = self.project().join("pretend-agent");
+        std::fs::write(&agent, PRETEND_AGENT)?;
+        std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755))
     }
 
     fn project(&self) -> PathBuf {
