@@ -1,7 +1,7 @@
 //! The table that a run ends with: one line per cell.
 
 use retake_matrix::driver::CellRow;
-use retake_matrix::stats::{Comparison, Verdict, more_runs, value_text};
+use retake_matrix::stats::{Comparison, value_text};
 
 use crate::term::{Cell, Column, Palette, Table, cut};
 
@@ -91,8 +91,7 @@ fn baseline(rows: &[CellRow]) -> &str {
 /// The size of a change and its verdict; of one that is not decided how many more runs would do.
 fn change(change: &Comparison) -> String {
     let size = change.change_text().map_or_else(String::new, |size| format!("{size}  "));
-    let more = change.more_runs.filter(|_| change.verdict == Verdict::NotSure);
-    let more = more.map_or_else(String::new, |more| format!(", {}", more_runs(more)));
+    let more = change.more_runs_text().map_or_else(String::new, |more| format!(", {more}"));
     format!("{size}{}{more}", change.verdict_word())
 }
 

@@ -7,7 +7,7 @@ use retake_runner::html::Html;
 use super::{cells, history};
 use crate::explain::Explanation;
 use crate::history::CommitHistory;
-use crate::stats::{Comparison, Verdict, more_runs, percent, value_text};
+use crate::stats::{Comparison, Verdict, percent, value_text};
 use crate::table::Table;
 
 /// What the page shows.
@@ -211,8 +211,7 @@ fn rows(html: &mut Html, comparisons: &[&Comparison]) {
         let at = c.at.as_deref().map_or_else(String::new, |at| format!(" ({at})"));
         html.fill("<tr class=\"{}\"><td data-is=\"of\">{}{}</td>", &[&pale, &c.b, &at]);
         html.fill("<td data-is=\"against\">{}</td>", &[&c.a]);
-        let more = c.more_runs.filter(|_| c.verdict == Verdict::NotSure);
-        let more = more.map_or_else(String::new, |more| format!(", {}", more_runs(more)));
+        let more = c.more_runs_text().map_or_else(String::new, |more| format!(", {more}"));
         html.fill(
             "<td data-is=\"verdict\" class=\"{}\">{}{}</td>",
             &[&class, &c.verdict_word(), &more],

@@ -11,7 +11,7 @@ pub fn is_time(metric: &str, unit: Option<&str>) -> bool {
 }
 
 /// About how many: `about 40 more runs`. A projection from a few runs has no more than two digits.
-pub fn more_runs(count: u64) -> String {
+fn more_runs(count: u64) -> String {
     let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(1));
     match count.div_ceil(unit) * unit {
         1 => "about 1 more run".to_owned(),
@@ -90,6 +90,25 @@ impl Comparison {
         }
     }
 
+    /// How many more runs an undecided comparison needs: `about 40 more runs` from what the runs so far
+    /// show, `at least 2 more runs` where they are too few to show anything.
+    pub fn more_runs_text(&self) -> Option<String> {
+        if self.verdict != Verdict::NotSure {
+            return None;
+        }
+        match self.reason {
+            Some(
+                Reason::TooFew { samples, needed }
+                | Reason::TooFewForFamily { samples, needed, .. },
+            ) => {
+                let more = needed.saturating_sub(samples).max(1);
+                let runs = if more == 1 { "run" } else { "runs" };
+                Some(format!("at least {more} more {runs}"))
+            }
+            _ => self.more_runs.map(more_runs),
+        }
+    }
+
     /// The comparison in one line, for people.
     pub fn sentence(&self) -> String {
         let Self { a, b, metric, .. } = self;
@@ -158,6 +177,14 @@ mod tests {
         let expected =
             ["1 more run", "7 more runs", "42 more runs", "150 more runs", "13000 more runs"];
         assert_eq!(said, expected.map(|text| format!("about {text}")));
+    }
+
+    #[test]
+    fn too_few_samples_say_how_many_are_missing() {
+        let side = |name, values| Side { name, values, blocks: &[], failed: 0 };
+        let few = [1.0, 1.1, 1.05];
+        let got = compare(side("a", &few), side("b", &few), "wall", &Criteria::default());
+        assert_eq!(got.more_runs_text().as_deref(), Some("at least 2 more runs"));
     }
 
     #[test]
