@@ -141,19 +141,13 @@ impl Batch {
                 if waited(&mut cell.since) < NEVER_RUNS_AFTER {
                     return Ok(false);
                 }
-                if let Some(row) = row {
-                    let name = slurm_commands::job_name(&self.manifest.key, task.0);
-                    _ = slurm_commands::cancel_task(programs, &row.job, task.1, &name);
-                }
+                self.take_from_queue(row, task, programs);
                 let why = format!("Slurm will never start this as it is asked for: {reason}");
                 missing_result::publish_refused(self, at, &why)?;
                 return Ok(false);
             }
             JobState::Held => {
-                if let Some(row) = row {
-                    let name = slurm_commands::job_name(&self.manifest.key, task.0);
-                    _ = slurm_commands::cancel_task(programs, &row.job, task.1, &name);
-                }
+                self.take_from_queue(row, task, programs);
                 Some(JobEnd::Lost { why: "it could not be launched".to_owned() })
             }
             // What the machine itself says is final: it saw the shared directory.
@@ -174,12 +168,37 @@ impl Batch {
                 return Ok(false);
             }
         };
+        let siblings = rows.keys().any(|(submission, _)| *submission == task.0);
+        self.resolve(at, task, (row, end), siblings)
+    }
+
+    /// Cancels a task that never runs. One that cannot be cancelled is found in the queue again.
+    fn take_from_queue(
+        &self,
+        row: Option<&TaskRow>,
+        task: (usize, usize),
+        programs: &mut SlurmPrograms<'_>,
+    ) {
+        if let Some(row) = row {
+            let name = slurm_commands::job_name(&self.manifest.key, task.0);
+            _ = slurm_commands::cancel_task(programs, &row.job, task.1, &name);
+        }
+    }
+
+    /// Gives a cell whose task is over without a result an outcome, or `true` if it is to be
+    /// submitted again. `siblings`: whether the scheduler still knows others of its submission.
+    fn resolve(
+        &mut self,
+        at: usize,
+        task: (usize, usize),
+        (row, end): (Option<&TaskRow>, Option<JobEnd>),
+        siblings: bool,
+    ) -> Result<bool, Error> {
         if end == Some(JobEnd::DirectoryFull) {
             self.note_full();
         }
         let end = end.map(|end| self.with_runner_log(end, task));
         let cell = &mut self.cells[at];
-        let siblings = rows.keys().any(|(submission, _)| *submission == task.0);
         let history = CellHistory {
             started: cell.started,
             vanished_from_queue: cell.seen_queued && siblings,
