@@ -84,6 +84,8 @@ fn bench_released(name: &str) -> Result<(), String> {
         "--bins",
     ];
     test::succeed(Command::new(&cargo).args(programs))?;
+    // What people have who build it themselves.
+    test::succeed(Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "retake"]))?;
     let measure = ["run", "--profile=dist", "--quiet", "-p", "xtask", "--features", "bench", "--"];
     test::succeed(Command::new(cargo).args(measure).args(["bench", name]))
 }

@@ -1,5 +1,6 @@
 //! Test programs, run several at a time: most tests wait, and a program that takes minutes must not
-//! begin last.
+//! begin last. A test that fails is run once more when nothing else runs: one that passes then depends
+//! on the load of the machine. It is named at the end as flaky, and does not fail the whole.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ fn test_program(message: &str) -> Option<TestProgram> {
     })?
 }
 
-/// Runs all of them, says how each went, and fails if one of them did.
+/// Runs all of them, says how each went, and fails if a test failed twice.
 pub(crate) fn run(
     programs: Vec<TestProgram>,
     variables: &[(&'static str, PathBuf)],
@@ -89,26 +90,64 @@ pub(crate) fn run(
             scope.spawn(|| {
                 while let Some(program) = next() {
                     let begun = Instant::now();
-                    let output = program.run(variables);
-                    let good = output.as_ref().is_ok_and(|output| output.status.success());
+                    let output = program.run(&[], variables);
                     // One report at a time, whole.
                     let Ok(mut failed) = failed.lock() else { return };
                     program.report(&output, begun.elapsed());
-                    if !good {
-                        failed.push(program.name);
+                    if !output.as_ref().is_ok_and(|output| output.status.success()) {
+                        failed.push((failed_tests(&output), program));
                     }
                 }
             });
         }
     });
     let failed = failed.into_inner().map_err(|_| "a thread panicked")?;
-    if failed.is_empty() { Ok(()) } else { Err(format!("tests failed in {}", failed.join(", "))) }
+    let (mut flaky, mut broken) = (Vec::new(), Vec::new());
+    for (tests, program) in failed {
+        let again = program.run_alone(&tests, variables);
+        let list = if again { &mut flaky } else { &mut broken };
+        list.push(format!("{} ({})", program.name, tests.join(", ")));
+    }
+    if !flaky.is_empty() {
+        println!("flaky, failed once and passed alone: {}", flaky.join("; "));
+    }
+    if broken.is_empty() { Ok(()) } else { Err(format!("tests failed: {}", broken.join("; "))) }
+}
+
+/// The names at the end of what a test program printed.
+fn failed_tests(output: &std::io::Result<Output>) -> Vec<String> {
+    let Ok(output) = output else { return Vec::new() };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some((_, list)) = text.rsplit_once("\nfailures:\n") else { return Vec::new() };
+    let names = list.lines().map_while(|line| line.strip_prefix("    "));
+    names.map(str::to_owned).collect()
 }
 
 impl TestProgram {
-    fn run(&self, variables: &[(&'static str, PathBuf)]) -> std::io::Result<Output> {
+    /// Whether these tests pass when nothing else runs. A program that named no failed test, because
+    /// it was killed, is not run again.
+    fn run_alone(&self, tests: &[String], variables: &[(&'static str, PathBuf)]) -> bool {
+        if tests.is_empty() {
+            return false;
+        }
+        println!("once more, alone: {} in {}", tests.join(", "), self.name);
+        let begun = Instant::now();
+        let output = self.run(tests, variables);
+        self.report(&output, begun.elapsed());
+        output.is_ok_and(|output| output.status.success())
+    }
+
+    /// Runs the tests of these names, or all of them.
+    fn run(
+        &self,
+        tests: &[String],
+        variables: &[(&'static str, PathBuf)],
+    ) -> std::io::Result<Output> {
+        let exact = if tests.is_empty() { &[][..] } else { &["--exact", "--test-threads=1"] };
         Command::new(&self.executable)
             .arg("--quiet")
+            .args(exact)
+            .args(tests)
             .current_dir(&self.directory)
             .envs(variables.iter().cloned())
             .env("CARGO_MANIFEST_DIR", &self.directory)

@@ -194,7 +194,7 @@ pub(super) fn spun(arguments: &[String]) -> Result<Cost, String> {
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[variant, count, mib] = batch else { return Err("spin VARIANT COUNT MIB".into()) };
     if variant.starts_with("capture") {
-        let fake = release("retake-fake")?.display().to_string();
+        let fake = program("retake-fake")?.display().to_string();
         let words = [&fake, "spew", &GIB.to_string(), count].map(String::from).to_vec();
         let redactor = match variant {
             "capture-redacted" => twenty_secrets()?,
@@ -286,36 +286,43 @@ fn posix_spawn(words: &[&str]) -> Result<u64, String> {
     }
 }
 
-fn release(name: &str) -> Result<PathBuf, String> {
+/// A program of the profile that packages are made with, as the linker wrote it.
+pub(super) fn program(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let path = own.with_file_name(name);
-    path.exists()
-        .then_some(path)
-        .ok_or_else(|| format!("{name} is not built; start with cargo xtask bench"))
+    built(own.with_file_name(name))
 }
 
-/// A program as it would be installed: copied. What a linker has just written piecemeal lies in the
-/// page cache in small pieces, and starts more slowly than any installed program.
-pub(super) fn installed(name: &str, directory: &Path) -> Result<PathBuf, String> {
-    let copy = directory.join(name);
-    std::fs::copy(release(name)?, &copy).map_err(|error| error.to_string())?;
-    Ok(copy)
+/// The program that `cargo build --release` makes.
+fn released(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = own.ancestors().nth(2).ok_or("the target directory is not known")?;
+    built(target.join("release").join(name))
+}
+
+fn built(path: PathBuf) -> Result<PathBuf, String> {
+    let missing = || format!("{} is not built; start with cargo xtask bench", path.display());
+    if path.exists() { Ok(path) } else { Err(missing()) }
 }
 
 fn cold(page: &mut Page) -> Result<(), String> {
     page.section(
         "A whole process around /bin/true",
-        "From exec of the runner to its end, as a script would use it. Unrecorded: `execution.audit.enabled: false`.",
+        "From exec of the runner to its end, as a script would use it. Unrecorded: `execution.audit.enabled: false`. The \
+         program of packages (`dist`) and that of `cargo build --release`, both as the linker wrote them.",
     );
     let directory = scratch()?;
-    let retake = installed("retake", &directory)?;
-    let (retake, store) =
-        (retake.display().to_string(), directory.join("store").display().to_string());
-    let ours = [&retake, "--store", &store, "exec", "--", "true"].map(String::from).to_vec();
+    let store = directory.join("store").display().to_string();
+    let ours = |retake: PathBuf| {
+        let retake = retake.display().to_string();
+        [&retake, "--store", &store, "exec", "--", "true"].map(String::from).to_vec()
+    };
+    let (packaged, released) = (ours(program("retake")?), ours(released("retake")?));
     let variants = [
         ("timeout 5 true", ["timeout", "5", "true"].map(String::from).to_vec(), false),
-        ("retake exec -- true, unrecorded", ours.clone(), false),
-        ("retake exec -- true, recorded", ours, true),
+        ("retake exec -- true, unrecorded", packaged.clone(), false),
+        ("retake exec -- true, recorded", packaged, true),
+        ("the same with --release, unrecorded", released.clone(), false),
+        ("the same with --release, recorded", released, true),
     ];
     let mut walls = vec![Vec::new(); variants.len()];
     let mut cpus = vec![Vec::new(); variants.len()];
@@ -370,7 +377,7 @@ fn capture(page: &mut Page) -> Result<(), String> {
          gigabyte to disk before it commits the outcome; its peer is `cmd | cat > file && sync -d file`. Resident \
          memory is of the process that captures.",
     );
-    let (retake, fake) = (release("retake")?, release("retake-fake")?);
+    let (retake, fake) = (program("retake")?, program("retake-fake")?);
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let directory = scratch()?;
     let file = directory.join("out").display().to_string();

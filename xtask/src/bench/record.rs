@@ -11,7 +11,7 @@ use retake_engine::{Cancel, Keeper, KeeperSettings, Launch, LiveOutput};
 use retake_store::Store;
 use retake_types::{Outcome, RunOutcome};
 
-use super::exec::{installed, intent, plain, scratch, timed};
+use super::exec::{intent, plain, program, scratch, timed};
 use super::{median, record_output};
 use crate::page::Page;
 
@@ -142,7 +142,7 @@ fn peers(page: &mut Page) -> Result<(), String> {
          tells it, so it has no row.",
     );
     let directory = scratch()?;
-    let retake = installed("retake", &directory)?.display().to_string();
+    let retake = program("retake")?.display().to_string();
     let store = directory.join("store").display().to_string();
     let log = directory.join("joblog").display().to_string();
     let variants: [(&str, Vec<String>); 3] = [
@@ -209,7 +209,7 @@ fn read(page: &mut Page) -> Result<(), String> {
             size(&root).saturating_sub(before) / RUNS,
         ),
     );
-    let retake = installed("retake", &directory)?.display().to_string();
+    let retake = program("retake")?.display().to_string();
     let ours = |words: &[&str]| -> Vec<String> {
         let start = [&retake, "--store", &root.display().to_string(), "runs"].map(String::from);
         start.into_iter().chain(words.iter().map(ToString::to_string)).collect()

@@ -9,7 +9,7 @@ use retake_store::{Store, Verification};
 use retake_types::{RunId, Stream};
 
 use super::exec::{
-    clear, installed, intent, plain, scratch, spin_capture, spun, timed, total_cpu_us,
+    clear, intent, plain, program, scratch, spin_capture, spun, timed, total_cpu_us,
 };
 use super::median;
 use super::record::outcome;
@@ -95,7 +95,7 @@ fn reading(page: &mut Page) -> Result<(), String> {
          is compressed.",
     );
     let directory = scratch()?;
-    let retake = installed("retake", &directory)?.display().to_string();
+    let retake = program("retake")?.display().to_string();
     let root = directory.join("store");
     let id = large_run(&root)?;
     let mut rows = Vec::new();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::exec::{installed, intent, plain, scratch};
+use super::exec::{intent, plain, program, scratch};
 use super::record::{fill, outcome};
 use crate::page::Page;
 
@@ -28,7 +28,7 @@ pub(crate) fn run() -> Result<(), String> {
          for each request, so they include more than the server's own.",
     );
     let directory = scratch()?;
-    let retake = installed("retake", &directory)?;
+    let retake = program("retake")?;
     let root = directory.join("store");
     fill(&root)?;
     fill_tests(&root)?;

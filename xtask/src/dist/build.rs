@@ -47,8 +47,14 @@ pub(super) fn program(release: &Release, platform: &Platform) -> Result<Built, S
     let flags = [
         format!("--remap-path-prefix={root}=/retake"),
         format!("--remap-path-prefix={home}=/cargo"),
+        // These flags take the place of those in `.cargo/config.toml`, which has the reasons.
+        "-Crelro-level=partial".to_owned(),
+        "-Clink-arg=-Wl,-z,relro,-z,now".to_owned(),
     ];
-    let c_flags = format!("-ffile-prefix-map={root}=/retake -ffile-prefix-map={home}=/cargo");
+    // Cargo has set what `.cargo/config.toml` says for this program.
+    let configured = std::env::var("CFLAGS").unwrap_or_default();
+    let c_flags =
+        format!("{configured} -ffile-prefix-map={root}=/retake -ffile-prefix-map={home}=/cargo");
     let target = release.root.join("target");
     let triple = platform.triple;
     println!("building for {triple}, C library {GLIBC} and later");
