@@ -25,13 +25,13 @@ pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
     match (tour.runs.end(), told) {
         (Some(signal), _) => Ok(Exit::Signal(signal)),
         (None, Ok(())) => Ok(Exit::OK),
-        (None, Err(error)) => Err(Failure::Refused(format!("the tour had to stop: {error}"))),
+        (None, Err(error)) => Err(Failure::Refused(format!("the tour stopped: {error}"))),
     }
 }
 
 impl Tour {
     fn tell(&mut self) -> std::io::Result<()> {
-        say("retake runs commands and remembers every run. This tour takes a temporary project,")?;
+        say("retake runs commands and remembers every run. This tour uses a temporary project,")?;
         say(&format!("{}, and removes it afterwards.", self.runs.home().display()))?;
         self.show(&["init"])?;
 
@@ -50,9 +50,7 @@ impl Tour {
             "echo connecting to db; sleep 60",
         ])?;
 
-        stop(
-            "Something left running in the background does not hang the run: it is ended and named.",
-        )?;
+        stop("A background process does not keep the run waiting: it is terminated and reported.")?;
         self.show(&["exec", "--", "sh", "-c", "sleep 1000 & echo started a server"])?;
 
         stop("Limits hold for everything the command starts.")?;
@@ -82,27 +80,28 @@ impl Tour {
         self.show(&["runs", "list", "--changed", "suite"])?;
         self.show(&["tests"])?;
 
-        stop("A coding agent in a loop, until it says that it is done. This one only pretends.")?;
+        stop(
+            "A coding agent in a loop, until it reports that the task is done. This one is a mock.",
+        )?;
         self.show(&["agent", "init", "task", "--delay", "0"])?;
         let instructions = self.project().join(".agent/workspaces/task/INSTRUCTIONS.md");
         std::fs::write(instructions, "Make the suite pass.\n")?;
         self.show(&["agent", "run", "task", "--dry-run"])?;
-        self.show(&["agent", "show", "task"])?;
 
-        stop("A command over several values, until the numbers say which is faster.")?;
+        stop("One command with several values: which is faster?")?;
         let matrix = "command: sleep $AXIS_PAUSE\niterations: 6\naxes: {pause: ['0.01', '0.03']}\n";
         std::fs::write(self.project().join("matrix.yml"), matrix)?;
         self.show(&["matrix", "run", "--quiet"])?;
         self.show(&["matrix", "status"])?;
         self.show(&["matrix", "compare", "0.01", "0.03"])?;
 
-        stop("The record is a chain of hashes: an edit shows.")?;
+        stop("The record is a chain of hashes: an edit is detected.")?;
         self.show(&["audit", "verify"])?;
         self.tamper()?;
         self.show(&["audit", "verify"])?;
 
         say("")?;
-        say("That was the tour. `retake exec --help` and `retake runs --help` tell the rest.")
+        say("That was the tour. Next: `retake --help`, and the quick starts in docs/guides.")
     }
 
     fn project(&self) -> PathBuf {

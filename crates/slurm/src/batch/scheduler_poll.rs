@@ -145,7 +145,7 @@ impl Batch {
                     let name = slurm_commands::job_name(&self.manifest.key, task.0);
                     _ = slurm_commands::cancel_task(programs, &row.job, task.1, &name);
                 }
-                let why = format!("Slurm will never start this as it is asked for: {reason}");
+                let why = format!("Slurm will never start this job as requested: {reason}");
                 missing_result::publish_refused(self, at, &why)?;
                 return Ok(false);
             }
