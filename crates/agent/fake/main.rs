@@ -154,7 +154,7 @@ fn act(action: &Value) {
 
 fn print_now(text: &str) {
     let mut out = std::io::stdout();
-    // Whoever stopped reading has ended the test.
+    // A reader that stopped reading has ended the test.
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(141);
     }

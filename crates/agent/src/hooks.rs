@@ -66,7 +66,7 @@ impl Hook {
     }
 }
 
-/// What the hook at the end of a loop is told.
+/// The variables of the hook at the end of a loop.
 #[derive(Clone, Copy, Debug)]
 pub struct EndFacts<'a> {
     pub reason: AgentStopReason,

@@ -15,12 +15,12 @@ use crate::exec::{self, Display, Refused};
 use crate::record::{self, Record};
 use crate::{Exit, Failure, context, term};
 
-/// Run a recorded command once more and say how it compares
+/// Run a recorded command again and compare the outcomes
 ///
-/// Same arguments, directory, limits and environment policy. What differs now is said before it
-/// starts: the commit, the program, variables, where it runs. Variables that were inherited, or
-/// redacted, come from the current environment; an argument that was redacted is not known, so such
-/// a run is refused. Exit codes are those of exec; the new run has the label `again=ID`.
+/// Same arguments, directory, limits and environment policy. Reports what has changed before it
+/// starts: the commit, the program, variables, the machine. Variables that were inherited, or
+/// redacted, come from the current environment; a run with a redacted argument is refused, since
+/// the argument is not known. Exit codes are those of exec; the new run has the label `again=ID`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The run: its id, a unique beginning or end of it, or `last`
@@ -138,16 +138,16 @@ fn condition(changed: &ChangedCondition) -> String {
             format!("other values now: {}", names.join(", "))
         }
         ChangedCondition::VariablesAdded(names) => {
-            format!("variables that were not set then: {}", names.join(", "))
+            format!("new variables: {}", names.join(", "))
         }
         ChangedCondition::VariablesRemoved(count) => {
-            format!("variables that are not set any more: {count}")
+            format!("variables no longer set: {count}")
         }
         ChangedCondition::FromEnvironment(name) => {
             format!("{name} comes from the current environment")
         }
         ChangedCondition::Approximate(name) => {
-            format!("{name} was not UTF-8 and is only nearly what it was")
+            format!("{name} was not UTF-8 and is only approximately the same")
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 #[command(defer = true)]
 enum Command {
-    /// Check the whole chain and every stored output; exits 1 and says where something is wrong
+    /// Check the whole chain and every stored output; exits 1 and reports each error
     ///
     /// Names the first break of the chain, and every output that is lost or was altered.
     ///
@@ -182,7 +182,7 @@ fn tell_intact(intact: &Intact, expected: bool, quick: bool, json: bool) -> Resu
     }
     if !expected {
         term::say(
-            "keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain",
+            "keep this head elsewhere: `retake audit verify --expect HEAD` then also detects a truncated or rewritten chain",
         );
     }
     Ok(())
@@ -201,7 +201,7 @@ fn tell_broken(found: &[Break], json: bool) -> Result<(), Failure> {
             .collect();
         term::data(lines.as_bytes())?;
         term::say(
-            "the record is not what retake wrote; compare it with a backup, `retake runs show` still reads it",
+            "the record was changed after retake wrote it; compare it with a backup (`retake runs show` can still read it)",
         );
     }
     Ok(())

@@ -21,7 +21,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// How the program ends.
 pub(crate) enum Exit {
     Code(u8),
-    /// By this signal, so that whoever waits for us sees that it was one.
+    /// By this signal, so that the parent process sees it.
     Signal(i32),
 }
 

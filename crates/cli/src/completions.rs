@@ -33,7 +33,7 @@ enum Action {
 pub(super) fn completions(args: &Args, definition: Command) -> Result<Exit, Failure> {
     if let Some(Action::Install { shell }) = &args.action {
         let shell = shell.or_else(Shell::from_env).ok_or_else(|| {
-            Failure::Usage("SHELL names no shell that is known; name one: bash, zsh or fish".into())
+            Failure::Usage("SHELL names an unknown shell; choose bash, zsh or fish".into())
         })?;
         return install(shell, &script(shell, definition));
     }
@@ -62,15 +62,15 @@ fn destination(shell: Shell) -> Result<(PathBuf, &'static str), Failure> {
     match shell {
         Shell::Bash => Ok((
             below("XDG_DATA_HOME", ".local/share").join("bash-completion/completions/retake"),
-            "new shells have it, where the package bash-completion is installed",
+            "new shells load it if the package bash-completion is installed",
         )),
         Shell::Zsh => Ok((
             below("ZDOTDIR", "").join(".zfunc/_retake"),
-            "new shells have it once .zshrc says, before compinit: fpath+=(${ZDOTDIR:-$HOME}/.zfunc)",
+            "new shells load it if .zshrc has, before compinit: fpath+=(${ZDOTDIR:-$HOME}/.zfunc)",
         )),
         Shell::Fish => Ok((
             below("XDG_CONFIG_HOME", ".config").join("fish/completions/retake.fish"),
-            "new shells have it",
+            "new shells load it",
         )),
         other => Err(Failure::Usage(format!(
             "there is no directory for scripts of {other}; `retake completions {other}` prints the script"

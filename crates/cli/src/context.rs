@@ -50,7 +50,7 @@ pub(crate) fn run_context(project: &Project, config: &Config) -> Arc<RunContext>
     RunContext::new(project, config, notify_of_own_runs(), collect_remote)
 }
 
-/// Takes in what came of runs on other machines whose submitter is gone.
+/// Collects the results of runs on other machines whose submitter is gone.
 pub(crate) fn collect_remote(store: &mut Store, notify: &Notify) {
     #[cfg(feature = "slurm")]
     retake_slurm::collect_finished(store, notify);

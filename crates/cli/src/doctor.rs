@@ -142,7 +142,7 @@ fn relocate(project: &Project) -> Result<String, Failure> {
     let location = project.location()?;
     if location.reason == LocationReason::Given {
         return Err(Failure::Usage(
-            "--move: the location of this record was given with --store or RETAKE_STORE; without that it is looked for".into(),
+            "--move: the location of this record was given with --store or RETAKE_STORE; omit it to use the default location".into(),
         ));
     }
     let (from, to) = match (location.belongs_at(), location.interrupted_move()) {
@@ -258,7 +258,7 @@ impl Document {
         self.problems = found.defects.iter().map(words::defect).collect();
         for leftover in leftovers(store) {
             self.problems.push(format!(
-                "{} ({}) is left over from run {}, which is over; `retake doctor --repair` ends it",
+                "{} ({}) is left over from run {}, which has ended; `retake doctor --repair` terminates it",
                 leftover.command, leftover.pid, leftover.run
             ));
         }
@@ -305,7 +305,7 @@ impl Document {
             fact("free", term::size(free));
         }
         if let Some(failed) = &self.push_failed {
-            fact("push", format!("failed, and what is missing is sent by the next one: {failed}"));
+            fact("push", format!("failed; the next push sends what is missing: {failed}"));
         }
         let lacks = self.sandbox_lacks.as_ref().map_or_else(String::new, |why| format!("; {why}"));
         let has = |there: bool| if there { "" } else { "no " };

@@ -19,7 +19,7 @@ pub(crate) enum Failure {
     Project(#[from] ProjectError),
     #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
-    /// The same of a command that gives space back, and cannot be told to use itself.
+    /// The same of a command that gives space back, and cannot be determined to use itself.
     #[error("{}", words::erasing_error(.0))]
     Erasing(retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]

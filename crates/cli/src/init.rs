@@ -26,10 +26,10 @@ const IGNORE: &str = "\
 .lock
 ";
 
-/// Make the current directory a project: .agent/ with a configuration of commented defaults
+/// Make the current directory a project: .agent/ with commented default settings
 ///
-/// Runs below it are recorded in .agent/data, and in a git repository in its git directory. Those
-/// that were made below it before are taken over.
+/// Runs below it are recorded in .agent/data, or in a git repository in its git directory. Earlier
+/// runs below it are copied there.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print what was made as JSON
@@ -77,7 +77,7 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let file = agent.join("config.yml");
     if !create(&file, &commented_defaults())? {
         return Err(Failure::Refused(format!(
-            "{} exists and is left as it is; edit it, or move it away first",
+            "this is a project already: {} exists; edit it, or remove it first",
             file.display()
         )));
     }

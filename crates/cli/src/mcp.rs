@@ -16,11 +16,11 @@ use retake_types::config::SandboxedCommand;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
-/// Serve agents over the Model Context Protocol: their commands run on the record
+/// Serve agents over the Model Context Protocol: their commands are recorded
 ///
 /// Speaks on stdin and stdout, as MCP clients start it; `retake mcp install CLIENT` sets that up.
-/// What clients may run is `mcp.policy` in `.agent/config.yml`. Commands are confined, where this
-/// machine can do that, unless --sandbox=off or `sandbox.mcp` says otherwise.
+/// `mcp.policy` in `.agent/config.yml` sets what clients may run. Commands run in a sandbox where
+/// this machine supports one, unless --sandbox=off or `sandbox.mcp` disables it.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Add the server to the configuration of a client
+    /// Add retake to the configuration of a client
     Install {
         #[command(flatten)]
         entry: Entry,
@@ -46,7 +46,7 @@ enum Command {
         #[arg(long)]
         print: bool,
     },
-    /// Remove the server from the configuration of a client
+    /// Remove retake from the configuration of a client
     Uninstall {
         #[command(flatten)]
         entry: Entry,
@@ -56,6 +56,7 @@ enum Command {
 /// Whose configuration.
 #[derive(clap::Args)]
 struct Entry {
+    /// The client
     client: ClientName,
     /// For all projects of this user instead of this project
     #[arg(long)]
@@ -129,7 +130,7 @@ fn serve(
 ) -> Result<Exit, Failure> {
     if std::io::stdin().is_terminal() {
         term::say(
-            "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` has one start it (Ctrl-C ends it)",
+            "waiting for a client to speak the Model Context Protocol here; `retake mcp install CLIENT` configures one to start it (Ctrl-C stops it)",
         );
     }
     let served = retake_mcp::serve(run_context, config.policy.clone(), sandbox, here);
@@ -162,7 +163,7 @@ fn install(
     let (client, file) = (entry.client(), entry.file(project)?);
     let start = ServerCommand::new(install::program()?, store);
     if print {
-        term::say(&format!("this goes into {}", file.display()));
+        term::say(&format!("add this to {}", file.display()));
         term::data(client.snippet(&start).as_bytes())?;
         return Ok(Exit::OK);
     }
@@ -170,8 +171,8 @@ fn install(
         client.install(&file, &start).map_err(|error| Failure::Refused(error.to_string()))?;
     let (name, file, line) = (client.name(), file.display(), start.line());
     term::say(&match changed {
-        EntryChange::Written => format!("{name} starts `{line}` from now on ({file})"),
-        EntryChange::Unchanged => format!("{name} starts `{line}` already ({file})"),
+        EntryChange::Written => format!("{name} now starts `{line}` ({file})"),
+        EntryChange::Unchanged => format!("{name} already starts `{line}` ({file})"),
     });
     Ok(Exit::OK)
 }
@@ -181,8 +182,8 @@ fn uninstall(entry: &Entry, project: &Path) -> Result<Exit, Failure> {
     let changed = client.uninstall(&file).map_err(|error| Failure::Refused(error.to_string()))?;
     let (name, file) = (client.name(), file.display());
     term::say(&match changed {
-        EntryChange::Written => format!("{name} does not start retake any more ({file})"),
-        EntryChange::Unchanged => format!("{name} was not told to start retake ({file})"),
+        EntryChange::Written => format!("{name} no longer starts retake ({file})"),
+        EntryChange::Unchanged => format!("{name} was not configured to start retake ({file})"),
     });
     Ok(Exit::OK)
 }

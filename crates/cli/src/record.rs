@@ -67,7 +67,7 @@ impl Record {
     }
 }
 
-/// Sees to runs and loops whose runner died, and to what came of runs on other machines.
+/// Marks runs and loops whose runner died, and collects the results of runs on other machines.
 pub(crate) fn recover(store: &mut Store) {
     let notify = context::notify();
     recovery::recover(store, &notify);

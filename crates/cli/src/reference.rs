@@ -106,7 +106,8 @@ fn spelling(arg: &Arg) -> String {
 
 fn meaning(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-    let mut text = cell(&help);
+    let paragraphs: Vec<String> = help.split("\n\n").map(cell).collect();
+    let mut text = paragraphs.join(". ");
     let values: Vec<String> = arg
         .get_possible_values()
         .iter()

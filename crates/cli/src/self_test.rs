@@ -85,7 +85,7 @@ pub(crate) fn self_test(args: &Args) -> Result<Exit, Failure> {
     let mut results = Vec::new();
     for check in &CHECKS {
         let seen = match (&made, (check.run)(&mut runs)) {
-            (Err(error), _) => Seen::Broken(format!("no project could be made: {error}")),
+            (Err(error), _) => Seen::Broken(format!("could not create a project: {error}")),
             (_, Ok(seen)) => seen,
             (_, Err(error)) => Seen::Broken(error.to_string()),
         };
@@ -300,7 +300,7 @@ fn tampering(runs: &mut OwnRuns) -> io::Result<Seen> {
     let before = runs.ask(&[], &["audit", "verify"])?;
     if before.exit_code != Some(0) {
         return Ok(Seen::Broken(format!(
-            "the record is not whole to begin with: {}",
+            "the record is damaged before the edit: {}",
             ended(&before)
         )));
     }
@@ -363,7 +363,7 @@ fn confined(runs: &mut OwnRuns, words: &[&str]) -> io::Result<Result<Answer, Str
     let mode = match probe.level {
         Some(SandboxLevel::Full) => "--sandbox=strict",
         Some(SandboxLevel::Landlock) => "--sandbox=best-effort",
-        None => return Ok(Err(format!("this machine cannot confine anything{}", lacking()))),
+        None => return Ok(Err(format!("this machine supports no sandbox{}", lacking()))),
     };
     runs.ask(&[], &[&["exec", mode, "--"], words].concat()).map(Ok)
 }

@@ -18,9 +18,9 @@ const DRAWN: usize = 20;
 
 /// Show test results over all recorded runs: first failure, flips, durations
 ///
-/// Tests are known from runs with `--tests`. A pattern that names one test shows each of its
-/// results. In HISTORY, oldest first: + passed, x failed, E error, - skipped, and . for a complete run
-/// of the same command that does not name the test among those that failed.
+/// Reads runs recorded with `--tests`. A pattern that matches one test shows each of its results.
+/// In HISTORY, oldest first: + passed, x failed, E error, - skipped, and . for a complete run of
+/// the same command that does not name the test among those that failed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only tests whose name matches this pattern (*, ?, [a-z])
@@ -116,7 +116,7 @@ fn nothing(args: &Args, known: usize, runs: u64) -> String {
     };
     match (&args.pattern, known) {
         (None, 0) if runs > 0 => format!(
-            "{} had tests and named none; most runners name tests that pass with -v",
+            "{} had tests but named none; most test runners name passing tests with -v",
             term::count(runs, "run")
         ),
         (None, 0) => {

@@ -39,13 +39,13 @@ pub(crate) fn tour(_: &Args) -> Result<Exit, Failure> {
     match (tour.runs.end(), told) {
         (Some(signal), _) => Ok(Exit::Signal(signal)),
         (None, Ok(())) => Ok(Exit::OK),
-        (None, Err(error)) => Err(Failure::Refused(format!("the tour had to stop: {error}"))),
+        (None, Err(error)) => Err(Failure::Refused(format!("the tour stopped: {error}"))),
     }
 }
 
 impl Tour {
     fn tell(&mut self) -> std::io::Result<()> {
-        say("retake runs commands and remembers every run. This tour takes a temporary project,")?;
+        say("retake runs commands and remembers every run. This tour uses a temporary project,")?;
         say(&format!("{}, and removes it afterwards.", self.runs.home().display()))?;
         self.show(&["init"])?;
 
@@ -64,9 +64,7 @@ impl Tour {
             "echo connecting to db; sleep 60",
         ])?;
 
-        stop(
-            "Something left running in the background does not hang the run: it is ended and named.",
-        )?;
+        stop("A background process does not keep the run waiting: it is terminated and reported.")?;
         self.show(&["exec", "--", "sh", "-c", "sleep 1000 & echo started a server"])?;
 
         stop("Limits hold for everything the command starts.")?;
@@ -108,20 +106,20 @@ impl Tour {
         self.show(&["agent", "run", "task", "--verify", "grep -q ^ok suite"])?;
         self.show(&["agent", "show", "task"])?;
 
-        stop("A command over several values, until the numbers say which is faster.")?;
+        stop("One command with several values: which is faster?")?;
         let matrix = "command: sleep $AXIS_PAUSE\niterations: 6\naxes: {pause: ['0.01', '0.03']}\n";
         std::fs::write(self.project().join("matrix.yml"), matrix)?;
         self.show(&["matrix", "run", "--quiet"])?;
         self.show(&["matrix", "status"])?;
         self.show(&["matrix", "compare", "0.01", "0.03"])?;
 
-        stop("The record is a chain of hashes: an edit shows.")?;
+        stop("The record is a chain of hashes: an edit is detected.")?;
         self.show(&["audit", "verify"])?;
         self.tamper()?;
         self.show(&["audit", "verify"])?;
 
         say("")?;
-        say("That was the tour. `retake exec --help` and `retake runs --help` tell the rest.")
+        say("That was the tour. Next: `retake --help`, and the quick starts in docs/guides.")
     }
 
     /// An agent as any other: it reads a prompt, changes files, and says in its status how far it is.

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Open the page in the browser
     #[arg(long)]
     open: bool,
-    /// Let the page run recorded commands once more
+    /// Let the page run recorded commands again
     ///
     /// Only requests of the project's own record, unchanged, under the project's sandbox. Runs that were
     /// imported, or recorded by another user or on another machine, stay refused.
@@ -72,7 +72,7 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
 fn permission(project: &Project, directory: &Path) -> Result<RunPermission, Failure> {
     let foreign = |why: String| {
         Failure::Refused(format!(
-            "--allow-run: {why}; a record that somebody else could have written must not make this machine run its commands"
+            "--allow-run: {why}; commands from a record that others can write are not run on this machine"
         ))
     };
     let own = RecordLocation::find(&context::here());

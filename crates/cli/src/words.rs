@@ -23,9 +23,9 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
     use retake_store::Error;
     let advice = match error {
         Error::NoLocation => "; name one with --store",
-        Error::InUse { .. } => "; wait for its runs or end them, and move it then",
+        Error::InUse { .. } => "; wait for its runs to end, or stop them, and move it then",
         Error::Occupied { .. } => "; move what is there away, or leave the record where it is",
-        Error::NoStore { .. } => "; `retake init` makes one, and the first recorded run too",
+        Error::NoStore { .. } => "; `retake init` creates one, as does the first recorded run",
         Error::NotWritable { .. } => "; check its permissions, or name another with --store",
         Error::ForeignOwner { .. } => "; use a store of your own with --store",
         Error::NetworkFilesystem { .. } => {
@@ -68,9 +68,7 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
 pub(crate) fn erasing_error(error: &retake_store::Error) -> String {
     match error {
         retake_store::Error::DiskFull { .. } => {
-            format!(
-                "{error}, also for what gives space back; free some of it on that disk and run again"
-            )
+            format!("{error}, even for erasing runs; free some space on that disk and run again")
         }
         error => store_error(error),
     }
@@ -124,21 +122,20 @@ pub(crate) fn notice(notice: &Notice) -> String {
         }
         Notice::TakenOver { runs, left, from, store } => {
             let mut text = format!(
-                "{} recorded here before, in {}, {} now in {} too",
+                "{} recorded here earlier, in {}, {} now also in {}",
                 text::count(*runs, "run"),
                 from.display(),
                 if *runs == 1 { "is" } else { "are" },
                 store.display()
             );
             if *left > 0 {
-                text.push_str(&format!("; {left} that are running or have lost output stay there"));
+                text.push_str(&format!("; {left} still running or with lost output stay there"));
             }
             text
         }
-        Notice::NotTakenOver(error) => format!(
-            "runs that were recorded here before could not be taken over: {}",
-            store_error(error)
-        ),
+        Notice::NotTakenOver(error) => {
+            format!("runs recorded here earlier could not be copied: {}", store_error(error))
+        }
         Notice::OutcomeNotRecorded(error) => {
             format!("the outcome of this run is not recorded: {}", store_error(error))
         }
@@ -186,7 +183,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             format!("the test report {} is left out: {error}", path.display())
         }
         Notice::ReportPattern(error) => format!("tests.reports: {error}"),
-        Notice::ChangesUnknown(error) => format!("changed files are not known: {error}"),
+        Notice::ChangesUnknown(error) => format!("changed files are unknown: {error}"),
         Notice::TrackingImpaired(error) => error.clone(),
         Notice::Remote(notice) => remote_notice(notice),
     }
@@ -221,11 +218,11 @@ fn remote_notice(notice: &RemoteNotice) -> String {
             },
         ),
         RemoteNotice::DirectoryNotReachable { dir, why } => format!(
-            "{} is not reachable now: {why}; waiting until it is, nothing is run again meanwhile",
+            "{} is not reachable now: {why}; waiting until it is; nothing is run again until then",
             dir.display()
         ),
         RemoteNotice::DirectoryFull(dir) => format!(
-            "{} is full: free space there; what has no room for its result is not run again now",
+            "{} is full: free space there; runs whose results did not fit are not run again yet",
             dir.display()
         ),
         RemoteNotice::DirectoryUsable(dir) => format!("{} is usable again", dir.display()),
@@ -242,10 +239,10 @@ fn remote_notice(notice: &RemoteNotice) -> String {
             format!("batch {batch} could not be collected: {why}")
         }
         RemoteNotice::BatchesUnknown(why) => {
-            format!("batches elsewhere could not be looked for: {why}")
+            format!("could not look for batches on other machines: {why}")
         }
         RemoteNotice::NotRemoved(why) => {
-            format!("the shared directory could not be tidied: {why}")
+            format!("could not clean up the shared directory: {why}")
         }
     }
 }
@@ -271,11 +268,11 @@ pub(crate) fn refusal(reason: &RefusalReason) -> String {
             format!("{reason}, or say with --allow-write what it may write")
         }
         RefusalReason::SandboxOff => {
-            "there is no sandbox for the rules that were given; add --sandbox or leave them out"
+            "sandbox rules are given but the sandbox is off; add --sandbox or remove them"
                 .to_owned()
         }
         RefusalReason::SandboxDetach => {
-            "--detach-ok: nothing outlives a sandbox; leave it out with --sandbox".to_owned()
+            "--detach-ok cannot be used with --sandbox: all processes of a sandbox end with it".to_owned()
         }
         other => other.to_string(),
     }
@@ -301,16 +298,18 @@ fn hint(error: &RunError) -> Option<&'static str> {
             "ask for more with slurm.options, such as --mem=4G"
         }
         (ErrorCode::NoResources, Some(ErrorDetail::RunLost)) => {
-            "nothing is known of the command; run it again"
+            "the outcome of the command is unknown; run it again"
         }
         (ErrorCode::Timeout, _) => {
-            "give it longer with --timeout, or look at the output for what it was waiting for"
+            "allow more time with --timeout, or check the output for what it was waiting for"
         }
         (ErrorCode::OutputTooLarge, _) => {
             "raise --max-output-kb, or read all of it with `retake runs logs`"
         }
         (ErrorCode::Failed, Some(ErrorDetail::KeeperKilled)) => "run it again",
-        (ErrorCode::InvalidRequest, _) => "nothing was started; correct what is named above",
+        (ErrorCode::InvalidRequest, _) => {
+            "nothing was started; correct the request and run it again"
+        }
         (ErrorCode::WorkingDirectory, _) => "nothing was started; --cwd names another directory",
         (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter)) => {
             "install the interpreter, or correct the first line of the script"
@@ -328,8 +327,8 @@ fn hint(error: &RunError) -> Option<&'static str> {
              kernel.apparmor_restrict_unprivileged_userns=0, or the container's seccomp profile), or \
              use a kernel with Landlock"
         }
-        (ErrorCode::Sandbox, _) => "nothing was started; correct what is named above",
-        (ErrorCode::NoResources, _) => "see the limits of this session with ulimit -a",
+        (ErrorCode::Sandbox, _) => "nothing was started; correct the request and run it again",
+        (ErrorCode::NoResources, _) => "`ulimit -a` shows the limits of this session",
         _ => return None,
     };
     Some(text)
@@ -352,10 +351,10 @@ pub(crate) fn settings_problem(file: &Path, problem: &SettingsProblem) -> String
     let SettingsProblem { key, fault } = problem;
     let text = match fault {
         SettingsFault::Unreadable(why) => format!("it cannot be read: {why}"),
-        SettingsFault::NotJson(why) => format!("it is no JSON: {why}"),
+        SettingsFault::NotJson(why) => format!("it is not JSON: {why}"),
         SettingsFault::Missing => "is missing".to_owned(),
-        SettingsFault::Unknown => "is no setting of sandbox-runtime; remove it".to_owned(),
-        SettingsFault::NoMeaning => "cannot be kept by the sandbox of retake; remove it".to_owned(),
+        SettingsFault::Unknown => "is not a setting of sandbox-runtime; remove it".to_owned(),
+        SettingsFault::NoMeaning => "is not supported by retake's sandbox; remove it".to_owned(),
         SettingsFault::Kind(kind) => format!("must be {kind}"),
         SettingsFault::Pattern(path) => {
             format!("{path:?} is a pattern; name each path, or a directory for all below it")
@@ -426,13 +425,13 @@ pub(crate) fn with_hint(mut run: Run) -> Run {
 
 fn left_group(group: &LeftGroup) -> String {
     let (is, was, had) = match group.count {
-        1 => ("is", "was", "and was ended"),
-        _ => ("are", "were", "and were ended"),
+        1 => ("is", "was", "and was terminated"),
+        _ => ("are", "were", "and were terminated"),
     };
     let did = match group.fate {
-        LeftFate::Ended => format!("{was} still running after the command had ended, {had}"),
+        LeftFate::Ended => format!("{was} still running when the command ended, {had}"),
         LeftFate::Kept => format!("{is} still running, as allowed"),
-        LeftFate::Survived => format!("{is} still running and could not be ended"),
+        LeftFate::Survived => format!("{is} still running and could not be terminated"),
     };
     match group.count {
         1 => format!("{} {did}", group.named),
@@ -457,13 +456,14 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
         );
     }
     if finished.unread_bytes > 0 && finished.outcome == Outcome::TimedOut {
-        let kept = if finished.run.recorded { "; the record has them" } else { "" };
+        let kept = if finished.run.recorded { "; the record has it" } else { "" };
         term::say(&format!(
-            "{} of output not taken by the reader in time{kept}",
+            "{} of output dropped: the reader was too slow{kept}",
             text::count(finished.unread_bytes, "byte")
         ));
     }
-    // A plain failure has said what it had to say itself, and where nobody reads nobody is told.
+    // A plain failure has printed its own message, and without a reader there is nothing to print
+    // to.
     let spoke = matches!(finished.outcome, Outcome::Exited(_)) || finished.reader_gone;
     if let Some(error) = outcome.error.as_ref().filter(|_| !spoke) {
         if error.problems.len() > 1 {

@@ -1,4 +1,4 @@
-//! The tracker against a model that is told what is done: random edits, renames, chmods, links and
+//! The tracker against a model of the same operations: random edits, renames, chmods, links and
 //! ignored paths, with and without a cache, over several snapshots.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]

@@ -24,6 +24,9 @@ pub(crate) fn resolve(
             Runnable::Missing => {
                 Err(StartFailure::NotFound(format!("{shown}: there is no such file")))
             }
+            Runnable::Unsearchable => Err(StartFailure::NotExecutable(format!(
+                "{shown}: permission denied to search one of its directories"
+            ))),
             Runnable::No(why) => Err(StartFailure::NotExecutable(format!("{shown}: {why}"))),
         };
     }
@@ -39,7 +42,8 @@ pub(crate) fn resolve(
         };
         match runnable(&cwd.join(&candidate)) {
             Runnable::Yes => return Ok(candidate),
-            Runnable::Missing => {}
+            // As in a shell: an entry of PATH that this user cannot search has no programs.
+            Runnable::Missing | Runnable::Unsearchable => {}
             Runnable::No(why) => {
                 refused.get_or_insert_with(|| format!("{}: {why}", candidate.display()));
             }
@@ -62,6 +66,8 @@ pub fn which(program: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Option<PathBu
 enum Runnable {
     Yes,
     Missing,
+    /// A directory of its path may not be searched.
+    Unsearchable,
     No(&'static str),
 }
 
@@ -75,7 +81,7 @@ fn runnable(file: &Path) -> Runnable {
             Runnable::No("is not executable; chmod +x it, or run it with its interpreter")
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Runnable::No("a directory on the way may not be searched")
+            Runnable::Unsearchable
         }
         Err(_) => Runnable::Missing,
     }

@@ -401,7 +401,7 @@ fn processes_are_limited() {
     request.timeout = Some(Duration::from_secs(3));
     request.grace = Duration::ZERO;
     let took = Lab::new().run(request);
-    // By the kernel, forks fail and the bomb goes on trying; watched, the run is ended.
+    // By the kernel, forks fail and the bomb keeps trying; watched, the run is ended.
     assert!(
         matches!(
             took.finished.outcome,

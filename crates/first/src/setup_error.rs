@@ -36,7 +36,7 @@ impl fmt::Display for SetupError {
             }
             Self::Option { call, must } => write!(f, "{call}: {must}"),
             Self::Nameless => f.write_str(
-                "which test is running cannot be told from this thread; call first::test() on the \
+                "which test is running cannot be determined from this thread; call first::test() on the \
                  test's own thread, or say `.name(\"module::test\")`",
             ),
             Self::OtherTest { wanted, running } => write!(

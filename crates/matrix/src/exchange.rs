@@ -111,7 +111,7 @@ pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeEr
         match serde_json::from_slice::<RunLine>(&bytes) {
             // The id becomes the name of a file.
             Ok(line) if !is_id(&line.id) => {
-                notes.push(format!("runs.jsonl:{number}: skipped: {:?} is no id", line.id));
+                notes.push(format!("runs.jsonl:{number}: skipped: {:?} is not an id", line.id));
             }
             Ok(line) => {
                 let output = |name: &str| {

@@ -1,5 +1,5 @@
-//! How an agent that retake itself starts (`agent.mcp`) is told of the server, without a change to
-//! the agent's own configuration.
+//! How an agent that retake itself starts (`agent.mcp`) is configured with the server, without a
+//! change to the agent's own configuration.
 //!
 //! Commands that the agent then runs through it are recorded inside its iteration: the server is
 //! told which run that is. Not every agent hands its own variables on to a server, so they are

@@ -195,7 +195,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         Ok((count, found))
     }
 
-    /// Where a line begins that comes after so many others.
+    /// Where the line begins that comes after this many others.
     fn line_in(&self, range: Range<u64>, before: u64) -> io::Result<u64> {
         let Some(last) = before.checked_sub(1) else { return Ok(range.start) };
         let bytes = self.read(range.clone())?;
@@ -214,7 +214,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
     }
 
     /// Counts the lines, and finds those in a range that match: how many there are, and where the
-    /// first ones begin, at most so many.
+    /// first ones begin, at most this many.
     pub(super) fn find_pattern(
         &self,
         pattern: &LinePattern,
@@ -265,7 +265,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         Ok(lines)
     }
 
-    /// Counts the lines, and finds the first errors of each kind, at most so many.
+    /// Counts the lines, and finds the first errors of each kind, at most this many.
     pub(super) fn find_errors(&self, most: usize) -> io::Result<ErrorLines> {
         let kinds = [ErrorKind::Reported, ErrorKind::Likely];
         let enough = kinds.map(|_| AtomicBool::new(false));
@@ -332,7 +332,7 @@ fn matches_in_block(
     (matches, starts)
 }
 
-/// Where a line begins that is at most so many lines before another one and not before `least`.
+/// Where a line begins that is at most this many lines before another one and not before `least`.
 pub(super) fn earlier_line(
     input: &mut (impl Read + Seek),
     from: LineStart,

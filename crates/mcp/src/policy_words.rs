@@ -49,10 +49,10 @@ pub fn reason(refusal: &PolicyRefusal) -> String {
             let command = quoted(command);
             match because {
                 Doubt::Directory => format!(
-                    "whether the rule `{rule}` denies {command} cannot be told: the directory is only known when it runs"
+                    "whether the rule `{rule}` denies {command} cannot be determined: the directory is only known when it runs"
                 ),
                 Doubt::Argument | Doubt::Option => format!(
-                    "whether the rule `{rule}` denies {command} cannot be told: {} is only known when it runs",
+                    "whether the rule `{rule}` denies {command} cannot be determined: {} is only known when it runs",
                     quoted(word)
                 ),
             }
@@ -61,7 +61,7 @@ pub fn reason(refusal: &PolicyRefusal) -> String {
             format!("{} may run {}, which the rule `{rule}` denies", quoted(command), quoted(inner))
         }
         PolicyRefusal::UnknownProgramFile { command } => {
-            format!("which file {} would run cannot be told", quoted(command))
+            format!("which file {} would run cannot be determined", quoted(command))
         }
         PolicyRefusal::NotAllowed { command, directory_unknown } => {
             let directory = if *directory_unknown { " where it may run" } else { "" };
@@ -170,21 +170,21 @@ fn unpredictable(what: &Unpredictable) -> String {
     match what {
         Unpredictable::StartedProgram { command, because } => {
             let because = hidden_because(because);
-            format!("what {} would run cannot be told ({because})", quoted(command))
+            format!("what {} would run cannot be determined ({because})", quoted(command))
         }
         Unpredictable::ProgramName { command } => format!(
-            "what {} runs cannot be told: its name is only known when it runs",
+            "what {} runs cannot be determined: its name is only known when it runs",
             quoted(command)
         ),
         Unpredictable::Line { line, why } => {
             format!("the line {:?} cannot be read: {}", cut(line, LONGEST), unreadable(why))
         }
-        Unpredictable::SearchPath => "what PATH is set to cannot be told".to_owned(),
+        Unpredictable::SearchPath => "what PATH is set to cannot be determined".to_owned(),
         Unpredictable::BuiltinEffect { command } => {
-            format!("what {} does to the commands around it cannot be told", quoted(command))
+            format!("what {} does to the commands around it cannot be determined", quoted(command))
         }
         Unpredictable::MadeFile { command, file } => format!(
-            "which program {} runs cannot be told: the same line makes {file:?}",
+            "which program {} runs cannot be determined: the same line makes {file:?}",
             quoted(command)
         ),
     }
@@ -200,7 +200,7 @@ fn hidden_because(because: &HiddenBecause) -> String {
             return format!("the setting {setting} can name a program");
         }
         HiddenBecause::GitAlias { name } => {
-            return format!("{name} is no command of git, so it may be an alias for any");
+            return format!("{name} is not a command of git, so it may be an alias for any");
         }
         HiddenBecause::ReadsStream => "it reads commands from a stream",
         HiddenBecause::ReadsInput => "it reads commands from its input",
@@ -212,7 +212,7 @@ fn hidden_because(because: &HiddenBecause) -> String {
         HiddenBecause::ForeignShell => "it is a shell with a language of its own",
         HiddenBecause::StartsCommands => "it starts commands in its own way",
         HiddenBecause::NoSeparator => "there is no -- before the command",
-        HiddenBecause::DirectoriesUnknown => "where it leads cannot be told",
+        HiddenBecause::DirectoriesUnknown => "where it leads cannot be determined",
         HiddenBecause::TooDeep => "it is nested too deeply",
     };
     fixed.to_owned()
@@ -241,7 +241,7 @@ fn unreadable(why: &UnreadableLine) -> String {
             "quoted text in a variable could be run when the variable is used".to_owned()
         }
         UnreadableLine::Ambiguous(syntax) => {
-            format!("{} is not read by every shell alike", ambiguous(*syntax))
+            format!("not every shell reads {} the same way", ambiguous(*syntax))
         }
     }
 }
@@ -360,7 +360,7 @@ mod tests {
                 none,
                 false,
                 "env -S 'ls x'",
-                "what `env -S 'ls x'` would run cannot be told (because of -S), so it could be a shell or leave the project, and mcp.policy.shell is off",
+                "what `env -S 'ls x'` would run cannot be determined (because of -S), so it could be a shell or leave the project, and mcp.policy.shell is off",
             ),
             (
                 none,
@@ -376,30 +376,30 @@ mod tests {
                 &["git push"],
                 true,
                 "git \"$x\"",
-                "whether the rule `git push` denies `git \"$x\"` cannot be told: `\"$x\"` is only known when it runs",
+                "whether the rule `git push` denies `git \"$x\"` cannot be determined: `\"$x\"` is only known when it runs",
             ),
             (
                 none,
                 &["rm"],
                 true,
                 "$x y",
-                "what `$x y` runs cannot be told: its name is only known when it runs, so no rule can be applied to it",
+                "what `$x y` runs cannot be determined: its name is only known when it runs, so no rule can be applied to it",
             ),
             (
                 none,
                 &["rm"],
                 true,
                 "echo ${!x}",
-                "the line \"echo ${!x}\" cannot be read: this `${` is not read by every shell alike, so no rule can be applied to it",
+                "the line \"echo ${!x}\" cannot be read: not every shell reads this `${` the same way, so no rule can be applied to it",
             ),
             (
                 none,
                 &["rm"],
                 true,
                 "alias a=b",
-                "what `alias a=b` does to the commands around it cannot be told, so no rule can be applied to it",
+                "what `alias a=b` does to the commands around it cannot be determined, so no rule can be applied to it",
             ),
-            (none, &["rm"], true, "cd $x; ./y", "which file `./y` would run cannot be told"),
+            (none, &["rm"], true, "cd $x; ./y", "which file `./y` would run cannot be determined"),
             (&["ls"], none, true, "cat x", "no rule allows `cat x`"),
             (&["ls"], none, true, "ls > /x", "the line writes \"/x\", which no rule can allow"),
             (
@@ -407,14 +407,14 @@ mod tests {
                 &["rm -rf"],
                 true,
                 "rm \"$x\"",
-                "whether the rule `rm -rf` denies `rm \"$x\"` cannot be told: `\"$x\"` is only known when it runs",
+                "whether the rule `rm -rf` denies `rm \"$x\"` cannot be determined: `\"$x\"` is only known when it runs",
             ),
             (
                 none,
                 &["git push"],
                 true,
                 "ln -s y gg; ./gg push",
-                "which program `./gg push` runs cannot be told: the same line makes \"./gg\", so no rule can be applied to it",
+                "which program `./gg push` runs cannot be determined: the same line makes \"./gg\", so no rule can be applied to it",
             ),
             (
                 none,
@@ -428,7 +428,7 @@ mod tests {
                 &["rm"],
                 true,
                 "git zz",
-                "what `git zz` would run cannot be told (zz is no command of git, so it may be an alias for any), so no rule can be applied to it",
+                "what `git zz` would run cannot be determined (zz is not a command of git, so it may be an alias for any), so no rule can be applied to it",
             ),
             (&["ls @ lib"], none, true, "cd $x; ls", "no rule allows `ls` where it may run"),
         ] {

@@ -125,7 +125,7 @@ impl ServerSandbox {
     pub fn notice(&self, policy: &PolicyConfig) -> Option<String> {
         let shell = match policy.shell {
             None => "shell lines stay off (mcp.policy.shell: true allows them)",
-            Some(true) => "shell lines are allowed all the same, as mcp.policy says",
+            Some(true) => "shell lines are still allowed, as mcp.policy says",
             Some(false) => "shell lines are off, as mcp.policy says",
         };
         match &self.state {

@@ -127,7 +127,7 @@ where
             Ok(message) => self.accept(message),
             Err(_) if notification => {}
             Err(error) => {
-                let why = format!("this is no message of the Model Context Protocol: {error}");
+                let why = format!("this is not a message of the Model Context Protocol: {error}");
                 self.refuse(ErrorData::invalid_request(why, None), id);
             }
         }

@@ -1,5 +1,5 @@
 //! Code that a line hands to an interpreter, or to another program that can start commands. What it
-//! does cannot be told, but a command that a rule denies may stand in it word for word.
+//! does cannot be determined, but a command that a rule denies may stand in it word for word.
 
 use super::word::Word;
 

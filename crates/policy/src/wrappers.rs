@@ -9,8 +9,8 @@ use super::word::Word;
 ///
 /// An option of one character is short, others are long. `=`: a value follows. `?`: a value may
 /// be attached. `/`: the value is a directory that is gone to. `%`: the value is an assignment.
-/// `!`: nothing is started. `#`: what is started cannot be told. `|`: the value is a line for a
-/// shell. `name:word` is a program with that subcommand.
+/// `!`: nothing is started. `#`: what is started cannot be determined. `|`: the value is a line for
+/// a shell. `name:word` is a program with that subcommand.
 const WRAPPERS: [&str; 88] = [
     "env 0 i 0 v u= C/ S# a# P# ignore-environment null debug unset= chdir/ split-string# argv0# \
      block-signal? default-signal? ignore-signal? list-signal-handling",

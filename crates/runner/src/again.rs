@@ -3,7 +3,7 @@
 //!
 //! The request is the recorded one, whole; no front end rebuilds it. Values of secrets are not in
 //! the record: a variable whose value was redacted has the value of the current environment, and is
-//! a secret there too; an argument that was redacted is not known, so such a run is refused.
+//! a secret there too; a run with a redacted argument is refused, since the argument is not known.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

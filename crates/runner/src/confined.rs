@@ -112,7 +112,7 @@ fn keeper<'a>(
     Ok(RunKeeper { keeper, nested: Some(nested) })
 }
 
-/// A keeper for whoever runs commands off the record, confined by this policy and without the
+/// A keeper for commands that are not recorded, confined by this policy and without the
 /// record. Starts no thread, and so reports nothing that is denied.
 pub fn start_keeper(
     request: &SandboxRequest,
@@ -232,7 +232,7 @@ enum NetworkUse {
     Joined(Arc<SharedNetwork>),
 }
 
-/// What a sandbox tells of what goes on inside.
+/// What a sandbox reports about the inside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reports {
     Denials,

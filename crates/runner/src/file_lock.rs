@@ -107,7 +107,7 @@ impl FileLock {
     }
 }
 
-const UNNAMED: &str = "it does not say who it is";
+const UNNAMED: &str = "an unknown process";
 
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()

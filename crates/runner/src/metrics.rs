@@ -227,7 +227,7 @@ impl ReportedMetrics {
         let Some(rest) = text.trim().strip_prefix("metric:") else { return };
         match parse_line(rest) {
             Some((name, metric)) => self.add(name, metric),
-            None => self.note(format!("{text:?} is no metric; write metric: NAME=VALUE UNIT")),
+            None => self.note(format!("{text:?} is not a metric; write metric: NAME=VALUE UNIT")),
         }
     }
 
@@ -279,7 +279,7 @@ impl ReportedMetrics {
             };
             match metric {
                 _ if !is_name(&name) => self.note(format!(
-                    "{shown}: {name:?} is no name; use letters, digits and . _ - / :"
+                    "{shown}: {name:?} is not a name; use letters, digits and . _ - / :"
                 )),
                 Ok(metric) => self.add(&name, metric),
                 Err(error) => self.note(format!("{shown}: {name}: {error}")),

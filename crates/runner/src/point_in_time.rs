@@ -8,7 +8,7 @@ use retake_types::parse_duration;
 pub enum PointInTimeError {
     #[error("write a time such as 2026-05-01T12:00:00Z, or an age such as 90m, 12h or 3d")]
     Unreadable,
-    #[error("that is before the beginning of time")]
+    #[error("the time is out of range")]
     TooEarly,
 }
 

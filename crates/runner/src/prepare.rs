@@ -121,9 +121,10 @@ impl PreparedRun {
             }
             Ok(_) => Err(refused(redactor, reasons)),
             Err(more) => {
-                // Why a command line means nothing was said when it was read.
+                // Why there is no command was reported when it was read.
+                let reported = unread || request.command.argv().is_empty() && !reasons.is_empty();
                 let known = |reason: &RefusalReason| {
-                    unread && *reason == RefusalReason::EmptyCommand || reasons.contains(reason)
+                    reported && *reason == RefusalReason::EmptyCommand || reasons.contains(reason)
                 };
                 let more: Vec<_> = more.into_iter().filter(|reason| !known(reason)).collect();
                 reasons.extend(more);

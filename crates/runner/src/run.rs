@@ -378,14 +378,14 @@ fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) ->
             None | Some(libc::EPIPE) => (
                 ErrorCode::Cancelled,
                 Some(ErrorDetail::ReaderGone),
-                "nobody reads the output any more, so the run was ended".to_owned(),
+                "the reader of the output is gone, so the run was terminated".to_owned(),
             ),
             Some(errno) => {
                 let why = std::io::Error::from_raw_os_error(errno);
                 (
                     ErrorCode::Cancelled,
                     Some(ErrorDetail::OutputNotWritable),
-                    format!("the output could not be passed on, so the run was ended: {why}"),
+                    format!("the output could not be forwarded, so the run was terminated: {why}"),
                 )
             }
         },

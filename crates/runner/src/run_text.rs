@@ -82,7 +82,7 @@ pub fn left_processes(outcome: &RunOutcome) -> Vec<LeftGroup> {
     groups
 }
 
-/// How long a run took; empty while it goes on. A lower bound is marked as one.
+/// How long a run took; empty while it is running. A lower bound is marked as one.
 pub fn duration(run: &Run) -> String {
     let Some(outcome) = &run.outcome else { return String::new() };
     let took = text::duration(Duration::from_millis(outcome.duration_ms));

@@ -204,7 +204,7 @@ impl Reader<'_> {
                 request.sockets.push(path.into());
             }
         }
-        // Nobody is asked here, and a run has a loopback network of its own.
+        // There is no prompt here, and a run has its own loopback network.
         self.flag(network, "network", "strictAllowlist");
         self.flag(network, "network", "allowLocalBinding");
         self.must_be_off(network, "network", "allowAllUnixSockets");

@@ -42,7 +42,7 @@ impl Screen {
         self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// One line that stays. The live one below it is no longer true: whoever keeps it draws it anew.
+    /// One line that stays. The live line below it is outdated: its owner draws it again.
     pub fn line(&self, text: &str) {
         if self.quiet {
             return;

@@ -130,7 +130,7 @@ pub fn install(count: usize) -> std::io::Result<&'static [Cancel]> {
 /// Becomes readable when a signal asks for the end, and for nothing else.
 static END: OnceLock<Cancel> = OnceLock::new();
 
-/// For whoever waits without the engine: readable from the first signal on that asks for the end.
+/// For code that waits without the engine: readable from the first signal on that asks for the end.
 pub fn end_descriptor() -> std::io::Result<std::os::fd::OwnedFd> {
     let made = Cancel::new()?;
     let descriptor = END.get_or_init(|| made).descriptor();
@@ -175,7 +175,7 @@ pub fn uninstall() {
     }
 }
 
-/// For whoever waits without the engine: stops if that was asked for; returns when continued.
+/// For code that waits without the engine: stops if that was asked for; returns when continued.
 pub fn stop_if_asked() {
     let asked = cancels().iter().filter(|cancel| cancel.take_suspend()).count();
     if asked > 0 {

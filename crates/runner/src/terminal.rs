@@ -29,7 +29,7 @@ pub fn data(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Stdout for much data; whoever uses it flushes it.
+/// Stdout for much data; the caller flushes it.
 pub fn writer() -> impl Write {
     io::BufWriter::with_capacity(64 * 1024, io::stdout().lock())
 }

@@ -191,7 +191,7 @@ fn parse(text: &[u8]) -> Result<f64, String> {
     let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| {
         let start: String = text.trim().chars().take(40).collect();
-        format!("{start:?} is no number")
+        format!("{start:?} is not a number")
     })
 }
 

@@ -36,7 +36,8 @@ pub(crate) struct BatchEntry {
     pub question: Option<BatchQuestion>,
 }
 
-/// What the runs of a batch answer: whoever asks the same after the submitter died gets the results.
+/// What the runs of a batch answer: a process that asks the same after the submitter died gets the
+/// results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BatchQuestion {

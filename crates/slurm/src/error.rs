@@ -12,7 +12,7 @@ use crate::slurm_programs::ProgramError;
 pub enum Error {
     #[error("cannot {action} {}: {}", path.display(), text::plain(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is not what retake wrote there: {detail}", path.display())]
+    #[error("{} is damaged or was not written by retake: {detail}", path.display())]
     Damaged { path: PathBuf, detail: String },
     /// Written by another release of retake.
     #[error("{} has version {found}, this retake reads {known}", path.display())]

@@ -92,7 +92,7 @@ fn job_state(row: &TaskRow) -> JobState {
         "COMPLETED" => lost(format!("the task ended{} without leaving a result", on())),
         "FAILED" => lost(format!("the runner failed{} ({})", on(), status(row.status))),
         "NODE_FAIL" | "BOOT_FAIL" | "LAUNCH_FAILED" => lost(format!("the node failed{}", on())),
-        "PREEMPTED" => lost(format!("it had to make way for another job{}", on())),
+        "PREEMPTED" => lost(format!("it was preempted by another job{}", on())),
         // A state of a later release of Slurm: not known to be over.
         _ => JobState::Queued,
     }
@@ -166,7 +166,7 @@ pub(crate) fn resolve(end: Option<&JobEnd>, history: CellHistory) -> Resolution 
         None if history.vanished_from_queue && !history.started && !history.cancelled => {
             Resolution::CancelledOutside
         }
-        None => lost("the scheduler knows nothing of it"),
+        None => lost("the scheduler does not know it"),
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(why("FAILED", 11), "the runner failed on n1 (SIGSEGV)");
         assert_eq!(why("FAILED", 97 << 8), "the shared directory cannot be seen on n1");
         assert_eq!(why("NODE_FAIL", 0), "the node failed on n1");
-        assert_eq!(why("PREEMPTED", 0), "it had to make way for another job on n1");
+        assert_eq!(why("PREEMPTED", 0), "it was preempted by another job on n1");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Executes the cells of a task on the machine that the scheduler chose, and leaves one complete
 //! result for each.
 //!
-//! The record is not touched here. A run that is told to stop has the result `cancelled` only if its
-//! submitter cancelled it: a scheduler also stops what it is going to start again on another machine,
-//! and then the later attempt must be able to count.
+//! The record is not touched here. A run that is asked to stop has the result `cancelled` only if
+//! its submitter cancelled it: a scheduler also stops what it is going to start again on another
+//! machine, and then the later attempt must be able to count.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! A store appears complete or not at all, whoever looks and whoever is killed meanwhile.
+//! A store appears complete or not at all, also to concurrent readers and when its creator is
+//! killed.
 
 mod common;
 

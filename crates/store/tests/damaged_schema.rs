@@ -85,7 +85,7 @@ fn damage_is_seen_named_and_repaired() {
         assert_eq!(store.read_output(large.id(), Stream::Stdout).unwrap().length(), 150_000);
         if !damage.contains("ledger") {
             let entries = common::assert_intact(&store).head.count;
-            assert!(entries >= head.count, "{damage}: the chain goes on");
+            assert!(entries >= head.count, "{damage}: the chain continues");
         }
         let with_label = RunFilter { labels: vec![("k".into(), "v".into())], ..Default::default() };
         assert_eq!(store.list(&with_label, None, 9).unwrap().runs.len(), 1, "{damage}");

@@ -1,4 +1,4 @@
-//! A database written by the first release opens, verifies and goes on, for ever.
+//! A database written by the first release opens, verifies and stays usable, for ever.
 //!
 //! The fixture is made once, by the ignored test below, and never again: a later release that
 //! changes the schema adds a fixture of its own.
@@ -356,7 +356,7 @@ fn keep(test: TestStore, name: &str, expected: &Value) {
     drop(test.store);
     copy(&root, &fixture(name));
     for file in ["write.lock", "retake.db-wal", "retake.db-shm", ".gitignore"] {
-        // Made anew by whoever opens the store.
+        // Created again when the store is opened.
         drop(fs::remove_file(fixture(name).join(file)));
     }
 }

@@ -59,7 +59,7 @@ fn a_moved_record_is_found_under_its_old_name() {
         left.sort();
         assert_eq!(left, [".gitignore", "moved-to"]);
         assert_eq!(moved_to(&from), Some(to.clone()));
-        // A program that was started before the move goes on recording in the one record.
+        // A program that was started before the move continues recording in the one record.
         let mut store = Store::open(&from).unwrap();
         assert_eq!(store.path(), to);
         record(&mut store, "/project", 5);
@@ -105,7 +105,7 @@ fn nothing_moves_while_a_run_or_loop_is_alive_or_onto_something() {
     assert!(moved_to(&from).is_none() && Store::open(&from).unwrap().get(runs[0]).is_ok());
 }
 
-/// Where the record is, as whoever knows only the old place finds it.
+/// Where the record is, as found from the old location.
 fn after_a_crash(
     env: &dyn Fn(&str) -> PathBuf,
     transfer: fn(&Path, &Path) -> retake_store::Result<retake_store::Moved>,

@@ -18,7 +18,8 @@ proptest! {
         large in any::<bool>(),
         compact in any::<bool>(),
     ) {
-        // A secret that is only spaces, or part of what retake itself writes, cannot be told apart.
+        // A secret that is only spaces, or part of what retake itself writes, cannot be determined
+        // apart.
         let known = serde_json::to_string(&(plain(intent("a")), plain(outcome(0)))).unwrap().to_lowercase();
         let secrets: Vec<String> = secrets
             .into_iter()

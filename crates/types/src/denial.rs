@@ -1,4 +1,5 @@
-//! What a sandbox kept a run from, for people and programs to read. It is told, never decided by.
+//! What a sandbox denied a run, for people and programs to read. It is reported; nothing is decided
+//! by it.
 
 use std::fmt;
 

@@ -158,7 +158,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "nice",
         FlagValue::One("N"),
         TIME,
-        "Scheduling priority, -20 (first) to 19 (last)",
+        "Scheduling priority, -20 (highest) to 19 (lowest)",
     )),
     flag(ExecFlag::Cwd, "cwd", FlagValue::One("DIR"), SURROUNDINGS, "Run in this directory"),
     flag(
@@ -187,7 +187,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "env-mode",
         FlagValue::One("MODE"),
         SURROUNDINGS,
-        "What variables start from: inherit (all of ours), merge (without secrets and dangerous ones), replace (only the given ones) [default: inherit]",
+        "Variables that the command starts with: inherit (all of retake's), merge (all but secrets and dangerous ones), replace (only those given) [default: inherit]",
     ),
     flag(
         ExecFlag::Shell,
@@ -229,14 +229,14 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "sandbox",
         FlagValue::Optional("MODE"),
         SANDBOX,
-        "Confine the command: it writes only in the project and a private temporary directory, has no network, and does not see secrets. strict refuses to start where that cannot be kept, best-effort records what is missing, off is none [default: strict]",
+        "Confine the command: it writes only in the project and a private temporary directory, has no network, and does not see secrets. strict refuses to start where this machine cannot enforce that; best-effort runs anyway and records what is missing; off disables it [default: strict]",
     ),
     in_sandbox(flag(
         ExecFlag::AllowWrite,
         "allow-write",
         FlagValue::Many("PATH"),
         SANDBOX,
-        "With --sandbox: let it write here; repeatable. The most specific path wins, on a tie a denial does",
+        "With --sandbox: let it write here; repeatable. The most specific path wins; on a tie, a denial wins",
     )),
     in_sandbox(flag(
         ExecFlag::DenyWrite,
@@ -257,7 +257,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "deny-read",
         FlagValue::Many("PATH"),
         SANDBOX,
-        "With --sandbox: hide this; repeatable",
+        "With --sandbox: hide this path; repeatable",
     )),
     in_sandbox(flag(
         ExecFlag::AllowSocket,
@@ -278,14 +278,14 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "quarantine",
         FlagValue::None,
         SANDBOX,
-        "With --sandbox: after the run, move aside what it left that this machine may execute later, such as git hooks",
+        "With --sandbox: after the run, move aside files it left that this machine may execute later, such as git hooks",
     )),
     in_sandbox(flag(
         ExecFlag::SandboxSettings,
         "sandbox-settings",
         FlagValue::One("FILE"),
         SANDBOX,
-        "With --sandbox: rules of a settings file of @anthropic-ai/sandbox-runtime, read as there: only what it lists is writable, and its denials win",
+        "With --sandbox: take the rules from a settings file of @anthropic-ai/sandbox-runtime, with the same meaning: only paths it lists are writable, and its denials win",
     )),
     flag(
         ExecFlag::Track,
@@ -334,7 +334,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "max-output-kb",
         FlagValue::One("N"),
         OUTPUT,
-        "How much of each stream the JSON result carries [default: 1024]",
+        "Size of each stream in the JSON result, in KiB [default: 1024]",
     )),
     flag(
         ExecFlag::Secret,

@@ -1,4 +1,4 @@
-//! Identifiers: of a run, of a loop, and the seven that tie a run to whoever asked for it.
+//! Identifiers: of a run, of a loop, and the seven that tie a run to its caller.
 
 use std::fmt;
 use std::str::FromStr;

@@ -36,7 +36,7 @@ pub enum HostPattern {
     Name(String),
     /// Every name that ends with a dot and this, at any depth.
     Below(String),
-    /// Every address that begins with so many bits of this one.
+    /// Every address that begins with this many bits of this one.
     Addresses {
         base: IpAddr,
         prefix: u8,

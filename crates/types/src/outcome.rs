@@ -64,7 +64,7 @@ pub enum StartFailure {
     WrongFormat(String),
     /// The system could not start a process: no memory, no process slot, no descriptor.
     NoResources(String),
-    /// The confinement that was asked for cannot be had.
+    /// The requested confinement is not available.
     Sandbox(SandboxFailure),
 }
 

@@ -225,7 +225,7 @@ impl fmt::Display for RefusalReason {
             Self::ShellNeeded(why) => write!(f, "{why}, which needs a shell"),
             Self::HostSecretMissing { name } => write!(
                 f,
-                "{name} is a secret, so its value is not sent along, and this machine has none; \
+                "{name} is a secret, so its value is not sent, and this machine does not have it; \
                  set it in the job's environment there, or start retake without it: env -u {name}"
             ),
             Self::ShortSecret { name, shortest } => write!(
@@ -250,7 +250,7 @@ impl fmt::Display for RefusalReason {
             ),
             Self::SandboxHome(path) => write!(
                 f,
-                "sandbox: in {} everything of yours would be writable; work in the directory of a project",
+                "sandbox: in {} all of your files would be writable; work in the directory of a project",
                 path.display()
             ),
             Self::SandboxHost { host, problem } => write!(f, "sandbox: {host:?}: {problem}"),
@@ -261,10 +261,10 @@ impl fmt::Display for RefusalReason {
                 write!(f, "sandbox: more than {most} ports of this machine; leave some out")
             }
             Self::SandboxOff => f.write_str(
-                "rules for a sandbox were given, and none was asked for; ask for one or leave the rules out",
+                "sandbox rules are given but no sandbox is requested; request one or remove the rules",
             ),
             Self::SandboxDetach => {
-                f.write_str("sandbox: no process can be left running, since nothing outlives a sandbox")
+                f.write_str("sandbox: no process can be left running, since all processes of a sandbox end with it")
             }
             Self::Redaction(error) => f.write_str(error),
             Self::Other(text) => f.write_str(text),

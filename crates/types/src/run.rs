@@ -224,7 +224,7 @@ pub struct RunOutcome {
     pub leaked: bool,
     /// Those that are listed, at most [`RunOutcome::LEFT_LISTED`].
     pub left_processes: Vec<LeftProcess>,
-    /// Those that are not listed, because there were so many.
+    /// Those that are not listed, because there were too many.
     #[serde(default, skip_serializing_if = "LeftCounts::is_empty")]
     pub left_unlisted: LeftCounts,
     pub error: Option<RunError>,

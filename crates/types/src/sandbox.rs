@@ -337,7 +337,7 @@ pub enum SandboxFailure {
     Missing { part: SandboxPart, errno: i32 },
     /// Something about a path of the policy: it changed meanwhile, or cannot be used.
     Path { path: PathBuf, errno: i32 },
-    /// Neither level can be had: what the full one and what Landlock lacks.
+    /// Neither level is available: what the full one and what Landlock lacks.
     Neither { full: Box<SandboxFailure>, landlock: Box<SandboxFailure> },
     /// It is the only level there is here, and it does not keep these promises.
     Drops { full: Option<Box<SandboxFailure>>, promises: Vec<DroppedPromise> },

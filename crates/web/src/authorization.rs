@@ -132,7 +132,7 @@ fn exchange_token(app: &App, request: &Request) -> Result<Option<Response>, Requ
     let Some(token) = params.get("token") else { return Ok(None) };
     if !matches_secret(token, &app.tokens.address) {
         return Err(RequestError::unauthorised(
-            "this token is not, or no longer, the server's; take the address it printed last",
+            "this token is not valid, or no longer; use the address that `retake ui` printed last",
         ));
     }
     let cookie = format!(

@@ -94,7 +94,7 @@ fn ask(access: &CheckpointAccess, trees: &TreePair) -> Result<TreeDiff, String> 
     let config = Config::load(Some(root)).map_err(|error| error.to_string())?;
     let context = RunContext::new(&access.project, &config, access.notify.clone(), access.on_open);
     let mut worker = Worker::independent(&context)
-        .map_err(|error| format!("no process could be started: {error}"))?;
+        .map_err(|error| format!("could not start a process: {error}"))?;
     let answer = GitCheckpoints::new(&mut worker, root, &access.scratch)
         .and_then(|mut git| git.diff(&trees.before, &trees.after, false));
     drop(worker.end());

@@ -11,7 +11,7 @@ use retake_types::{RunId, Stream};
 
 use crate::output_source::OutputSource;
 
-/// A count is kept for every so many bytes.
+/// A count is kept for every block of this many bytes.
 const EVERY: u64 = 256 << 10;
 /// Outputs whose counts are kept.
 const KEPT: usize = 32;

@@ -11,7 +11,7 @@ use retake_types::{Kind, OutcomeKind};
 use crate::error::RequestError;
 
 /// What a cursor must be.
-pub(crate) const NO_PLACE: &str = "a place in this list; take `next` of the page before";
+pub(crate) const NO_PLACE: &str = "a position in this list; use `next` of the previous page";
 
 /// The pairs behind the `?` of an address.
 #[derive(Clone, Debug, Default)]

@@ -85,7 +85,7 @@ impl Rerun {
     ) -> Result<RunId, RequestError> {
         let turn = self.turns.clone().try_acquire_owned().map_err(|_| {
             RequestError::conflict(format!(
-                "{AT_ONCE} runs that pages asked for are still running; wait for one of them"
+                "{AT_ONCE} runs started from pages are still running; wait for one of them"
             ))
         })?;
         let (run, mut again) = pool.read(|store| read_request(store, find)).await?;
@@ -124,7 +124,7 @@ impl Rerun {
                     finish(worker, &config);
                 }
             })
-            .map_err(|_| RequestError::internal("no thread could be started"))?;
+            .map_err(|_| RequestError::internal("could not start a thread"))?;
         wait_for_intent(pool, id, &mut outcome).await
     }
 }
@@ -137,7 +137,7 @@ fn read_request(
     let run = store.get(find(store)?)?;
     if let Some(why) = foreign(store, &run)? {
         return Err(RequestError::forbidden(&format!(
-            "a page does not run this: {why}; look at the command, and give it to `retake exec` yourself"
+            "a page does not run this: {why}; check the command, and run it with `retake exec` yourself"
         )));
     }
     let mut request = again::again_request(&run).map_err(|refusals| {
@@ -164,7 +164,7 @@ fn perform(
     context: &Arc<RunContext>,
     _turn: OwnedSemaphorePermit,
 ) -> Result<EndedWorker, String> {
-    let failed = |error: std::io::Error| format!("no process could be started: {error}");
+    let failed = |error: std::io::Error| format!("could not start a process: {error}");
     let mut worker = Worker::independent(context).map_err(failed)?;
     // Before anything starts: what cannot be recorded is not run for a page.
     worker.store().map_err(|error| format!("it cannot be recorded: {error}"))?;

@@ -55,7 +55,7 @@ impl BenchProject {
         Ok(path)
     }
 
-    /// A loop of so many iterations, as a command line.
+    /// A loop of this many iterations, as a command line.
     fn command(
         &self,
         retake: &Path,

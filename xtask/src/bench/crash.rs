@@ -234,7 +234,7 @@ fn pieces(page: &mut Page) -> Result<(), String> {
     Ok(())
 }
 
-/// A file of this size with so many bytes in it.
+/// A file of this size with this many bytes in it.
 fn tree(size: u64, bytes: usize) -> Tree {
     let mut tree = Tree::new(&[]);
     let node = Node(1);

@@ -47,7 +47,7 @@ pub(super) fn outcome(code: i32, output: &[u8]) -> RunOutcome {
     }
 }
 
-/// In one long-lived program: a run, a recorded run, and what a record cannot be had for less than.
+/// In one long-lived program: a run, a recorded run, and the least that a record can cost.
 fn write(page: &mut Page) -> Result<(), String> {
     page.section(
         "A recorded run of /bin/true in a long-lived program",

@@ -74,7 +74,7 @@ impl Slurm {
         }
     }
 
-    /// Stops the controller without ending it, or lets it continue: whoever asks it waits.
+    /// Stops the controller without ending it, or lets it continue: requests to it wait.
     pub(crate) fn signal_controller(&self, signal: &str) {
         if let Some(controller) = &self.controller {
             controller.signal(signal);

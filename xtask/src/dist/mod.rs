@@ -158,7 +158,7 @@ impl Release {
     }
 }
 
-/// Packs a directory: the same bytes for the same files, whoever made them and when.
+/// Packs a directory: the same bytes for the same files, independent of owner and time.
 pub(super) fn tar(release: &Release, of: &Path, name: &str, to: &Path) -> Result<(), String> {
     let script = "tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
                   --mtime=\"@$1\" -C \"$2\" -cf - \"$3\" | gzip -9n > \"$4\"";

@@ -284,8 +284,8 @@ pub(crate) fn string_head(text: &str, lines: usize) -> Option<(Cow<'_, str>, boo
     Some((Cow::Owned(decoded), cut))
 }
 
-/// Decodes what is between a string's quotes, up to so many line feeds; `true` if something follows
-/// them. `first` is where the first escape is.
+/// Decodes what is between a string's quotes, up to this many line feeds; `true` if something
+/// follows them. `first` is where the first escape is.
 fn decode(inner: &str, first: usize, lines: usize, into: &mut String) -> bool {
     let bytes = inner.as_bytes();
     let (mut from, mut escape, mut line_feeds) = (0, first, 0);

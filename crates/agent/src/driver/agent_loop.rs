@@ -492,7 +492,7 @@ impl Notifier {
     }
 }
 
-/// `None` where nobody is to be notified.
+/// `None` if notifications are disabled.
 fn start_sender(settings: &Settings) -> Option<std::io::Result<Sender>> {
     let notifications = &settings.notifications;
     let (url, events) = (notifications.url.as_deref()?, notifications.events.clone());

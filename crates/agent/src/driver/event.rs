@@ -86,7 +86,7 @@ pub enum AgentEvent<'a> {
     /// Further errors that stop nothing.
     NotRecorded(&'a retake_store::Error),
     NotLogged(&'a str),
-    /// The loop could not be told to pause, and goes on.
+    /// The loop could not be paused, and continues.
     NotPaused(&'a ControlError),
     NotNotified(&'a str),
     NotificationsLost {
@@ -172,7 +172,7 @@ pub enum AgentRunError {
     Prompt(#[from] crate::prompt::PromptError),
     #[error(transparent)]
     Messages(#[from] ControlError),
-    #[error("no thread could be made: {0}")]
+    #[error("could not start a thread: {0}")]
     NoThread(std::io::Error),
     /// The prompt could not be handed over.
     #[error("{0}")]
@@ -180,7 +180,7 @@ pub enum AgentRunError {
     /// The MCP server could not be offered.
     #[error("agent.mcp: {0}")]
     Server(std::io::Error),
-    #[error("retake cannot find itself: {0}")]
+    #[error("retake cannot find its own program: {0}")]
     OwnProgram(std::io::Error),
     #[error("{}", RefusalReason::listed(.0))]
     Refused(Vec<RefusalReason>),

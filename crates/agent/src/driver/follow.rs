@@ -149,7 +149,7 @@ impl<'a> LoopFollower<'a> {
         Ok(Followed::Running)
     }
 
-    /// The last iterations from before, and what goes on.
+    /// The last iterations from before, and the current one.
     fn show_earlier(&mut self, display: &dyn AgentDisplay) {
         for iteration in std::mem::take(&mut self.past) {
             display.event(AgentEvent::IterationEnded(&iteration));

@@ -42,7 +42,7 @@ pub enum CheckpointError {
     #[error("the repository no longer has checkpoint {commit}")]
     Gone { commit: String },
     /// A repository is where the checkpoint has files, which would be lost.
-    #[error("{} is a repository of its own by now; move it away first", .0.display())]
+    #[error("{} has become a separate repository; move it away first", .0.display())]
     RepositoryInTheWay(PathBuf),
     /// Afterwards the files were not what the checkpoint has.
     #[error("the files are not as in the checkpoint: {}", .0.join(", "))]

@@ -16,7 +16,7 @@ use super::event::AgentEvent;
 use super::iteration::CARRIED;
 use super::steered_plan::SteeredPlan;
 
-/// A hook with what it is told.
+/// A hook with its variables.
 struct PreparedHook {
     when: HookTime,
     hook: Hook,

@@ -295,7 +295,9 @@ impl AgentLoop {
         let verdict = match verdict {
             // Whatever it says about being aborted: nobody asked us to end.
             AttemptVerdict::Interrupted if !self.session.is_interrupted() => {
-                AttemptVerdict::Failed { why: "the agent was aborted, not by retake".to_owned() }
+                AttemptVerdict::Failed {
+                    why: "the agent was aborted by something other than retake".to_owned(),
+                }
             }
             verdict => verdict,
         };
@@ -513,7 +515,7 @@ impl AgentLoop {
         };
         let why = match outcome {
             IterationOutcome::Interrupted => None,
-            IterationOutcome::OverBudget(_) => Some("the loop's time is spent"),
+            IterationOutcome::OverBudget(_) => Some("the time budget of the loop is exhausted"),
             _ => Some("its pre hook failed"),
         };
         iteration.facts.error = why.map(str::to_owned);

@@ -1,7 +1,7 @@
 //! Runs the tasks of a queue one after another, each as a loop of its own, under one budget.
 //!
-//! The queue's file says before each task that it runs, so that a killed queue goes on with it; the
-//! loop itself goes on by its own record.
+//! The queue's file says before each task that it runs, so that a killed queue continues with it;
+//! the loop itself continues from its own record.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use super::recorded_loop;
 /// What a person is shown of a queue while it runs.
 #[derive(Debug)]
 pub enum QueueEvent<'a> {
-    /// The queue goes on after its process died; what it had spent by then.
+    /// The queue continues after its process died; what it had spent by then.
     Continued {
         spent: Spent,
         time: Duration,

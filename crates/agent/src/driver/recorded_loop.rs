@@ -63,7 +63,7 @@ pub fn checkpoint_owner(workspace: &Workspace, metadata: &Metadata) -> Checkpoin
     }
 }
 
-/// Whose checkpoints those of an archived workspace are; `None` if it cannot be told.
+/// Whose checkpoints those of an archived workspace are; `None` if it cannot be determined.
 pub fn archived_checkpoint_owner(
     directories: &WorkspaceDirectories,
     archive: &Name,

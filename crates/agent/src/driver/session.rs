@@ -93,7 +93,7 @@ pub struct AgentSession {
 
 impl AgentSession {
     /// Starts a keeper, takes the workspace, and sees that the agent can be started. `command` is
-    /// what others are told who want the workspace, such as `run`.
+    /// the name shown to others who want the workspace, such as `run`.
     pub fn start(
         task: AgentTask,
         command: &str,

@@ -45,7 +45,7 @@ pub struct ServerOffer {
 }
 
 impl ServerOffer {
-    /// Whether the agent is told of no server.
+    /// Whether no server is offered to the agent.
     pub fn is_nothing(&self) -> bool {
         self.arguments.is_empty() && self.variables.is_empty()
     }

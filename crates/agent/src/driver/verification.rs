@@ -64,7 +64,7 @@ impl AgentLoop {
                 return StepReport::Unverified(outcome);
             }
             GateAnswer::Refused { .. } if plan.is_time_spent() => {
-                self.record(&unverified("the loop's time is spent".to_owned()));
+                self.record(&unverified("the time budget of the loop is exhausted".to_owned()));
                 return StepReport::Verified { passed: false };
             }
             GateAnswer::Passed => None,

@@ -84,7 +84,7 @@ impl FromStr for AgentStopReason {
         Self::ALL
             .into_iter()
             .find(|reason| reason.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is no stop reason"))
+            .ok_or_else(|| format!("{text:?} is not a stop reason"))
     }
 }
 

@@ -34,11 +34,11 @@ pub struct Rules {
     /// Iterations of this invocation.
     pub max_iterations: u32,
     pub delay: Duration,
-    /// Consecutive iterations without work; 0 is never. Only in iterative mode.
+    /// Consecutive iterations without work; 0 means never. Only in iterative mode.
     pub stagnation_threshold: u32,
-    /// Consecutive failures; 0 is never.
+    /// Consecutive failures; 0 means never.
     pub max_failures: u32,
-    /// Consecutive iterations without progress; 0 is never.
+    /// Consecutive iterations without progress; 0 means never.
     pub max_no_progress: u32,
     pub iteration_timeout: Duration,
     pub on_limit: OnLimit,

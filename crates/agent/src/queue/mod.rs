@@ -1,8 +1,8 @@
 //! The queue of a project: tasks that are run one after another.
 //!
-//! It is a small file beside the record, replaced as a whole. Whoever runs the queue reads it anew
-//! before each task, so it can be changed meanwhile. What the tasks did and cost is in the record,
-//! not here: the loops of one run of the queue name it in their plan.
+//! It is a small file beside the record, replaced as a whole. The process that runs the queue reads
+//! it again before each task, so it can be changed meanwhile. What the tasks did and cost is in the
+//! record, not here: the loops of one run of the queue name it in their plan.
 
 mod plan;
 

@@ -198,6 +198,6 @@ impl QueuePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
     Ended,
-    /// The next run of the queue goes on with it.
+    /// The next run of the queue continues with it.
     WaitsAgain,
 }

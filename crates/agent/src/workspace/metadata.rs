@@ -90,7 +90,7 @@ impl std::str::FromStr for WorkspaceStatus {
             "in_progress" => Ok(Self::InProgress),
             "completed" => Ok(Self::Completed),
             "error" => Ok(Self::Error),
-            _ => Err(format!("{text:?} is no status; write in_progress, completed or error")),
+            _ => Err(format!("{text:?} is not a status; write in_progress, completed or error")),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Workspaces: one directory per task, with what the agent is told, what it says back, and what
-//! the loop remembers.
+//! Workspaces: one directory per task, with the instructions, the status that the agent reports,
+//! and what the loop remembers.
 
 mod archive;
 mod check;

@@ -15,6 +15,7 @@ use crate::{Exit, Failure, term};
 pub(super) enum Command {
     /// Archive a workspace
     Save {
+        /// The workspace
         #[arg(value_name = "WORKSPACE")]
         workspace: String,
         /// Keep the workspace as well
@@ -29,6 +30,7 @@ pub(super) enum Command {
     },
     /// Restore an archived workspace
     Restore {
+        /// The archived workspace, as `archive list` names it
         #[arg(value_name = "ARCHIVE")]
         archive: String,
         /// Its name [default: the one it had]
@@ -37,6 +39,7 @@ pub(super) enum Command {
     },
     /// Show an archived workspace
     Show {
+        /// The archived workspace, as `archive list` names it
         #[arg(value_name = "ARCHIVE")]
         archive: String,
         /// Print it as JSON
@@ -46,6 +49,7 @@ pub(super) enum Command {
     /// Delete an archived workspace
     #[command(alias = "rm")]
     Delete {
+        /// The archived workspace, as `archive list` names it
         #[arg(value_name = "ARCHIVE")]
         archive: String,
         /// Do not ask for confirmation

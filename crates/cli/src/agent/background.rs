@@ -9,7 +9,7 @@ use retake_engine::{BackgroundOutcome, BackgroundProcess, InBackground};
 use super::refused;
 use crate::{Exit, Failure, term};
 
-/// Which process goes on.
+/// Which process continues.
 pub(super) enum Continuation {
     /// This one, in the background.
     Here(BackgroundProcess),
@@ -23,7 +23,7 @@ pub(super) fn continue_in_background(
     level: Level,
     started: &dyn Fn(i32) -> String,
 ) -> Result<Continuation, Failure> {
-    let failed = |error| refused(format!("no process could be made: {error}"));
+    let failed = |error| refused(format!("could not start a process: {error}"));
     // SAFETY: nothing here has started a thread yet; workers are started later.
     let split = unsafe { retake_engine::continue_in_background() }.map_err(failed)?;
     let start = match split {

@@ -190,7 +190,7 @@ pub(super) fn diff(args: &Diff, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-/// Bring the project's files back to a checkpoint; what is there now is kept as one
+/// Restore the project's files from a checkpoint; the current files are saved as another one first
 #[derive(clap::Args)]
 pub(super) struct Rollback {
     /// The workspace
@@ -199,7 +199,7 @@ pub(super) struct Rollback {
     /// The iteration, 0 for the start, or a commit that `agent checkpoints` lists
     #[arg(long, value_name = "N", conflicts_with = "undo")]
     to: Option<CheckpointChoice>,
-    /// Bring back the files from before the last rollback
+    /// Undo the last rollback
     #[arg(long)]
     undo: bool,
 }

@@ -19,7 +19,7 @@ use super::{attach, fleet_messages, refused};
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
-/// Several agents at once: how they are, and what they did
+/// Show several agents that run at once: their state and their results
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -50,13 +50,13 @@ struct Attach {
     verbose: bool,
 }
 
-/// Stop one agent, or all: after the current iteration, and no other begins
+/// Stop one agent or all of them, after the current iteration
 #[derive(clap::Args)]
 struct Stop {
-    /// The agent; all of them without
+    /// The agent [default: all]
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// At once: the present iteration is cut off
+    /// Stop at once, in the middle of the iteration
     #[arg(long)]
     now: bool,
 }
@@ -88,13 +88,13 @@ struct Apply {
     name: String,
 }
 
-/// List the trees that agents left behind; with --yes their work is kept and the trees are removed
+/// List clones that agents left behind; --yes saves their work and removes the clones
 #[derive(clap::Args)]
 pub(crate) struct Prune {
     /// Remove them
     #[arg(long)]
     yes: bool,
-    /// Also those of a run that was not finished, which is given up
+    /// Include those of an unfinished run, which can then not be continued
     #[arg(long)]
     unfinished: bool,
 }
@@ -108,7 +108,7 @@ pub(super) fn fleet(args: Args, project: &AgentProject) -> Result<Exit, Failure>
             return Ok(Exit::OK);
         }
         return Err(refused(
-            "several agents were never run here; begin with `retake agent run NAME NAME`",
+            "no group of agents has run here yet; start one with `retake agent run NAME NAME`",
         ));
     };
     match args.command {
@@ -129,7 +129,7 @@ fn named(last: &RecordedFleet, name: &str) -> Result<usize, Failure> {
     let found = names.clone().position(|known| known == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = names.collect();
-        refused(format!("{name} is none of the agents; they are {}", names.join(", ")))
+        refused(format!("{name} is not one of the agents; choose from {}", names.join(", ")))
     })
 }
 
@@ -352,7 +352,7 @@ fn tell(args: &Tell, last: &RecordedFleet, project: &AgentProject) -> Result<Exi
     let workspace = workspace(last, named(last, &args.name)?, project)?;
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     mailbox.tell(&args.message, Timestamp::now().as_nanosecond()).map_err(refused)?;
-    term::data("✓ It goes into the next prompt\n".as_bytes())?;
+    term::data("✓ Added to the next prompt\n".as_bytes())?;
     Ok(Exit::OK)
 }
 
@@ -397,7 +397,7 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
     let store = project.project.read_store()?;
     let left = fleet::left_trees(&store)?;
     if left.is_empty() {
-        term::data("Nothing is left behind\n".as_bytes())?;
+        term::data("Nothing to remove\n".as_bytes())?;
         return Ok(Exit::OK);
     }
     let context = project.run_context();

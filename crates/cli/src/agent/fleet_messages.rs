@@ -11,7 +11,8 @@ use retake_types::loop_record::fleet::{CollectedWork, FleetOutcome};
 use super::messages;
 use crate::{term, words};
 
-pub(super) const LEFT_OUT: &str = "your uncommitted changes are not part of what the agents start from; --from dirty takes them in";
+pub(super) const LEFT_OUT: &str =
+    "agents start without your uncommitted changes; --from dirty includes them";
 
 /// Files that an overlap names.
 const NAMED: usize = 5;
@@ -23,14 +24,14 @@ pub(super) fn error(error: &FleetError) -> String {
             format!("a {what} is not finished here; finish or abort it first")
         }
         FleetError::Detached => {
-            "no branch is checked out; say what the agents start from: --from head".to_owned()
+            "no branch is checked out; name the starting point: --from head".to_owned()
         }
-        FleetError::NoCommit(name) => format!("{name:?} names no commit"),
+        FleetError::NoCommit(name) => format!("{name:?} is not a commit"),
         FleetError::NoBranch(name) => {
-            format!("there is no branch {name} to merge into; make it with `git branch {name}`")
+            format!("there is no branch {name} to merge into; create it with `git branch {name}`")
         }
         FleetError::Held { holder } => {
-            format!("agents are run already by {holder}; `retake agent fleet` shows them")
+            format!("agents are already run by {holder}; `retake agent fleet` shows them")
         }
         FleetError::Other(names) => {
             let names = names.join(" ");
@@ -40,8 +41,7 @@ pub(super) fn error(error: &FleetError) -> String {
             )
         }
         FleetError::Nested(name) => format!(
-            "this is agent {name} of a fleet, which starts none of its own; unset RETAKE_AGENT to \
-             do it all the same"
+            "this is agent {name} of a fleet, which cannot start others; unset RETAKE_AGENT to override this"
         ),
         other => other.to_string(),
     }
@@ -53,7 +53,7 @@ pub(super) fn detached(names: &[&str]) -> impl Fn(i32) -> String {
     move |pid| {
         format!(
             "✓ {count} in the background (pid {pid})\n\
-             → See how they are: retake agent fleet\n\
+             → See their state: retake agent fleet\n\
              → Stop them: retake agent fleet stop\n"
         )
     }
@@ -86,7 +86,7 @@ pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
             (format!("Continuing the agents whose process died; they had used {used}"), false)
         }
         FleetEvent::AgentStarted { name, attempt: 1 } => {
-            (format!("{name}: started, in a clone of its own"), false)
+            (format!("{name}: started in its own clone"), false)
         }
         FleetEvent::AgentStarted { name, attempt } => {
             (format!("{name}: started again to resolve a conflict (attempt {attempt})"), false)
@@ -182,9 +182,9 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
     let mut text = format!("{}; {}", parts.join(", "), display::spent(finished.spent));
     let why = match finished.reason {
         None | Some(QueueStopReason::Empty) => None,
-        Some(QueueStopReason::BudgetCost) => Some("the cost budget for all agents is spent"),
-        Some(QueueStopReason::BudgetTokens) => Some("the token budget for all agents is spent"),
-        Some(QueueStopReason::BudgetTime) => Some("the time for all agents is over"),
+        Some(QueueStopReason::BudgetCost) => Some("the cost budget for all agents is exhausted"),
+        Some(QueueStopReason::BudgetTokens) => Some("the token budget for all agents is exhausted"),
+        Some(QueueStopReason::BudgetTime) => Some("the time budget for all agents is exhausted"),
         Some(QueueStopReason::Failed) => Some("too many agents failed"),
         Some(QueueStopReason::Stopped) => Some("asked to stop"),
         Some(QueueStopReason::Interrupted) => Some("interrupted"),

@@ -44,7 +44,7 @@ pub(crate) struct FleetArgs {
     /// What every agent starts from: head, dirty (with uncommitted changes) or a commit [default: head]
     #[arg(long, value_name = "WHAT", help_heading = "Several agents")]
     from: Option<String>,
-    /// Begin no further agent after K failures: fail=K; now,fail=K stops the others, too
+    /// Start no further agents after K failures: fail=K; now,fail=K also stops those that run
     #[arg(long, value_name = "RULE", help_heading = "Several agents")]
     halt: Option<String>,
     /// How often a conflict goes back to the agent that made it [default: 2]
@@ -136,7 +136,9 @@ fn request(
     for name in &args.names {
         project.workspace(name)?;
         if args.names.iter().filter(|other| *other == name).count() > 1 {
-            return Err(refused(format!("{name} is named twice; --best-of tries one task often")));
+            return Err(refused(format!(
+                "{name} is named twice; --best-of tries one task several times"
+            )));
         }
     }
     let best_of = number("--best-of", given.best_of.as_deref(), 1)?;

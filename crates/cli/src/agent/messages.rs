@@ -55,7 +55,9 @@ pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
         UnsupportedSetting::ProgressNotTracked => {
             "--max-no-progress needs agent.track_file_changes, which is off".to_owned()
         }
-        UnsupportedSetting::NoCommand { path } => format!("a custom agent needs agent.{path}"),
+        UnsupportedSetting::NoCommand { path } => format!(
+            "a custom agent needs agent.{path}; set it with `retake agent config {path} PROGRAM`"
+        ),
         UnsupportedSetting::FallbackIsSame { kind } => format!(
             "--fallback-agent {kind} would meet the same limit; name another agent, or set \
              agent.fallback.command or agent.fallback.args for another account"
@@ -72,7 +74,7 @@ fn unmeasurable(path: &str, kind: AgentKind, what: &str) -> String {
 /// Why a task cannot be opened.
 pub(super) fn task_error(error: &TaskError, name: &Name) -> String {
     match error {
-        TaskError::NoInstructions => instructions_not_found(name),
+        TaskError::NoInstructions => no_instructions(name),
         TaskError::Workspace(error) => error.to_string(),
     }
 }
@@ -82,7 +84,7 @@ pub(super) fn start_error(error: &StartError) -> String {
     match error {
         StartError::NoProcess(error) => words::no_process(error),
         StartError::RootRefused => root_refused().to_owned(),
-        StartError::AgentNotFound { kind, command } => not_found(*kind, command),
+        StartError::AgentNotFound { kind, command } => no_agent(*kind, command),
         StartError::Refused(reasons) => {
             let lines: Vec<String> = reasons.iter().map(words::refusal).collect();
             lines.join("\n")
@@ -93,7 +95,7 @@ pub(super) fn start_error(error: &StartError) -> String {
             "--checkpoint needs the record, which says what belongs to which iteration".to_owned()
         }
         StartError::RollbackInterrupted { target } => format!(
-            "a rollback to {} was interrupted, and the files are half of each; \
+            "a rollback to {} was interrupted, and the files are a mix of both states; \
              `retake agent rollback NAME` finishes it, `--undo` takes it back",
             target.number
         ),
@@ -112,7 +114,7 @@ pub(super) fn report_error(error: &ReportError) -> String {
 /// What stands in the way of a run.
 pub(super) fn workspace_problem(problem: &WorkspaceProblem, workspace: &Workspace) -> String {
     match problem {
-        WorkspaceProblem::NoInstructions => instructions_not_found(workspace.name()),
+        WorkspaceProblem::NoInstructions => no_instructions(workspace.name()),
         problem => problem.to_string(),
     }
 }
@@ -128,9 +130,9 @@ fn root_refused() -> &'static str {
 pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
     match reason {
         AgentStopReason::Completed => "the task is complete",
-        AgentStopReason::MaxIterations => "the maximum of iterations is reached",
+        AgentStopReason::MaxIterations => "the maximum number of iterations is reached",
         AgentStopReason::Stagnation => "no work is being done",
-        AgentStopReason::NoProgress => "there is no progress",
+        AgentStopReason::NoProgress => "no progress",
         AgentStopReason::Failed => "an iteration failed",
         AgentStopReason::BudgetCost => "cost budget exhausted",
         AgentStopReason::BudgetTokens => "token budget exhausted",
@@ -143,15 +145,31 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
 }
 
 pub(super) fn continued(last_iteration: u32) -> String {
-    format!("Continuing the loop that broke off after iteration {last_iteration}")
+    format!("Continuing the loop that was interrupted after iteration {last_iteration}")
 }
 
 pub(super) fn not_accepted() -> &'static str {
     "Verification does not pass: the task is not accepted as complete"
 }
 
-/// The agent's program cannot be found.
-pub(super) fn not_found(kind: AgentKind, command: &str) -> String {
+/// The agent's program cannot be found, and how to choose another.
+pub(super) fn no_agent(kind: AgentKind, command: &str) -> String {
+    let hint = match kind {
+        AgentKind::Custom => "name another program with `retake agent config command PROGRAM`",
+        _ => "--agent chooses another one: claude, codex, gemini, opencode or custom",
+    };
+    format!("{}\nhint: {hint}", not_found(kind, command))
+}
+
+/// There are no instructions, and how to write them.
+pub(super) fn no_instructions(name: &Name) -> String {
+    format!(
+        "{}\nhint: or write INSTRUCTIONS.md yourself; `retake agent show {name}` prints the directory",
+        instructions_not_found(name)
+    )
+}
+
+fn not_found(kind: AgentKind, command: &str) -> String {
     let title = kind.title();
     match kind {
         AgentKind::Custom => {
@@ -161,7 +179,7 @@ pub(super) fn not_found(kind: AgentKind, command: &str) -> String {
     }
 }
 
-pub(super) fn instructions_not_found(name: &Name) -> String {
+fn instructions_not_found(name: &Name) -> String {
     format!("Instructions not found. Run setup first: retake agent setup {name}")
 }
 
@@ -214,7 +232,7 @@ pub(super) fn agent_changed(kind: AgentKind, role: AgentRole) -> String {
 }
 
 pub(super) fn already_complete(name: &str) -> String {
-    format!("✓ {name} is already complete\n→ Run it once more: retake agent run {name} --again\n")
+    format!("✓ {name} is already complete\n→ Run it again: retake agent run {name} --again\n")
 }
 
 pub(super) fn items_remaining(remaining: u64) -> String {
@@ -243,9 +261,9 @@ pub(super) fn checkpoint_error(error: &CheckpointError) -> String {
         CheckpointError::NoRepository(_) => {
             format!("{error}; checkpoints are kept in git: run `git init` first")
         }
-        CheckpointError::NotRestored(_) => format!(
-            "{error}. Something changed them meanwhile: stop it, then call `rollback` again"
-        ),
+        CheckpointError::NotRestored(_) => {
+            format!("{error}. Something else changes them: stop it, then run `rollback` again")
+        }
         other => other.to_string(),
     }
 }
@@ -296,7 +314,7 @@ pub(super) fn permissions_skipped(kind: AgentKind) -> String {
 }
 
 pub(super) fn todo_fallback() -> &'static str {
-    "⚠️ No valid .status.json: going by the check boxes in TODO.md"
+    "⚠️ No valid .status.json: using the check boxes in TODO.md"
 }
 
 pub(super) fn stale_completion() -> &'static str {

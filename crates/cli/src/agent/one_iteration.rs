@@ -64,7 +64,7 @@ pub(super) fn show(
         row("tests", &display::tests_line(tests));
     }
     if let Some(id) = facts.run_id {
-        row("run", &format!("{id}  (retake runs show {})", &id.to_string()[..8]));
+        row("run", &format!("{id}  (retake runs show {})", id.short()));
     }
     section(&mut text, "error", facts.error.as_deref());
     let result = iteration.result.as_ref();

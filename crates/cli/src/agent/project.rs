@@ -153,7 +153,7 @@ impl AgentProject {
             asked.paths.push(PathRule::new(PathGrant::AllowRead, borrows));
         }
         TaskSandbox::new(asked, settings, workspace)
-            .map_err(|error| refused(format!("the agent's state cannot be made ready: {error}")))
+            .map_err(|error| refused(format!("the agent's state cannot be prepared: {error}")))
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {

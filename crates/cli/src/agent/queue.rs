@@ -39,13 +39,13 @@ pub(super) enum Command {
     Stop(Stop),
 }
 
-/// Put tasks into the queue, with the options that each is to be run with
+/// Add tasks to the queue, with the options to run them with
 #[derive(clap::Args)]
 pub(super) struct Add {
-    /// The workspaces, in the order in which they are to run
+    /// The workspaces, in the order to run them
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Before all that wait
+    /// Put them at the front of the queue
     #[arg(long)]
     first: bool,
     #[command(flatten)]
@@ -66,20 +66,20 @@ pub(super) struct Remove {
     /// The workspaces
     #[arg(value_name = "NAME", required_unless_present = "ended")]
     names: Vec<String>,
-    /// All that have ended
+    /// Remove all tasks that have ended
     #[arg(long)]
     ended: bool,
 }
 
-/// Stop the queue: its present task ends after this iteration, and no other begins
+/// Stop the queue after the current iteration of the current task
 #[derive(clap::Args)]
 pub(super) struct Stop {
-    /// At once: the present iteration is cut off
+    /// Stop at once, in the middle of the iteration
     #[arg(long)]
     now: bool,
 }
 
-/// Run the tasks of the queue one after another; it can be changed meanwhile
+/// Run the tasks of the queue one after another; tasks can be added and removed while it runs
 #[derive(clap::Args)]
 pub(super) struct Run {
     /// Stop when all tasks together have cost this much, in US dollars
@@ -91,7 +91,7 @@ pub(super) struct Run {
     /// Stop when the queue has taken this long
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Budgets")]
     max_time: Option<String>,
-    /// Begin no further task when one has failed
+    /// Start no further task after a failure
     #[arg(long)]
     stop_on_failure: bool,
     /// Run in the background, also when the terminal is closed
@@ -136,7 +136,7 @@ fn add(args: &Add, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
             return Err(refused(format!("{name}: {}", lines.join("\n"))));
         }
         if workspace.instructions().map_err(refused)?.is_none() {
-            return Err(refused(messages::instructions_not_found(name)));
+            return Err(refused(messages::no_instructions(name)));
         }
         let instructions = workspace.instructions().map_err(refused)?.unwrap_or_default();
         let metadata = workspace.metadata().map_err(refused)?;
@@ -237,7 +237,7 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         .collect();
     if waiting.is_empty() {
         return Err(refused(
-            "no task waits in the queue; add one with `retake agent queue add NAME`",
+            "the queue has no waiting task; add one with `retake agent queue add NAME`",
         ));
     }
     // Known while somebody is there to read it; the other tasks run all the same.
@@ -446,7 +446,7 @@ fn open_loop(
     let workspace = project.workspace(name).ok()?;
     let metadata = workspace.metadata().ok()?;
     let last = recorded_loop::last_loops(store, [(&workspace, &metadata)]).ok()?.pop()??;
-    // One from before belongs to another run, unless it goes on.
+    // One from before belongs to another run, unless it continues.
     (last.stop_reason.is_none() || last.start_time >= since).then_some(last.id)
 }
 

@@ -17,14 +17,16 @@ pub(super) fn error(error: &QueueError) -> String {
             format!("{name} is not in the queue; `retake agent queue list` shows it")
         }
         QueueError::Runs(name) => {
-            format!("{name} runs now; `retake agent stop {name}` ends it, and the queue continues")
+            format!(
+                "{name} is running; `retake agent stop {name}` stops it, and the queue continues"
+            )
         }
         QueueError::Io { .. } | QueueError::Invalid { .. } => error.to_string(),
     }
 }
 
 pub(super) fn held(holder: &str) -> String {
-    format!("the queue is run already by {holder}; `retake agent queue list` shows it")
+    format!("the queue is already run by {holder}; `retake agent queue list` shows it")
 }
 
 /// What is said when a queue was started in the background.
@@ -32,7 +34,7 @@ pub(super) fn detached(tasks: usize) -> impl Fn(i32) -> String {
     move |pid| {
         format!(
             "✓ The queue runs in the background (pid {pid}): {}\n\
-             → See how it is going: retake agent queue list\n\
+             → See its state: retake agent queue list\n\
              → Stop it: retake agent queue stop\n",
             term::count(tasks as u64, "task")
         )
@@ -72,10 +74,10 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
 /// How a run of the queue ended.
 pub(super) fn finished(finished: &FinishedQueue) -> String {
     let why = match finished.reason {
-        QueueStopReason::Empty => "no task waits any more",
-        QueueStopReason::BudgetCost => "the cost budget for all tasks is spent",
-        QueueStopReason::BudgetTokens => "the token budget for all tasks is spent",
-        QueueStopReason::BudgetTime => "the time for all tasks is over",
+        QueueStopReason::Empty => "no task is left in the queue",
+        QueueStopReason::BudgetCost => "the cost budget for all tasks is exhausted",
+        QueueStopReason::BudgetTokens => "the token budget for all tasks is exhausted",
+        QueueStopReason::BudgetTime => "the time budget for all tasks is exhausted",
         QueueStopReason::Failed => "a task failed",
         QueueStopReason::Stopped => "asked to stop",
         QueueStopReason::Interrupted => "interrupted",

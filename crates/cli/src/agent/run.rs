@@ -23,7 +23,7 @@ use crate::{Exit, Failure, context};
 /// Run the agent in a loop until the task is complete or a limit is reached
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workspace; several are run at once, each in a clone of its own
+    /// The workspace; several run at once, each in its own clone
     #[arg(value_name = "NAME", required = true)]
     pub(super) names: Vec<String>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Keep secrets in what is recorded
     #[arg(long)]
     pub(super) no_redact: bool,
-    /// Exit with a code of its own when it stops without completion: 3 iterations, 4 stagnation or
+    /// Exit with a distinct code when it stops without completion: 3 iterations, 4 stagnation or
     /// no progress, 5 budget, 6 stopped, 7 limit
     #[arg(long)]
     pub(super) fail_incomplete: bool,

@@ -259,7 +259,7 @@ impl AgentDisplay for AgentScreen {
                 self.message(&messages::agent_changed(kind, role));
             }
             AgentEvent::Paused { workspace } => {
-                self.message(&format!("Paused. Go on with: retake agent resume {workspace}"));
+                self.message(&format!("Paused. Continue with: retake agent resume {workspace}"));
             }
             AgentEvent::VerificationStarted => self.message("Verifying completion..."),
             AgentEvent::VerificationPassed => self.message("✓ Verification passed"),
@@ -267,7 +267,7 @@ impl AgentDisplay for AgentScreen {
                 self.message("⚠️ Verification failed: the task is not accepted as complete");
             }
             AgentEvent::VerificationPostponed { why } => {
-                self.message(&format!("⚠️ Verification could not be made: {why}"));
+                self.message(&format!("⚠️ Verification could not run: {why}"));
             }
             AgentEvent::HookFailed { when, command } => {
                 self.error(&display::hook_failed(when, command));

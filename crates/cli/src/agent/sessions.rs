@@ -48,7 +48,7 @@ pub(super) fn setup(args: &Setup, project: &AgentProject) -> Result<Exit, Failur
 pub(super) fn edit(args: &Edit, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     if workspace.instructions().map_err(refused)?.is_none() {
-        return Err(refused(messages::instructions_not_found(workspace.name())));
+        return Err(refused(messages::no_instructions(workspace.name())));
     }
     interactive(&args.name, Purpose::Edit, &args.sandbox, project)
 }
@@ -84,7 +84,7 @@ fn interactive(
     if !finished.outcome.success() {
         words::say_outcome(&finished);
         if let Outcome::NotStarted(_) = finished.outcome {
-            return Err(refused(messages::not_found(settings.agent.kind, &program)));
+            return Err(refused(messages::no_agent(settings.agent.kind, &program)));
         }
         return Ok(Exit::FAILED);
     }

@@ -245,11 +245,12 @@ fn in_file(
     project: &AgentProject,
 ) -> Result<(), Failure> {
     let file: PathBuf = match (global, &project.project.root) {
-        (true, _) => config::user_file()
-            .ok_or_else(|| refused("there is no place for the user's configuration"))?,
+        (true, _) => config::user_file().ok_or_else(|| {
+            refused("no directory for the user's configuration: set HOME or XDG_CONFIG_HOME")
+        })?,
         (false, Some(root)) => root.join(".agent/config.yml"),
         (false, None) => {
-            return Err(refused("this is no project; make one with `retake init`, or use -g"));
+            return Err(refused("this is not a project; create one with `retake init`, or use -g"));
         }
     };
     let full = format!("agent.{}", key.path);

@@ -20,7 +20,7 @@ use super::{messages, one_iteration, refused};
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
-/// Show a workspace: its status, its iterations, what it cost; or one iteration in full
+/// Show a workspace: status, iterations and cost; or one iteration in full
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The workspace
@@ -131,7 +131,11 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     if let Some(reason) =
         stop_reason.as_ref().and_then(|word| word.as_str().parse::<AgentStopReason>().ok())
     {
-        text += &format!("stopped     {reason}: {}\n", messages::stop_reason(reason));
+        let (word, sentence) = (reason.to_string(), messages::stop_reason(reason));
+        text += &match word == sentence {
+            true => format!("stopped     {word}\n"),
+            false => format!("stopped     {word}: {sentence}\n"),
+        };
     }
     match Status::read(&workspace.status_path()) {
         Ok(status) => {

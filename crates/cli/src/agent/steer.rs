@@ -14,7 +14,7 @@ pub(super) struct Stop {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
-    /// At once: the present iteration is cut off
+    /// Stop at once, in the middle of the iteration
     #[arg(long)]
     now: bool,
 }
@@ -85,6 +85,6 @@ pub(super) fn tell(args: &Tell, project: &AgentProject) -> Result<Exit, Failure>
     let workspace = project.workspace(&args.name)?;
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     mailbox.tell(&args.message, Timestamp::now().as_nanosecond()).map_err(refused)?;
-    term::data("✓ It goes into the next prompt\n".as_bytes())?;
+    term::data("✓ Added to the next prompt\n".as_bytes())?;
     Ok(Exit::OK)
 }

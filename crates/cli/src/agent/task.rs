@@ -26,16 +26,16 @@ pub(super) struct TaskArgs {
     /// Which agent: claude, codex, gemini, opencode or custom [default: claude]
     #[arg(long, value_name = "KIND")]
     agent: Option<String>,
-    /// Which agent takes over while the first one waits for a limit
+    /// Which agent takes over while the first one waits for its usage limit
     #[arg(long, value_name = "KIND")]
     fallback_agent: Option<String>,
     /// A command that must pass before completion is accepted
     #[arg(long, value_name = "COMMAND")]
     verify: Option<String>,
-    /// Keep the tree's state in git after each iteration, under refs/retake/
+    /// Save the project's files in git after each iteration, under refs/retake/
     #[arg(long)]
     checkpoint: bool,
-    /// Run a task that is complete already once more
+    /// Run a completed task again
     #[arg(long)]
     again: bool,
 
@@ -54,10 +54,10 @@ pub(super) struct TaskArgs {
     /// Stop when one iteration has used this many tokens
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, help_heading = "Budgets")]
     max_iteration_tokens: Option<String>,
-    /// Stop after this many failures in a row; 0 is never [default: 1]
+    /// Stop after this many failures in a row; 0 means never [default: 1]
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, help_heading = "Budgets")]
     max_failures: Option<String>,
-    /// Stop after this many iterations in a row without progress; 0 is never [default: 0]
+    /// Stop after this many iterations in a row without progress; 0 means never [default: 0]
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, help_heading = "Budgets")]
     max_no_progress: Option<String>,
     /// What to do when the account's limit is reached: wait or stop [default: wait]

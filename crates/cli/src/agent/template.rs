@@ -15,6 +15,7 @@ use crate::{Exit, Failure, term};
 pub(super) enum Command {
     /// Save a workspace's instructions as a template
     Save {
+        /// The workspace
         #[arg(value_name = "WORKSPACE")]
         workspace: String,
         /// Its name [default: the workspace's]
@@ -23,7 +24,7 @@ pub(super) enum Command {
         /// What it is for
         #[arg(short, long, value_name = "TEXT")]
         description: Option<String>,
-        /// Words to find it by, separated by commas
+        /// Tags, separated by commas
         #[arg(short, long, value_name = "TAGS", value_delimiter = ',')]
         tags: Vec<String>,
         /// How many iterations such a task takes
@@ -38,8 +39,10 @@ pub(super) enum Command {
     },
     /// Create a workspace from a template
     Use {
+        /// The template
         #[arg(value_name = "TEMPLATE")]
         template: String,
+        /// The workspace
         #[arg(value_name = "WORKSPACE")]
         workspace: String,
     },
@@ -51,6 +54,7 @@ pub(super) enum Command {
     },
     /// Show a template
     Show {
+        /// The template
         #[arg(value_name = "TEMPLATE")]
         template: String,
         /// Print it as JSON
@@ -60,9 +64,10 @@ pub(super) enum Command {
     /// Delete a template
     #[command(alias = "rm")]
     Delete {
+        /// The template
         #[arg(value_name = "TEMPLATE")]
         template: String,
-        /// One for all projects
+        /// The template for all projects
         #[arg(short, long)]
         global: bool,
         /// Do not ask for confirmation
@@ -109,7 +114,9 @@ pub(super) fn template(command: Command, project: &AgentProject) -> Result<Exit,
             if json {
                 term::document(&all.iter().map(|template| &template.about).collect::<Vec<_>>())?;
             } else if all.is_empty() {
-                term::say("there is no template; `retake agent template save WORKSPACE` makes one");
+                term::say(
+                    "there is no template; `retake agent template save WORKSPACE` creates one",
+                );
             } else {
                 let mut table = Table::new([
                     Column::new("TEMPLATE"),

@@ -30,7 +30,7 @@ pub(super) struct Init {
     /// Delay between iterations, in seconds or as 3s, 20m [default: 2]
     #[arg(short, long, value_name = "SECONDS")]
     delay: Option<String>,
-    /// Iterations without work before an iterative run stops; 0 is never [default: 2]
+    /// Iterations without work before an iterative run stops; 0 means never [default: 2]
     #[arg(long, value_name = "NUMBER")]
     stagnation_threshold: Option<u32>,
     /// loop: one item at a time; iterative: as much as possible each time
@@ -219,7 +219,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
     if args.json {
         term::document(&rows)?;
     } else if rows.is_empty() {
-        term::say("there is no workspace; make one with `retake agent init NAME`");
+        term::say("there is no workspace; create one with `retake agent init NAME`");
     } else {
         term::page(&table(&rows).render(term::width(), Palette::of_stdout()))?;
     }
@@ -298,7 +298,7 @@ pub(super) fn reset(args: &Reset, project: &AgentProject) -> Result<Exit, Failur
     Ok(Exit::OK)
 }
 
-/// Remove a workspace, after putting a copy into the archive
+/// Remove a workspace, after archiving a copy
 #[derive(clap::Args)]
 pub(super) struct Clean {
     /// The workspace
@@ -353,7 +353,9 @@ pub(super) fn held(workspace: &Workspace, command: &str) -> Result<WorkspaceLock
 /// Asks at a terminal; without one nobody can answer, so that is refused.
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(refused(format!("{question} There is nobody to ask here; use --force")));
+        return Err(refused(format!(
+            "{question} Cannot ask: stdin is not a terminal; use --force"
+        )));
     }
     answered(question)
 }
@@ -362,7 +364,7 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
 pub(super) fn agreed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         term::say(&format!(
-            "{question} There is nobody to ask here, so nothing is removed; use --force"
+            "{question} Cannot ask: stdin is not a terminal, so nothing is removed; use --force"
         ));
         return Ok(false);
     }

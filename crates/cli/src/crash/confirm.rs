@@ -18,12 +18,12 @@ use super::CrashFailure;
 use super::options::{CrashProject, log_path, read_log};
 use crate::{Exit, term};
 
-/// Try a finding on a real file system: exits with 0 if it is seen, 1 if not
+/// Try a finding on a real file system: exits with 0 if it is reproduced, 1 if not
 ///
-/// What the program did is done again on a file system on a loop device, which is shut down without
-/// its journal at the moment that the finding names, mounted again, and checked. Needs root, loop
-/// devices and mkfs; exits with 125 where it cannot be tried. Not seeing a finding proves nothing:
-/// which pages the kernel writes before a crash is a matter of luck.
+/// Repeats the recorded operations on a file system on a loop device, shuts it down without its
+/// journal at the moment that the finding names, mounts it again, and runs the check. Needs root,
+/// loop devices and mkfs; exits with 125 where it cannot be tried. A finding that is not reproduced
+/// is not refuted: which pages the kernel writes before a crash is a matter of luck.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The log; last is the newest of this project
@@ -32,10 +32,10 @@ pub(super) struct Args {
     /// The finding
     #[arg(value_name = "FINDING", default_value = "F1")]
     finding: String,
-    /// The most crashes to try
+    /// Maximum number of crashes to try
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     tries: u64,
-    /// Answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -27,14 +27,14 @@ use retake_runner::signals;
 
 use crate::{Exit, Failure, term, words};
 
-/// Check every state that a crash of a program can leave, power loss included
+/// Check every state that a crash or power loss during a program can leave
 ///
-/// The program runs once, watched; from what it did to the directory every state is built that a
-/// crash could have left, and the check runs on each. Lines that the program prints are promises:
-/// what it said before the crash must have survived. The check finds the state at the directory's
-/// own path and in FIRST_WORK_DIR, the lines in the file named by FIRST_ACKS, and answers with its
-/// exit code. Exits with 0 if every state recovers, 1 with findings, 125 if nothing could be tested
-/// or a part of what --on sent elsewhere was not.
+/// Runs the program once and records what it does to the directory, then builds every state that a
+/// crash could have left and runs the check on each. A line that the program prints is a promise:
+/// what it acknowledged before the crash must survive. The check finds the state at the directory's
+/// own path and in FIRST_WORK_DIR, and the printed lines in the file named by FIRST_ACKS; its exit
+/// code 0 accepts the state. Exits with 0 if every state recovers, 1 with findings, 125 if nothing,
+/// or only a part of what --on sent to other machines, could be tested.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(arg_required_else_help = true)]
@@ -73,6 +73,9 @@ pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     };
     // What was cut short by a signal has failed because of it.
     if let Some(signal) = signals::received() {
+        if answered.is_err() {
+            term::say("interrupted");
+        }
         return Ok(Exit::Signal(signal));
     }
     answered.or_else(|failure| match failure {

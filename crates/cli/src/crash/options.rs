@@ -33,13 +33,14 @@ pub(super) struct ExplorationArgs {
     // Required unless a subcommand is given, which only clap knows.
     #[arg(long, value_name = "CMD", required = true)]
     verify: Option<String>,
-    /// The file system to believe in: kill, ext4, xfs, btrfs or posix
+    /// The file system whose crash behaviour to assume: kill, ext4, xfs, btrfs or posix
     #[arg(long, value_name = "MODEL", default_value = "ext4")]
     pub(super) model: Model,
     /// How many checks at once, with --on in each job [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(super) jobs: Option<u16>,
-    /// Begin no further state after this time, such as 60s; what failed until then is explained
+    /// Check no further states after this time, such as 60s; failures found until then are
+    /// explained
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub(super) budget: Option<Duration>,
     /// A check that takes longer has failed
@@ -61,13 +62,13 @@ pub(super) struct ExplorationArgs {
     /// Write the results of the part to a file for `retake runs import`
     #[arg(long, value_name = "FILE", requires = "shard")]
     pub(super) bundle: Option<PathBuf>,
-    /// Answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Write a JUnit report, too
+    /// Also write a JUnit report
     #[arg(long, value_name = "FILE")]
     pub(super) junit: Option<PathBuf>,
-    /// Write the timeline with its findings as one HTML file, too
+    /// Also write the timeline with its findings as one HTML file
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
     #[command(flatten)]
@@ -104,8 +105,8 @@ impl RecordingArgs {
 /// What `--fresh` or `--fresh=DIR` asks for.
 #[derive(clap::Args)]
 pub(super) struct FreshArgs {
-    /// Remove everything in --root first, or with =DIR make it a copy of DIR: what is left of an
-    /// earlier run would count as durable
+    /// Remove everything in --root first, or with =DIR replace its contents with a copy of DIR:
+    /// files left there by an earlier run would count as durable
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     fresh: Option<OsString>,
 }
@@ -145,7 +146,7 @@ pub(super) fn log_path(log: &Path, project: &CrashProject) -> Result<PathBuf, Cr
 
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     match parse_duration(text).map_err(|error| error.to_string())? {
-        Duration::ZERO => Err("is 0; leave it out for none".to_owned()),
+        Duration::ZERO => Err("is 0; omit it for no limit".to_owned()),
         duration => Ok(duration),
     }
 }

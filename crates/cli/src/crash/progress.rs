@@ -32,7 +32,8 @@ impl CrashObserver for ScreenObserver {
                 screen.progress("", progress.verified, progress.total, &text);
             }
             CrashEvent::CheckingRemotely { progress, finished_shares, shares, status } => {
-                let text = progress_text("state", &progress, Some((finished_shares, shares, status)));
+                let text =
+                    progress_text("state", &progress, Some((finished_shares, shares, status)));
                 screen.progress("", progress.verified, progress.total, &text);
             }
             CrashEvent::Explaining { explained, states, elapsed } => {
@@ -40,11 +41,14 @@ impl CrashObserver for ScreenObserver {
                 screen.progress("", explained as u64, states as u64, &text);
             }
             CrashEvent::PhaseOver => screen.clear(),
-            CrashEvent::TakenOver => screen.notice(
-                "this exploration was begun before and its submitter died; what it has is taken over",
-            ),
+            CrashEvent::TakenOver => {
+                screen.notice("an earlier exploration was interrupted; its results are reused")
+            }
             CrashEvent::LoopNotRecorded(error) => {
-                screen.notice(&format!("this crash test is not recorded: {}", words::store_error(error)));
+                screen.notice(&format!(
+                    "this crash test is not recorded: {}",
+                    words::store_error(error)
+                ));
             }
             CrashEvent::RestNotRecorded(error) => {
                 screen.notice(&format!("the rest is not recorded: {}", words::store_error(error)));
@@ -53,7 +57,10 @@ impl CrashObserver for ScreenObserver {
                 screen.notice(&format!("this run is not recorded: {}", words::store_error(error)));
             }
             CrashEvent::OutcomeNotRecorded(error) => {
-                screen.notice(&format!("the outcome of this run is not recorded: {}", words::store_error(error)));
+                screen.notice(&format!(
+                    "the outcome of this run is not recorded: {}",
+                    words::store_error(error)
+                ));
             }
         }
     }

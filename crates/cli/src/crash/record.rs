@@ -29,7 +29,7 @@ pub(super) struct Args {
     fresh: FreshArgs,
     #[command(flatten)]
     recording: RecordingArgs,
-    /// Where the log goes
+    /// The log to write
     #[arg(short, long, value_name = "LOG")]
     output: PathBuf,
     /// End the program, and the recording in an error, after this time

@@ -21,8 +21,8 @@ impl RemoteTarget {
         let executor = SlurmExecutor::new(on, &project.config.slurm, notify)
             .map_err(|error| Failure::Usage(slurm_words::sentence(&error)))?;
         if !project.config.execution.audit.enabled {
-            let why = "what runs elsewhere is collected by the record, and \
-                       execution.audit.enabled is false";
+            let why =
+                "runs on other machines need the record, and execution.audit.enabled is false";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(Self { executor })

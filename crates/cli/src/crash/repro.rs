@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// The finding, or the name of a state, such as 120-17.0
     #[arg(value_name = "FINDING", default_value = "F1")]
     finding: String,
-    /// Another check than the one that failed
+    /// Another check instead of the one that failed
     #[arg(long, value_name = "CMD")]
     verify: Option<String>,
     /// The model of a state that is given by its name [default: that of the findings]
@@ -110,7 +110,7 @@ fn check(
         (None, Some(found)) => found.verify.clone(),
         (None, None) => {
             return Err(Failure::Usage(format!(
-                "{} was not explored yet: --verify has to say what to check",
+                "{} was not explored yet: give the check with --verify",
                 args.log.display()
             ))
             .into());

@@ -29,8 +29,8 @@ pub(super) struct TestArgs {
     recording: RecordingArgs,
     #[command(flatten)]
     exploration: ExplorationArgs,
-    /// Make calls on files fail, too, one in each further run of the program, with what their manual
-    /// allows (ENOSPC, EIO, …); =only checks no crash states
+    /// Also make file operations fail, one in each further run of the program, with the errors that
+    /// their manual pages list (ENOSPC, EIO, …); =only skips crash states
     #[arg(long, value_name = "only", num_args = 0..=1, require_equals = true, default_missing_value = "too")]
     faults: Option<FaultsArg>,
     /// The program and its arguments

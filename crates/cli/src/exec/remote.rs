@@ -66,7 +66,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     let failed = |error: Error| refuse_in(slurm_words::reasons(&error), None);
     if !config.execution.audit.enabled {
         return Err(refuse(vec![
-            "a run elsewhere is collected by the record, and execution.audit.enabled is false"
+            "a run on another machine needs the record, and execution.audit.enabled is false"
                 .to_owned(),
         ]));
     }
@@ -129,7 +129,7 @@ fn wait(
     }
 }
 
-/// Gives the recorded output to whoever waits for it; what the result carries is returned.
+/// Forwards the recorded output; returns the part that the result carries.
 fn pass_on(store: &Store, id: RunId, display: Display, limit: usize) -> [Vec<u8>; 2] {
     let mut output = [Vec::new(), Vec::new()];
     for stream in Stream::BOTH {

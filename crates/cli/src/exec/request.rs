@@ -289,13 +289,13 @@ fn command(args: &Args, shell: Option<ShellMode>, problems: &mut Problems) -> Co
         },
         (_, []) => {
             problems.note(format!(
-                "a command of several words is given after --: retake exec -- {}",
+                "give a command of several words after --: retake exec -- {}",
                 line()
             ));
             nothing(line())
         }
         _ => {
-            problems.note("there is a command before and after --; give one of them");
+            problems.note("there is a command before and after --; give only one");
             nothing(line())
         }
     }

@@ -7,7 +7,7 @@ use retake_runner::signals;
 use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::matrix::PointVerdict;
 
-use super::events::EventScreen;
+use super::events::{self, EventScreen};
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{self, Common, Filters, IfMissing, percent};
 use super::redacted_output::RedactedOutput;
@@ -17,25 +17,25 @@ use crate::{Exit, Failure, context, term};
 
 /// Find where an axis turns from good to bad, tolerating flaky runs
 ///
-/// By exit code (0 is good, 125 cannot be judged, all else and a timeout is bad), or by a metric, such
-/// as --metric wall --threshold 5%: every point is then measured in turn with the good end.
-/// For code the commits between the two refs are searched; for chrome all versions between the two
-/// that the index of Chrome for Testing knows, downloaded as needed, and those configured; for other
-/// axes the configured values.
-/// The other axes stand at their first value, or at the one that a filter names.
+/// By exit code (0 is good, 125 cannot be judged, anything else and a timeout is bad), or by a
+/// metric, such as --metric wall --threshold 5%: every point is then measured in turn with the good
+/// end. For code the commits between the two refs are searched; for chrome all versions between the
+/// two that the index of Chrome for Testing knows, downloaded as needed, and those configured; for
+/// other axes the configured values. The other axes keep their first value, or the one that a
+/// filter names.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What is known to be good
+    /// A value known to be good
     #[arg(long, value_name = "VALUE")]
     good: String,
-    /// What is known to be bad; it may come before the good one
+    /// A value known to be bad; it may come before the good one
     #[arg(long, value_name = "VALUE")]
     bad: String,
     /// Judge by this metric instead of the exit code
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
-    /// Bad is what differs from the good end by more than this, in the direction of the bad end, such
-    /// as 5%
+    /// A value is bad if it differs from the good end by more than this, in the direction of the
+    /// bad end, such as 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "metric")]
     threshold: Option<f64>,
     /// Trust every run: one run per point, the ends untested, as `git bisect run` does
@@ -88,7 +88,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let stopped = signals::received();
     context::finish(worker.end(), &config);
     if let Some(signal) = stopped {
-        screen.interrupted(Some("retake matrix bisect"));
+        screen.interrupted(&events::run_again("retake matrix bisect"));
         return Ok(Exit::Signal(signal));
     }
     let BisectResult { answer, results } = found?;

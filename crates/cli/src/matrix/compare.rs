@@ -21,20 +21,21 @@ use crate::{Exit, Failure, term};
 /// of its axis. Comparisons made at once are corrected for their number.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What is compared with
+    /// The baseline
     #[arg(requires = "b")]
     a: Option<String>,
-    /// What is judged
+    /// What is compared with the baseline
     b: Option<String>,
     /// What to compare: wall, cpu, rss, or what the command reports
     #[arg(long, value_name = "NAME", default_value = "wall")]
     metric: String,
-    /// Differences up to this are none worth naming
+    /// Ignore differences up to this size
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
-    /// Exit with 1 if a comparison is sure and its estimate reaches this size: slower:5%, faster:10%;
-    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
-    /// judges the comparisons with main, one of code.refs
+    /// Exit with 1 if a comparison is conclusive and its estimate reaches this size: slower:5%,
+    /// faster:10%. slower:5%! requires the whole interval to reach it; unsure exits with 1 if a
+    /// comparison is not conclusive. slower:5%@main judges the comparisons with main, one of
+    /// code.refs
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     fail_if: Vec<Gate>,
     #[command(flatten)]

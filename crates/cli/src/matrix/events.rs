@@ -34,6 +34,11 @@ pub(super) struct EventScreen {
     planned: AtomicUsize,
 }
 
+/// How to continue what a signal ended.
+pub(super) fn run_again(command: &str) -> String {
+    format!(" To continue, run the same command (`{command} …`) again.")
+}
+
 impl EventScreen {
     pub(super) fn new(quiet: bool) -> Self {
         let (finished, planned) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -44,17 +49,14 @@ impl EventScreen {
         &self.screen
     }
 
-    /// What is done when a signal ends it, and the command that continues it, if there is one.
-    pub(super) fn interrupted(&self, command: Option<&str>) {
+    /// What is done when a signal ends it, and how to continue, if it can be.
+    pub(super) fn interrupted(&self, continuation: &str) {
         let finished = self.finished.load(Ordering::Relaxed);
         let done = match self.planned.load(Ordering::Relaxed) {
             0 => term::count(finished as u64, "run"),
             planned => format!("{finished} of {}", term::count(planned as u64, "run")),
         };
-        let again = command.map_or_else(String::new, |command| {
-            format!(" To continue, run the same command (`{command} …`) again.")
-        });
-        self.screen.line(&format!("Interrupted: {done} done and recorded.{again}"));
+        self.screen.line(&format!("Interrupted: {done} done and recorded.{continuation}"));
     }
 
     /// Shows notices above the live line.
@@ -117,7 +119,9 @@ impl EventScreen {
         let screen = &self.screen;
         let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
         match progress {
-            Progress::Waiting => screen.live(&format!("chrome {version}: someone else is at it")),
+            Progress::Waiting => {
+                screen.live(&format!("chrome {version}: another process is downloading it"))
+            }
             Progress::Downloading { done, total: Some(total) } => {
                 let text = format!("{} of {}", megabytes(done), megabytes(total));
                 screen.progress(&format!("chrome {version}: "), done, total, &text);
@@ -137,10 +141,10 @@ impl MatrixObserver for EventScreen {
         let screen = &self.screen;
         match event {
             MatrixEvent::EarlierRuns(EarlierRuns::Found) => {
-                screen.notice("cells of an earlier run are still elsewhere; they are waited for");
+                screen.notice("waiting for cells of an earlier run on other machines");
             }
             MatrixEvent::EarlierRuns(EarlierRuns::Left(left)) => {
-                screen.live(&format!("{left} of an earlier run to come"));
+                screen.live(&format!("waiting for {left} of an earlier run"));
             }
             MatrixEvent::EarlierRuns(EarlierRuns::Collected)
             | MatrixEvent::BrowserEnded
@@ -162,7 +166,7 @@ impl MatrixObserver for EventScreen {
                 self.browser_progress(version, progress);
             }
             MatrixEvent::WorktreeRecreated { name, why } => {
-                screen.notice(&format!("the worktree of {name} is made anew: {why}"));
+                screen.notice(&format!("the worktree of {name} is created again: {why}"));
             }
             MatrixEvent::SetupStarted { name } => screen.live(&format!("  [setup] {name}")),
             MatrixEvent::SetupEnded { name, exit_code } => {
@@ -231,7 +235,7 @@ pub(super) fn no_counters(metric: &str, error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             "reading them is not permitted; set kernel.perf_event_paranoid to 2 or less".to_owned()
         }
-        io::ErrorKind::NotFound => "this machine has none, as most virtual machines".to_owned(),
+        io::ErrorKind::NotFound => "this machine has none, like most virtual machines".to_owned(),
         _ => term::plain(error),
     };
     format!("{metric} needs counters of the processor: {why}")

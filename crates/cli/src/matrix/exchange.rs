@@ -25,13 +25,13 @@ use crate::{Exit, Failure, term};
 /// The file for `--durations`.
 const DURATIONS: &str = "durations.json";
 
-/// Write the results as chrome-ranger would: DIR/runs.jsonl and DIR/output/
+/// Write the results in chrome-ranger's format: DIR/runs.jsonl and DIR/output/
 ///
-/// Also writes DIR/durations.json, by which `matrix run --shard --durations` makes parts that take about
-/// the same time.
+/// Also writes DIR/durations.json, with which `matrix run --shard --durations` makes parts that
+/// take about the same time.
 #[derive(clap::Args)]
 pub(super) struct Export {
-    /// Where to; what is there is added to
+    /// Destination; existing data is appended to
     directory: PathBuf,
     #[command(flatten)]
     common: Common,
@@ -39,14 +39,14 @@ pub(super) struct Export {
     filters: Filters,
 }
 
-/// Take over results of chrome-ranger: the directory with runs.jsonl, such as .chrome-ranger
+/// Import results of chrome-ranger: the directory with runs.jsonl, such as .chrome-ranger
 ///
-/// They count as results of the configured command, for their version and commit.
+/// They count as results of the configured command, for their browser version and commit.
 #[derive(clap::Args)]
 pub(super) struct Import {
     /// The directory that holds runs.jsonl
     directory: PathBuf,
-    /// The value of an axis that the runs do not know
+    /// The value of an axis that the runs lack
     #[arg(long, value_name = "NAME=VALUE")]
     axis: Vec<String>,
     #[command(flatten)]
@@ -176,7 +176,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
         term::document(&Imports { imported, known, notes })?;
     } else {
         term::say(&format!(
-            "took over {}; {known} were here already",
+            "imported {}; {known} were here already",
             term::count(imported as u64, "run")
         ));
     }
@@ -231,7 +231,7 @@ fn intent(
     RunToImport { run, key, axes }: &RunToImport,
 ) -> Result<Redacted<Intent>, String> {
     let line = &run.line;
-    let id: RunId = line.id.parse().map_err(|_| "its id is no UUID".to_owned())?;
+    let id: RunId = line.id.parse().map_err(|_| "its id is not a UUID".to_owned())?;
     let position =
         LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: line.iteration };
     let command = match &project.config.command {

@@ -13,13 +13,13 @@ use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::{Exit, Failure, term};
 
-/// Say which axis a difference comes from, or that it takes several together
+/// Report which axis causes a difference, or that several do together
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// What to explain: wall, cpu, rss, or what the command reports
     #[arg(long, value_name = "NAME", default_value = "wall")]
     metric: String,
-    /// Differences up to this are none worth naming
+    /// Ignore differences up to this size
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
     #[command(flatten)]

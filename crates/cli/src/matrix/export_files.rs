@@ -15,8 +15,8 @@ use crate::{Failure, term};
 
 #[derive(clap::Args)]
 pub(super) struct Exports {
-    /// Write the answer to a file as csv, markdown, json (what --json prints) or hyperfine (the JSON
-    /// that its scripts read); - is stdout; may be given several times
+    /// Write the result to a file as csv, markdown, json (what --json prints) or hyperfine (the
+    /// JSON that its scripts read); - is stdout; repeatable
     #[arg(long, num_args = 2, value_names = ["FORMAT", "FILE"])]
     export: Vec<String>,
 }

@@ -15,19 +15,19 @@ use crate::{Exit, Failure, term};
 
 /// Show a metric over the commits of a branch, and where it changed
 ///
-/// Everything on the record counts that measured the same command, setup, environment and other axes,
-/// whatever configuration named the commit. A change is sure where commits before and after it were
-/// measured in turn in one session; one that shows only from session to session may be the machine,
-/// and is marked with a question mark.
+/// Uses every recorded run of the same command, setup, environment and other axes, whichever
+/// configuration named the commit. A change is conclusive where commits before and after it were
+/// measured in turn in one session; a change that appears only between sessions may come from the
+/// machine, and is marked with a question mark.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// What to show: wall, cpu, rss, or what the command reports
     #[arg(long, value_name = "NAME", default_value = "wall")]
     metric: String,
-    /// The branch, tag or commit whose history it is, along first parents
+    /// The branch, tag or commit whose history to show, along first parents
     #[arg(long = "ref", value_name = "BRANCH", default_value = "HEAD")]
     reference: String,
-    /// Changes up to this are none worth naming
+    /// Ignore changes up to this size
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
     #[command(flatten)]

@@ -10,10 +10,10 @@ use serde::Serialize;
 use super::open;
 use crate::{Exit, Failure, term};
 
-/// Write matrix.yml, and make the project that keeps the results
+/// Write matrix.yml, and create the project that records the results
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Write over one that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
     /// Print what was made as JSON
@@ -37,10 +37,9 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     };
     options.open(&path).and_then(|mut file| file.write_all(TEMPLATE.as_bytes())).map_err(
         |source| match source.kind() {
-            ErrorKind::AlreadyExists => Failure::Refused(format!(
-                "{} exists and is left as it is; --force writes over it",
-                path.display()
-            )),
+            ErrorKind::AlreadyExists => {
+                Failure::Refused(format!("{} exists; --force overwrites it", path.display()))
+            }
             _ => Failure::File { action: "write", path: path.clone(), source },
         },
     )?;

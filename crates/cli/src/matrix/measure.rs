@@ -32,29 +32,29 @@ pub(super) struct Measuring {
     /// Keep running until every comparison is decided at this margin, such as 2%
     #[arg(long, value_name = "PERCENT", value_parser = margin)]
     pub(super) until_sure: Option<f64>,
-    /// With --until-sure: begin nothing after this time, such as 10m, and let no run take longer than
-    /// it; `none` continues until every comparison is conclusive
-    /// [default: 1h]
+    /// With --until-sure: start no run after this time, such as 10m, and end runs that take longer;
+    /// `none` continues until every comparison is conclusive [default: 1h]
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,
-    /// Exit with 1 if a comparison is sure and its estimate reaches this size: slower:5%, faster:10%;
-    /// with the whole interval beyond it: slower:5%!; if it is not sure: unsure. slower:5%@main
-    /// measures the tip of main in turn with the cells of this run, and compares them with it
+    /// Exit with 1 if a comparison is conclusive and its estimate reaches this size: slower:5%,
+    /// faster:10%. slower:5%! requires the whole interval to reach it; unsure exits with 1 if a
+    /// comparison is not conclusive. slower:5%@main measures the tip of main in turn with the cells
+    /// of this run, and compares them with it
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     pub(super) fail_if: Vec<Gate>,
-    /// Tie every worker to a CPU of its own
+    /// Pin every worker to its own CPU
     #[arg(long)]
     pub(super) pin: bool,
-    /// The seed of the random order, to repeat one
+    /// Seed of the random order, to repeat it
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Keep secrets in what is recorded
     #[arg(long)]
     pub(super) no_redact: bool,
-    /// Add the results as Markdown to the end of a file, such as "$GITHUB_STEP_SUMMARY"
+    /// Append the results as Markdown to a file, such as "$GITHUB_STEP_SUMMARY"
     #[arg(long, value_name = "FILE")]
     pub(super) summary: Option<PathBuf>,
-    /// Say nothing while it runs, and show no table
+    /// Print no progress and no table
     #[arg(long, short)]
     pub(super) quiet: bool,
     #[command(flatten)]
@@ -211,11 +211,22 @@ impl Measurement<'_> {
         }
         match stopped {
             Some(signal) => {
-                let again = (self.origin == Origin::File).then(|| self.origin.command());
-                screen.interrupted(again);
+                screen.interrupted(&self.continuation());
                 Ok(Exit::Signal(signal))
             }
             None => exit,
+        }
+    }
+
+    /// How to continue after a signal; what `--append` adds counts from what is recorded.
+    fn continuation(&self) -> String {
+        let append = matches!(self.options.iterations, Iterations::Fixed(ScheduleMode::Append(_)));
+        match self.origin {
+            Origin::File if append => {
+                " `retake matrix status` shows how many; --append adds the rest.".to_owned()
+            }
+            Origin::File => events::run_again(self.origin.command()),
+            _ => String::new(),
         }
     }
 
@@ -310,11 +321,11 @@ impl Measurement<'_> {
             && decided < all
         {
             let more = match self.origin {
-                Origin::File => "run again to go on",
+                Origin::File => "run again to continue",
                 Origin::CommandLine => "give it more with --budget",
             };
             self.screen.screen().notice(&format!(
-                "the budget of {} is spent, and {} of {} is not decided; {more}",
+                "the budget of {} is exhausted, and {} of {} is not decided; {more}",
                 term::duration(budget),
                 all - decided,
                 term::count(all as u64, "comparison"),

@@ -29,7 +29,7 @@ use retake_runner::signals;
 
 use crate::{Exit, Failure};
 
-/// A command over browser versions, git refs and any other axes, until the numbers are sure
+/// Run a command over browser versions, git refs and any other axes, until results are conclusive
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

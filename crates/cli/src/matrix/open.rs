@@ -29,7 +29,7 @@ pub(super) struct Common {
     /// The configuration [default: matrix.yml or chrome-ranger.yaml here]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// Answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -43,7 +43,7 @@ pub(super) struct Filters {
     /// Only these refs
     #[arg(long, num_args = 1.., value_name = "REF")]
     pub(super) refs: Vec<String>,
-    /// Only this value of an axis; several of one axis add up
+    /// Only this value of an axis; repeat for further values
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) axis: Vec<String>,
 }
@@ -125,7 +125,7 @@ pub(super) fn project_of(
     let config = Config::load(project.root.as_deref())?;
     if !config.execution.audit.enabled {
         return Err(Failure::Usage(
-            "execution.audit.enabled is off, and a matrix lives in the record; turn it on".into(),
+            "execution.audit.enabled is off, and a matrix needs the record; turn it on".into(),
         ));
     }
     let project = MatrixProject {
@@ -326,5 +326,5 @@ pub(super) fn margin(text: &str) -> Result<f64, String> {
 
 /// `5%`, for clap.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
-    parse_percent(text).ok_or_else(|| "write a part of a hundred, such as 5%".to_owned())
+    parse_percent(text).ok_or_else(|| "write a percentage, such as 5%".to_owned())
 }

@@ -20,13 +20,13 @@ use crate::{Exit, Failure, term};
 /// environment
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where to; - is stdout
+    /// Output file; - is stdout
     #[arg(short, long, value_name = "FILE", default_value = "matrix-report.html")]
     output: PathBuf,
     /// Only these metrics [default: those of the configuration, or wall, cpu, rss and all that is reported]
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
-    /// Differences up to this are none worth naming
+    /// Ignore differences up to this size
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
     #[command(flatten)]

@@ -36,11 +36,11 @@ pub(super) struct Args {
     /// What --until-sure and --fail-if compare
     #[arg(long, value_name = "NAME", default_value = "wall")]
     metric: String,
-    /// Whether what new runs are compared with is run again beside them: only runs of one session can
-    /// be compared [default: again with --fail-if, stored otherwise; --until-sure always does]
+    /// Whether the baseline is measured again together with the new runs: only runs of one session
+    /// can be compared [default: again with --fail-if, stored otherwise; --until-sure always does]
     #[arg(long, value_name = "WHICH", value_enum, conflicts_with = "until_sure")]
     baseline: Option<Baseline>,
-    /// How many at once; more than one measures the workers too
+    /// How many runs at once; with more than one they disturb each other's measurements
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     workers: Option<u16>,
     /// Run on other machines: slurm, or slurm:PARTITION; see the configuration under slurm

@@ -16,17 +16,17 @@ use super::open::{Common, Filters, View};
 use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, term};
 
-/// Show how far every cell is: successful iterations of those wanted
+/// Show the progress of every cell: successful and wanted iterations
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     filters: Filters,
-    /// One sign for each cell
+    /// One character for each cell
     #[arg(long, conflicts_with = "json")]
     compact: bool,
-    /// Show what failed, the end of what it said, and how to try it again
+    /// Show failures, the end of their output, and how to run them again
     #[arg(long, conflicts_with = "json")]
     failures: bool,
     #[command(flatten)]

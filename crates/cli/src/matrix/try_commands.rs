@@ -23,26 +23,26 @@ use crate::{Exit, Failure, term};
 
 /// Compare commands in one line: 'sort-a {size}' 'sort-b {size}' --axis size=1000,100000
 ///
-/// The first command is what the others are compared with. Every iteration of all commands comes
-/// before the next one of any, in random order. It needs no file, no project and no repository, and
-/// leaves nothing in the directory; every run is recorded, and earlier runs do not count.
+/// The other commands are compared with the first one. Each iteration runs every command once, in
+/// random order. Needs no file, no project and no repository, and writes nothing to the directory.
+/// Every run is recorded; earlier runs do not count.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// What to run; {NAME} stands for the value of an axis
     #[arg(required = true, value_name = "COMMAND")]
     commands: Vec<String>,
-    /// Values to put in for {NAME}; the command also sees AXIS_NAME
+    /// Values for {NAME}; the command also sees AXIS_NAME
     #[arg(long, value_name = "NAME=VALUE,…")]
     axis: Vec<String>,
     /// How often each command is run
     #[arg(short, long, visible_alias = "iterations", value_name = "N", default_value_t = RUNS,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000), conflicts_with = "until_sure")]
     runs: u64,
-    /// Runs before the first that is measured
+    /// Runs before the first measured one
     #[arg(short, long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     warmup: u64,
-    /// Run this first, once for each distinct command line that the values make
+    /// Run before everything else, once for each distinct setup command
     #[arg(short, long, value_name = "COMMAND")]
     setup: Option<String>,
     /// Run before each iteration, not measured
@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// Run after each iteration, not measured
     #[arg(short = 'C', long, value_name = "COMMAND")]
     conclude: Option<String>,
-    /// Run once for each command and its values, after its last iteration
+    /// Run after the last iteration of each command and its values
     #[arg(short, long, value_name = "COMMAND")]
     cleanup: Option<String>,
     /// A name for a command, in the order of the commands
@@ -78,7 +78,7 @@ pub(super) struct Args {
     /// End a run that takes longer, such as 30s; it counts as failed
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
-    /// Answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -101,7 +101,7 @@ fn ignore_failure(text: &str) -> Result<IgnoreFailure, String> {
 
 fn timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text).map_err(|error| error.to_string())? {
-        Duration::ZERO => Err("is 0; leave it out for none".to_owned()),
+        Duration::ZERO => Err("is 0; omit it for no limit".to_owned()),
         duration => Ok(duration),
     }
 }
@@ -250,7 +250,7 @@ fn axes(texts: &[String]) -> Result<Vec<Axis>, Failure> {
             text.split_once('=').ok_or_else(|| wrong("write NAME=VALUE,…, such as n=10,100"))?;
         let name = name.trim();
         if name == COMMAND {
-            return Err(wrong("the commands are the axis of that name; call yours otherwise"));
+            return Err(wrong("the commands are the axis of that name; choose another name"));
         }
         check_axis_name(name).map_err(|why| wrong(&why))?;
         let same = axes.iter().position(|axis| axis_variable(&axis.name) == axis_variable(name));

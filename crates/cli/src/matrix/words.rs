@@ -67,9 +67,9 @@ fn remedy(disturbance: &Disturbance) -> &'static str {
         Disturbance::OtherLoad { .. } => {
             "wait for them, or keep a CPU free with --pin and fewer workers"
         }
-        Disturbance::Stolen { .. } => "measure on a machine of your own",
+        Disturbance::Stolen { .. } => "measure on a dedicated machine",
         Disturbance::FrequencyScaling { .. } => "`cpupower frequency-set -g performance` keeps it",
-        Disturbance::Throttled { .. } => "cool them, or measure shorter",
+        Disturbance::Throttled { .. } => "improve cooling, or measure for less time",
         Disturbance::Limited { .. } => "raise the limit of this container",
         Disturbance::NoFreeCpu { .. } => "fewer workers (--workers) measure better",
     }
@@ -81,7 +81,7 @@ fn remedy_elsewhere(disturbance: &Disturbance) -> &'static str {
         Disturbance::OtherLoad { .. } | Disturbance::NoFreeCpu { .. } => {
             "ask for whole machines: slurm.options: [--exclusive]"
         }
-        Disturbance::Stolen { .. } => "measure on machines of your own",
+        Disturbance::Stolen { .. } => "measure on dedicated machines",
         Disturbance::FrequencyScaling { .. } => {
             "ask for a fixed frequency: slurm.options: [--cpu-freq=performance]"
         }

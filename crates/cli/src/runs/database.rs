@@ -11,9 +11,9 @@ use crate::{Exit, Failure, term};
 
 /// Show what a PostgreSQL database holds, or set how long it keeps runs
 ///
-/// The retention is stored in the database and holds for everyone who pushes there; nothing but this
-/// command changes it. Whole months are removed, with their output and test results; the ledger keeps
-/// its hashes.
+/// The retention is stored in the database and applies to everyone who pushes there; only this
+/// command changes it. Whole months are removed, with their output and test results; the ledger
+/// keeps its hashes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The database, as postgres://USER@HOST/DATABASE [default: record.push, from configuration]

@@ -57,7 +57,7 @@ pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
             output(stream, compared, palette, &mut text);
         }
         if differences.is_empty() && stdout.same && stderr.same {
-            text.push_str("nothing that is recorded differs\n");
+            text.push_str("no recorded differences\n");
         }
         term::page(&text)?;
     }

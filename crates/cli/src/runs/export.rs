@@ -19,7 +19,7 @@ const PAGE: usize = 1000;
 /// jsonl is complete, output included, and is what `runs import` reads; audit is one audit record
 /// per line; junit is a report for continuous integration, with a suite for each run and a test case
 /// for each test that it names. Runs in progress are left out of jsonl. Output that is lost or was
-/// altered is left out too, listed on stderr, and makes the exit code 1.
+/// altered is also left out and listed on stderr, and the exit code is 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these runs: their ids, unique beginnings or ends of them, or `last`
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// What to write
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Jsonl)]
     format: Format,
-    /// Print one JSON array of what would be lines
+    /// Print one JSON array instead of lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -17,14 +17,14 @@ use crate::{Exit, Failure, term};
 /// Import runs written by `runs export`; runs already recorded stay unchanged
 ///
 /// Also imports bundles of `matrix run --shard`: give all of one plan at once. Their runs are marked as
-/// reported. A shard that is missing or there twice, a cell without all of its results, and bundles of
-/// another plan are reported, and make the exit code 1.
+/// reported. Missing and duplicate shards, cells with missing results and bundles of another plan
+/// are reported, and the exit code is 1.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The file, or - for stdin; several, if they are bundles
     #[arg(value_name = "FILE", default_value = "-")]
     files: Vec<PathBuf>,
-    /// How large a bundle may be
+    /// Maximum size of a bundle
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     max_size: u64,
     /// Print what was imported as JSON

@@ -76,7 +76,7 @@ pub(super) fn warn(erased: &Erased) {
     if erased.wal_in_use {
         term::say(
             "another program is reading the record, so remains of the erased runs are still in \
-             its write-ahead log; they go with the next change once it is done",
+             its write-ahead log; the next change after that removes them",
         );
     }
 }

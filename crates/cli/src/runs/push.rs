@@ -66,7 +66,7 @@ pub(super) fn address(to: Option<&str>, record: &Record) -> Result<Address, Fail
     let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
     if let Some(file) = &address.ignored_password_file {
         let file = file.display();
-        term::say(&format!("{file} is left alone: others may read it; `chmod 600` it"));
+        term::say(&format!("{file} is ignored: others can read it; run `chmod 600` on it"));
     }
     Ok(address)
 }

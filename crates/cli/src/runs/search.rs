@@ -17,8 +17,9 @@ const SCAN: Duration = Duration::from_secs(10);
 
 /// Search the output of all runs
 ///
-/// Words are whole, in the given order and in any case; a * at the end completes the last one.
-/// All output is looked at: what is not indexed is read, for up to 10 seconds; longer with --all.
+/// Matches whole words, in the given order, ignoring case; a * at the end matches any ending of the
+/// last word. Searches all output: output that is not indexed yet is read for up to 10 seconds, or
+/// without limit with --all.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The words to find
@@ -110,7 +111,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
         }
         if found.skipped_bytes > 0 {
             term::say(&format!(
-                "stopped after {}: {} of older output were not looked at; --all reads them",
+                "stopped after {}: {} of older output were not searched; --all searches all output",
                 term::duration(SCAN),
                 term::size(found.skipped_bytes)
             ));

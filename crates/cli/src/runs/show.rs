@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::{denied_text, run_text};
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Intent, LeftFate, Limits, ReportedRuns, Run, RunOutcome, State, Stream};
+use retake_types::{Intent, Kind, LeftFate, Limits, ReportedRuns, Run, RunOutcome, State, Stream};
 use serde::Serialize;
 
 use super::effects;
@@ -166,11 +166,14 @@ impl Facts {
             self.add("label", &format!("{key}={value}"));
         }
         let (kind, iteration) = (intent.kind().as_str(), intent.iteration());
-        self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
+        // An `exec` is a loop of one run, which tells a reader nothing.
+        if intent.kind() != Kind::Exec {
+            self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
+        }
         if let Some(reporter) = intent.reported_by {
             // A bundle is no run.
             let by = match store.get(reporter) {
-                Ok(_) => format!("from inside the sandbox of {reporter}, seen by nobody else"),
+                Ok(_) => format!("from inside the sandbox of {reporter}, not verified"),
                 Err(_) => {
                     format!("by {reporter}, a bundle or a run that is not here; not seen here")
                 }

@@ -17,14 +17,14 @@ const MOST_ANNOTATED: usize = 10;
 
 /// Summarise runs for a CI job: Markdown, and annotations for failing tests
 ///
-/// Prints Markdown, or adds it to the end of a file. Takes the newest run, those named, or those that
-/// the filters leave.
+/// Prints Markdown, or appends it to a file. Summarises the newest run, the runs named, or those
+/// that match the filters.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// These runs: their ids, unique beginnings or ends of them, or `last`
     #[arg(value_name = "ID", conflicts_with = "FilterArgs")]
     ids: Vec<String>,
-    /// Add the Markdown to the end of a file, such as "$GITHUB_STEP_SUMMARY"
+    /// Append the Markdown to a file, such as "$GITHUB_STEP_SUMMARY"
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
     /// Print a line for each failing test that the CI system shows beside the code

@@ -43,7 +43,7 @@ fn through(pager: &str, text: &str) -> io::Result<()> {
     match (written, ended?.code()) {
         // The shell's word for a pager that is not installed.
         (_, Some(126 | 127)) => super::data(text.as_bytes()),
-        // Whoever quits a pager early has read enough.
+        // Quitting a pager early is not an error.
         (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }

@@ -262,7 +262,11 @@ fn repositories_inside_are_named_and_left_alone() {
     let start = listed.as_array().unwrap().iter().rev().find(|one| one["time"] == "start").unwrap();
     let called = back(&sandbox, &start["commit"].as_str().unwrap()[..12]);
     assert_eq!(called.code, 1, "{}", called.snapshot());
-    assert!(called.stderr.contains("place is a repository of its own"), "{}", called.snapshot());
+    assert!(
+        called.stderr.contains("place has become a separate repository"),
+        "{}",
+        called.snapshot()
+    );
     assert_eq!(read(&sandbox, "place/b").as_deref(), Some("b\n"));
 }
 

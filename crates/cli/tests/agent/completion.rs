@@ -102,7 +102,7 @@ fn status_files_of_all_habits() {
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(sandbox.calls(), 6);
     assert_eq!(sandbox.stop_reason(), "completed");
-    // The agent is told what is wrong with it.
+    // The prompt says what is wrong with it.
     assert!(sandbox.prompt(2).contains("complete is \"true\""), "{}", sandbox.prompt(2));
     assert!(called.stdout.contains(".status.json is not valid"), "{}", called.snapshot());
 }

@@ -332,7 +332,7 @@ fn one_budget_and_one_halt_rule_hold_for_all() {
     let called = run(&sandbox, &[&words[..], &["--max-cost", "0.75"]].concat());
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert!(
-        called.stdout.contains("the cost budget for all agents is spent"),
+        called.stdout.contains("the cost budget for all agents is exhausted"),
         "{}",
         called.snapshot()
     );
@@ -377,7 +377,7 @@ fn agents_are_shown_stopped_and_told_one_by_one() {
     sandbox.awaited("at");
     eventually("both run", || states(&sandbox) == "one running, two running");
     let again = run(&sandbox, &["one", "two"]);
-    assert!(again.code == 1 && again.stderr.contains("are run already by"), "{}", again.snapshot());
+    assert!(again.code == 1 && again.stderr.contains("are already run by"), "{}", again.snapshot());
     let diff = sandbox.retake(&["agent", "fleet", "diff", "two"]);
     assert!(diff.stdout.contains("+2"), "while it works: {}", diff.snapshot());
     let wrong = sandbox.retake(&["agent", "fleet", "diff", "nobody"]);
@@ -401,7 +401,7 @@ fn what_cannot_be_isolated_is_refused_and_never_run_in_place() {
         ("true", &["one", "one"], "one is named twice"),
         ("true", &["one", "two", "--best-of", "2"], "--best-of takes one task"),
         ("true", &["one", "--merge-into", "none"], "there is no branch none"),
-        ("true", &["one", "two", "--from", "nothing"], "\"nothing\" names no commit"),
+        ("true", &["one", "two", "--from", "nothing"], "\"nothing\" is not a commit"),
         ("touch .git/MERGE_HEAD", &["one", "two"], "a merge is not finished"),
         ("rm .git/MERGE_HEAD; git checkout -q --detach", &["one", "two"], "--from head"),
         ("rm -rf .git", &["one", "two"], "not in a git repository"),

@@ -1,4 +1,4 @@
-//! Who is told how a loop goes, what about, and what nobody may learn.
+//! Notifications of a loop: to whom, about what, and without secrets.
 use crate::common::{Sandbox, on_disk};
 
 /// A server on loopback that takes everything, and what it was told.

@@ -172,7 +172,7 @@ fn one_budget_for_all_and_one_for_each() {
     // 1 for a, 1.5 for b, and what is left is too little for c's three.
     let called = good(&sandbox, &["run", "--max-cost", "3.2"]);
     assert_eq!(order(&sandbox), "a a b b b c c", "{}", called.snapshot());
-    let said = "the cost budget for all tasks is spent; 0 tasks completed, $3.50 spent";
+    let said = "the cost budget for all tasks is exhausted; 0 tasks completed, $3.50 spent";
     assert!(called.stdout.contains(said), "{}", called.snapshot());
     // The one that was cut off waits for the next run; the others ended by their own rules.
     assert_eq!(states(&sandbox), "a budget_cost, b max_iterations, c waiting");
@@ -194,7 +194,7 @@ fn the_queue_changes_while_it_runs() {
     assert!(refused.stderr.contains("a runs now"), "{}", refused.snapshot());
     let second = queue(&sandbox, &["run"]);
     assert!(
-        second.stderr.contains("run already by `retake agent queue run`"),
+        second.stderr.contains("already run by `retake agent queue run`"),
         "{}",
         second.snapshot()
     );
@@ -234,11 +234,19 @@ fn a_killed_queue_continues_with_its_task_and_its_budget() {
         "{}",
         called.snapshot()
     );
-    assert!(called.stdout.contains("Continuing the loop that broke off"), "{}", called.snapshot());
+    assert!(
+        called.stdout.contains("Continuing the loop that was interrupted"),
+        "{}",
+        called.snapshot()
+    );
     // 200, 55 and 200, then c: 100 of the 145 that are left, and one that goes beyond.
     assert_eq!(order(&sandbox), "a a b b b c c", "{}", called.snapshot());
     assert_eq!(states(&sandbox), "a max_iterations, b max_iterations, c waiting");
-    assert!(called.stdout.contains("token budget for all tasks is spent"), "{}", called.snapshot());
+    assert!(
+        called.stdout.contains("token budget for all tasks is exhausted"),
+        "{}",
+        called.snapshot()
+    );
     assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
 }
 

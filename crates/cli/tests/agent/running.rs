@@ -1,4 +1,4 @@
-//! The loop: how it goes on, how it ends, and what it says of it.
+//! The loop: how it continues, how it ends, and what it reports.
 use crate::common::Sandbox;
 
 fn keys(value: &serde_json::Value) -> Vec<&str> {
@@ -128,7 +128,7 @@ fn a_failure_ends_the_loop() {
     assert_eq!(sandbox.stop_reason(), "failed");
     assert_eq!(sandbox.metadata()["status"], "error");
     assert!(sandbox.logs().contains("ERROR: the key is not valid"));
-    // A loop that goes on makes the error pass.
+    // A loop that continues ignores the error.
     sandbox.agent("", &["start; complete; result"]);
     assert_eq!(sandbox.run_agent(&[]).code, 0);
     assert_eq!(sandbox.metadata()["status"], "completed");
@@ -461,13 +461,15 @@ fn mistakes_are_told_before_anything_runs() {
     std::fs::remove_file(dir.join("INSTRUCTIONS.md")).unwrap();
     assert_eq!(
         sandbox.run_agent(&[]).snapshot(),
-        "exit 1\nstderr: retake: Instructions not found. Run setup first: retake agent setup task\n"
+        "exit 1\nstderr: retake: Instructions not found. Run setup first: retake agent setup task\n\
+         stderr: retake: hint: or write INSTRUCTIONS.md yourself; `retake agent show task` prints the directory\n"
     );
     std::fs::write(dir.join("INSTRUCTIONS.md"), "x").unwrap();
     sandbox.file(".agent/config.yml", "agent:\n  claude:\n    command: no-such-claude\n");
     assert_eq!(
         sandbox.run_agent(&[]).snapshot(),
-        "exit 1\nstderr: retake: Claude CLI not found. Make sure 'no-such-claude' is installed and in PATH.\n"
+        "exit 1\nstderr: retake: Claude CLI not found. Make sure 'no-such-claude' is installed and in PATH.\n\
+         stderr: retake: hint: --agent chooses another one: claude, codex, gemini, opencode or custom\n"
     );
     sandbox.file(".agent/config.yml", "agent:\n  timeout: soon\n");
     assert_eq!(sandbox.run_agent(&[]).code, 1);

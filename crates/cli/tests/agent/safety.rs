@@ -183,7 +183,7 @@ fn an_interrupt_ends_politely() {
     assert_eq!(sandbox.shown()["iterations"][1]["tokens"], 30);
     let log = sandbox.logs();
     assert!(log.contains("in the middle") && log.contains("STOPPED: interrupted"), "{log}");
-    // The next one is told, and goes on with the numbers.
+    // The next one reports it, and continues the numbers.
     sandbox.agent("", &["start; complete; result"]);
     assert_eq!(sandbox.run_agent(&[]).code, 0);
     assert!(sandbox.prompt(sandbox.calls()).contains("was cut off"));

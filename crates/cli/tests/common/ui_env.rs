@@ -43,7 +43,7 @@ impl Sandbox {
         self.ui_at(0)
     }
 
-    /// A recorded run that goes on beside the test.
+    /// A recorded run that keeps running during the test.
     pub(crate) fn start(&self, script: &str) -> Child {
         let mut command = self.command(RETAKE);
         command.args(["exec", "--", "sh", "-c", script]);
@@ -129,7 +129,7 @@ fn read_answer(stream: TcpStream) -> Answer {
 }
 
 impl Ui {
-    /// The id of the run that goes on.
+    /// The id of the run that keeps running.
     pub(crate) fn running(&self) -> String {
         let mut id = String::new();
         eventually("the run", || {

@@ -1,5 +1,5 @@
-//! A budget that is spent, a check that hangs, Ctrl-C, kill -9: what is known is told, and nothing
-//! is left running.
+//! An exhausted budget, a check that hangs, Ctrl-C, kill -9: results so far are reported, and
+//! nothing is left running.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -189,7 +189,7 @@ fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
             .count()
     };
     let (mut test, check) = stuck(&env);
-    // Whoever comes while it lives leaves it alone.
+    // While it lives, others leave it alone.
     let listed = list();
     assert_eq!((listed.code, env.loop_record().0, live()), (0, None, 1), "{}", listed.snapshot());
     test.kill().unwrap();

@@ -58,7 +58,7 @@ fn what_is_written_stays_in_the_project_and_the_real_cache_is_as_it_was() {
     let real = |name: &str| std::fs::read_to_string(home.join(name)).unwrap();
     assert_eq!(real(".cargo/registry/crate"), "real\n");
     assert!(home.join(".cache/pip").is_dir() && !home.join(".npm/new").exists());
-    // The next run of the project goes on with it.
+    // The next run of the project continues with it.
     let called = confined(&sandbox, "cat ~/.cargo/registry/crate ~/.npm/new; ls ~/.cache");
     assert_eq!(called.stdout, "poison\nnew\n", "{}", called.snapshot());
     // The layers themselves are out of reach.

@@ -1,4 +1,4 @@
-//! What a sandbox denied is told: at the end of the run, in its result, and in the record.
+//! What a sandbox denied is reported: at the end of the run, in its result, and in the record.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -66,7 +66,7 @@ fn a_reader_that_is_slow_or_gone_does_not_hang_the_run() {
     let full = sandbox.sh("retake exec -- yes > /dev/full; echo $?");
     assert_eq!(full.stdout, "125\n");
     assert!(
-        full.stderr.contains("could not be passed on, so the run was ended: No space left"),
+        full.stderr.contains("could not be forwarded, so the run was terminated: No space left"),
         "{}",
         full.stderr
     );
@@ -190,7 +190,7 @@ fn a_fifo_is_read_once_and_waited_for_no_longer_than_allowed() {
     let start = Instant::now();
     let called = sandbox.sh("mkfifo g; retake exec --stdin g --timeout 0.5 -- cat");
     assert_eq!(called.code, 125);
-    assert!(called.stderr.contains("nobody wrote to"), "{}", called.stderr);
+    assert!(called.stderr.contains("no writer for"), "{}", called.stderr);
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
@@ -211,9 +211,9 @@ fn output_that_is_not_taken_in_time_is_said() {
         "mkfifo p; (exec 3<p; sleep 1000) & r=$!; retake exec --timeout 1 -- head -c 200000 /dev/zero > p; echo $? >&2; kill $r",
     );
     assert!(
-        called.stderr.contains(
-            "134464 bytes of output not taken by the reader in time; the record has them"
-        ),
+        called
+            .stderr
+            .contains("134464 bytes of output dropped: the reader was too slow; the record has it"),
         "{}",
         called.stderr
     );

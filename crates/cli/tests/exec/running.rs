@@ -14,7 +14,7 @@ fn the_scenarios_of_the_specification() {
         sandbox.retake(&["exec", "sleep 60", "--timeout", "0.3"]).snapshot(),
         "exit 124\n\
          stderr: retake: ACODE-EXE-002 timed out after 300ms\n\
-         stderr: retake: hint: give it longer with --timeout, or look at the output for what it was waiting for\n"
+         stderr: retake: hint: allow more time with --timeout, or check the output for what it was waiting for\n"
     );
     let cwd = sandbox.retake(&["exec", "pwd", "--cwd", "/usr"]);
     assert_eq!(cwd.snapshot(), "exit 0\nstdout: /usr\n");
@@ -207,6 +207,7 @@ fn usage_errors_of_exec_are_refusals_too() {
     let called = sandbox.retake(&["exec", "cargo", "test", "--timeout", "5"]);
     assert_eq!(called.code, 125);
     assert!(called.stderr.contains("retake exec -- cargo test"), "{}", called.stderr);
+    assert!(!called.stderr.contains("the command is empty"), "{}", called.stderr);
     assert_eq!(sandbox.retake(&["nonsense"]).code, 2);
 }
 

@@ -121,7 +121,7 @@ fn ctrl_z_stops_tree_and_clock_and_fg_resumes_both() {
     let mut shell = Shell::new();
     for stdin in ["null", "inherit"] {
         // Without `exec` the shell may be stopped in the middle of a vfork, where it does not stand
-        // still before its child goes on.
+        // still before its child continues.
         shell.line(&format!(
             "retake exec --stdin {stdin} --timeout 3 -- sh -c 'echo $$ > pid; exec sleep 1000'"
         ));
@@ -134,7 +134,7 @@ fn ctrl_z_stops_tree_and_clock_and_fg_resumes_both() {
         std::thread::sleep(Duration::from_secs(3));
         assert!(alive(pid) && stopped(pid));
         shell.line("fg");
-        eventually("the child goes on", || !stopped(pid));
+        eventually("the child continues", || !stopped(pid));
         assert!(alive(pid));
         shell.expect("timed out after 3s");
         shell.expect("PROMPT> ");

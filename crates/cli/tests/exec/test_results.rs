@@ -63,7 +63,7 @@ fn a_green_run_that_names_no_test_ends_a_failure_and_is_a_flip() {
     project.history(&[true]);
     assert_eq!(
         project.says(&[]),
-        "retake: 1 run had tests and named none; most runners name tests that pass with -v\n"
+        "retake: 1 run had tests but named none; most test runners name passing tests with -v\n"
     );
     project.history(&[false]);
     assert_eq!(project.tests(&["--failing"])[0]["name"], "test_cart.Cart.test_sum");

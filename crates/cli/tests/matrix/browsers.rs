@@ -235,7 +235,7 @@ fn a_disk_full_in_the_middle_of_a_download_costs_that_browser_only() {
         name.contains(LARGE) && !name.ends_with(".lock")
     });
     assert_eq!(large.count(), 0, "{left:?}");
-    // With room it goes on.
+    // With free space it continues.
     let mut remount = std::process::Command::new("mount");
     remount.args(["-o", "remount,size=16m"]).arg(&disk.0);
     assert!(remount.status().unwrap().success());

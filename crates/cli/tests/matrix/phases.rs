@@ -1,5 +1,5 @@
 //! An end in the middle of each phase: setup, checkout, index, download, warmup, iteration, search.
-//! Nothing is left running, and the next command goes on as if nothing had been.
+//! Nothing is left running, and the next command continues as if nothing had happened.
 
 use std::io::{BufRead, Write};
 use std::net::{TcpListener, TcpStream};
@@ -148,7 +148,7 @@ impl Stuck {
         }
     }
 
-    /// Whoever looks at the record next finds nothing that seems to run.
+    /// The next reader of the record finds nothing that seems to run.
     fn nothing_runs(&self, phase: &str, looked: &[&str]) {
         if self.slow.is_some() {
             return; // Browsers are had before anything is recorded.

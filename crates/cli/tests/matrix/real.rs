@@ -6,7 +6,7 @@ use crate::env::Env;
 
 const VERSIONS: [&str; 4] = ["116.0.5845.0", "118.0.5993.0", "119.0.6045.0", "121.0.6167.0"];
 
-/// A page that inserts so many elements and writes into its title how long that took.
+/// A page that inserts this many elements and writes into its title how long that took.
 fn page(elements: u32) -> String {
     format!(
         "<!doctype html><body><script>

@@ -1,4 +1,4 @@
-//! Ctrl-C, a kill -9, and a second run while the first goes on.
+//! Ctrl-C, a kill -9, and a second run while the first is running.
 
 use std::process::{Child, Stdio};
 

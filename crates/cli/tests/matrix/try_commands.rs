@@ -174,7 +174,7 @@ fn mistakes_are_said_before_anything_runs() {
     for (arguments, why) in [
         (&["true", "--axis", "n"][..], "NAME=VALUE"),
         (&["true", "--axis", "command=1"], "axis of that name"),
-        (&["true", "--axis", "9=1"], "no name for an axis"),
+        (&["true", "--axis", "9=1"], "not a name for an axis"),
         (&["true", "--axis", "n=1,,2"], "empty value"),
         (&["true", "-n", "a", "-n", "b"], "2 names for 1 command"),
         (&["true", "--metric", "x=("], "unclosed group"),

@@ -56,7 +56,7 @@ fn more_calls_than_may_run_wait_for_their_turn() {
     let mut client = Client::new(&sandbox);
     let calls: Vec<i64> =
         (0..3).map(|_| client.begin_tool("exec", json!({"argv": ["sleep", "0.7"]}))).collect();
-    // One that waits is told so, and can be taken back before it begins.
+    // A client whose command waits is notified, and can cancel it before it starts.
     let unwanted = client.begin(
         "tools/call",
         json!({

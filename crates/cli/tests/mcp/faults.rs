@@ -1,4 +1,4 @@
-//! Whatever a client or a command does, there is an answer, and the server goes on.
+//! Whatever a client or a command does, there is an answer, and the server continues.
 
 use serde_json::json;
 
@@ -92,7 +92,7 @@ fn calls_that_are_wrong_say_how() {
         (json!({"argv": ["ls"], "cwd": "no/such"}), "there is no such directory"),
         (json!({"argv": ["ls"], "timeout_seconds": -1}), "is not a number of seconds"),
         (json!({"argv": ["ls"], "timeout_seconds": 0, "env": {"A B": "x"}}), "is not a name"),
-        (json!({"argv": ["ls"], "limits": {"memory_mb": 0}}), "no usable limit"),
+        (json!({"argv": ["ls"], "limits": {"memory_mb": 0}}), "not a usable limit"),
     ] {
         let result = client.tool("exec", arguments.clone());
         assert_eq!(result["isError"], true, "{arguments}: {result}");

@@ -79,7 +79,7 @@ fn progress_is_told_and_a_cancelled_call_ends_its_tree() {
     assert!(sleeps(&seconds));
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
     eventually("the tree ends", || !sleeps(&seconds));
-    // The server goes on, and the run is recorded as what it was.
+    // The server continues, and the run is recorded as what it was.
     let mut outcome = json!(null);
     eventually("it is recorded", || {
         outcome = sandbox.retake(&["runs", "show", "last", "--json"]).json()["outcome"].clone();

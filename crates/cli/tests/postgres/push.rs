@@ -214,7 +214,7 @@ fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
     eventually("a note is left", || note.exists());
     let doctor = base.sandbox.retake(&["doctor"]);
     assert_eq!(doctor.code, 0, "{}", doctor.snapshot());
-    assert!(doctor.stdout.contains("push      failed, and what is missing"), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("push      failed; the next push"), "{}", doctor.stdout);
     let failed = base.sandbox.retake(&["doctor", "--json"]).json()["pushFailed"].clone();
     assert!(failed.as_str().unwrap().contains("the database cannot be reached"), "{failed}");
     base.postgres.resume().unwrap();

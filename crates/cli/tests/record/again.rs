@@ -89,8 +89,8 @@ fn again_names_variables_that_changed_and_programs_found_elsewhere() {
         said[..3],
         [
             "retake: other values now: COLOUR",
-            "retake: variables that were not set then: NEW",
-            "retake: variables that are not set any more: 1",
+            "retake: new variables: NEW",
+            "retake: variables no longer set: 1",
         ]
     );
     assert!(said[3].starts_with("retake: outcome ok as before"), "{said:?}");
@@ -164,7 +164,7 @@ fn again_takes_redacted_variables_from_now_and_refuses_redacted_arguments() {
         sandbox.settled_call(&["again", &id]),
         "exit 125\n\
          stderr: retake: ACODE-EXE-005 the variable API_TOKEN was redacted in the record and is not set now; set it and try again\n\
-         stderr: retake: hint: nothing was started; correct what is named above\n"
+         stderr: retake: hint: nothing was started; correct the request and run it again\n"
     );
 
     sandbox.retake(&[

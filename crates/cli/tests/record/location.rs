@@ -153,7 +153,7 @@ fn a_later_git_init_hides_nothing() {
     git(&sandbox, "git init -q .");
     assert_eq!(sandbox.listed(&[]).len(), 2, "what is known here is still what it was");
     let first = run_in(&sandbox, &sandbox.project(), "after");
-    assert!(first.stderr.contains("1 run recorded here before, in "), "{}", first.stderr);
+    assert!(first.stderr.contains("1 run recorded here earlier, in "), "{}", first.stderr);
     assert_eq!(sandbox.listed(&[]), ["echo after", "echo before"]);
     assert_eq!(run_in(&sandbox, &sandbox.project(), "more").stderr, "");
     // A repository inside of the repository.
@@ -183,7 +183,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
     let sandbox = bare_sandbox();
     run_in(&sandbox, &sandbox.project(), "before");
     let init = sandbox.retake(&["init"]);
-    assert!(init.stderr.contains("1 run recorded here before"), "{}", init.stderr);
+    assert!(init.stderr.contains("1 run recorded here earlier"), "{}", init.stderr);
     assert_eq!(sandbox.listed(&[]), ["echo before"]);
     assert_eq!(store_of(&sandbox, &sandbox.project()), project_data(&sandbox));
 
@@ -191,7 +191,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
     run_in(&sandbox, &sandbox.project(), "before");
     sandbox.file("matrix.yml", "command: 'true'\niterations: 1\naxes: {a: [x]}\n");
     let matrix = sandbox.retake(&["matrix", "run", "--quiet"]);
-    assert!(matrix.stderr.contains("1 run recorded here before"), "{}", matrix.snapshot());
+    assert!(matrix.stderr.contains("1 run recorded here earlier"), "{}", matrix.snapshot());
     assert!(sandbox.listed(&[]).contains(&"echo before".to_owned()));
 
     // Made by hand, later a repository, and never to be seen by git.

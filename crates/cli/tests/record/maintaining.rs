@@ -18,7 +18,7 @@ fn an_untouched_record_verifies_and_a_touched_one_does_not() {
         "exit 0\n\
          stdout: OK 4:HASH\n\
          stderr: retake: 2 runs in 4 entries; 8 B of output read\n\
-         stderr: retake: keep this head elsewhere: `retake audit verify --expect HEAD` then also finds a cut-off or rewritten chain\n"
+         stderr: retake: keep this head elsewhere: `retake audit verify --expect HEAD` then also detects a truncated or rewritten chain\n"
     );
     let json = sandbox.retake(&["audit", "verify", "--json", "--expect", &head]).json();
     assert_eq!(
@@ -35,7 +35,7 @@ fn an_untouched_record_verifies_and_a_touched_one_does_not() {
         sandbox.settled_call(&["audit", "verify"]),
         "exit 1\n\
          stdout: BROKEN entry 3: its body was edited\n\
-         stderr: retake: the record is not what retake wrote; compare it with a backup, `retake runs show` still reads it\n"
+         stderr: retake: the record was changed after retake wrote it; compare it with a backup (`retake runs show` can still read it)\n"
     );
     let broken = sandbox.retake(&["audit", "verify", "--json"]);
     assert_eq!(broken.code, 1);
@@ -406,7 +406,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
     );
     assert_eq!(
         sandbox.settled(&init().snapshot()),
-        "exit 1\nstderr: retake: PROJECT/new/.agent/config.yml exists and is left as it is; edit it, or move it away first\n"
+        "exit 1\nstderr: retake: this is a project already: PROJECT/new/.agent/config.yml exists; edit it, or remove it first\n"
     );
     let committed =
         sandbox.sh("cd new && git init -q . && retake exec -q true && git add -A && git ls-files");

@@ -1,7 +1,6 @@
-//! The quick starts of `docs/guides`, done as they are written: their files are made, their commands
-//! typed, and what they show is compared with what is printed.
+//! The quick starts of `docs/guides`, followed as they are written: their files are saved, their
+//! commands typed, and what they show is compared with what is printed.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use regex::Regex;
@@ -24,8 +23,10 @@ fn follow(guide: &str) {
         if language == "console" {
             typed += console(&sandbox, body);
         } else if !file.is_empty() {
-            let path = sandbox.file(file, body);
-            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("a mode");
+            // What names the file behind the fence is not rendered; the text has to name it.
+            let before = &text[..block.get(0).expect("the block").start()];
+            assert!(before.contains(&format!("`{file}`")), "{guide} does not say to save `{file}`");
+            sandbox.file(file, body);
         }
     }
     assert!(typed > 4, "{guide} has {typed} commands");

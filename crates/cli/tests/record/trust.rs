@@ -154,7 +154,7 @@ fn many_processes_left_behind_are_counted_and_not_listed() {
     let script = "for i in $(seq 60); do setsid sleep 99 & done";
     let run = sandbox.retake(&["exec", "--", "sh", "-c", script]);
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    let said = "retake: 60 processes were still running after the command had ended, and were ended: sleep 99 (";
+    let said = "retake: 60 processes were still running when the command ended, and were terminated: sleep 99 (";
     assert!(run.stderr.starts_with(said), "{}", run.stderr);
     let stored = only_run(&sandbox);
     let listed = stored["leftProcesses"].as_array().unwrap().len();

@@ -22,7 +22,7 @@ impl Site {
         program
     }
 
-    /// Records a program that syncs what it is told to, and makes `hold` stop the checks that come
+    /// Records a program that syncs the given files, and makes `hold` stop the checks that come
     /// after the first submission until there is `go`.
     fn record(&self, synced: &str) -> String {
         let (save, check) = (self.compiled("save"), self.compiled("check"));
@@ -216,7 +216,7 @@ fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
         again();
         assert_eq!(site.shares().len() - known, sent, "something was submitted twice");
     }
-    // Whoever was not killed asks anew.
+    // The one that was not killed asks again.
     let known = clean();
     expect(1, &site.retake(&site.explore(&verify, &["--on", "slurm"])));
     assert!(site.shares().len() > known);

@@ -235,7 +235,7 @@ fn a_runner_that_fails_is_quoted() {
     let output = site.spawn_with(&instead, &Site::RUN).wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("is not what retake wrote there"), "{said}");
+    assert!(said.contains("is damaged or was not written by retake"), "{said}");
 }
 
 /// The files below a directory.

@@ -12,7 +12,7 @@ use crate::common::slurm_env::Site;
 use crate::common::{alive, called, eventually};
 
 impl Site {
-    /// A matrix of so many cells, each running the command with its number in `$AXIS_N`.
+    /// A matrix of this many cells, each running the command with its number in `$AXIS_N`.
     pub(crate) fn matrix(&self, cells: usize, command: &str, pack: usize) {
         let values: Vec<String> = (0..cells).map(|n| format!("\"{n}\"")).collect();
         self.sandbox.file(
@@ -201,7 +201,7 @@ fn a_controller_that_forgets_what_it_acknowledged_costs_no_cell_its_result() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("is submitted again: the scheduler knows nothing of it"), "{said}");
+    assert!(said.contains("is submitted again: the scheduler does not know it"), "{said}");
     site.complete(3);
     assert_eq!(site.runs().len(), 3);
     let pids: Vec<i32> = (0..3)
@@ -264,7 +264,7 @@ fn cancelled(site: &Site, count: usize, by: &str) -> Vec<serde_json::Value> {
 #[test]
 fn cells_cancelled_from_outside_are_no_failures_and_are_run_by_the_next_run() {
     let Some(site) = Site::start(1, "") else { return };
-    // What its own child is ended under goes on, and would end well.
+    // The runner whose child is killed continues, and would succeed.
     site.matrix(
         12,
         "trap : TERM; : > began.$AXIS_N; [ -e go ] || sleep 1000; echo metric: load=1",

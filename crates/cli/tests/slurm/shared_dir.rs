@@ -147,7 +147,7 @@ fn two_submitters_at_once_make_what_they_share_once() {
             command.current_dir(project);
             let id = run["id"].as_str().unwrap();
             let said = called(command.args(["runs", "logs", id])).stdout;
-            // Set up once, whoever did it, and all of it where every machine sees it.
+            // Set up once, by either of them, and all of it where every machine sees it.
             let value = run["labels"]["matrix.axis.code"].as_str().unwrap();
             let shown = shared.display();
             let expected = format!("{value}set up\nbrowser {VERSION} at {shown}/browsers/");

@@ -127,7 +127,7 @@ fn back_leads_to_the_same_row_and_new_runs_are_offered() {
     browser.picture("news-1280-light");
     browser.click("#news");
     browser.until(&format!("{first}.includes('brand new')"));
-    // A time that is shown goes on.
+    // A displayed time is updated.
     browser.until("/^[3-9]s ago$/.test(document.querySelector('#rows time').textContent)");
     // One that runs is shown as over once it is.
     let mut child = in_background(&sandbox, "while [ ! -e go ]; do sleep 0.02; done");

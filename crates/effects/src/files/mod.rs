@@ -49,7 +49,7 @@ pub enum Error {
     #[error("{} too large together; use fewer", text::count(*count as u64, "ignore pattern"))]
     Patterns { count: usize },
 
-    #[error("looking at {path} was stopped")]
+    #[error("the scan of {path} was interrupted")]
     Stopped { path: PathBuf },
 
     #[error("cannot {action} the snapshot cache {path}: {source}")]

@@ -225,7 +225,7 @@ impl<'s> Worker<'s> {
         self.let_go(split);
     }
 
-    /// Whoever lets go last puts the directory together.
+    /// The last one to finish puts the directory together.
     fn let_go(&mut self, split: Arc<SplitDirectory>) {
         if let Some(split) = Arc::into_inner(split) {
             let parts = split.parts.into_inner().unwrap_or_else(PoisonError::into_inner);

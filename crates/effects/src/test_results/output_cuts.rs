@@ -85,7 +85,7 @@ impl SimpleCommand {
         git || SEARCHES.iter().any(|name| self.is(name))
     }
 
-    /// What a shell is told to run with `-c`.
+    /// The command that a shell gets with `-c`.
     fn script(&self) -> Option<&str> {
         if !SHELLS.iter().any(|shell| self.is(shell)) {
             return None;

@@ -245,7 +245,7 @@ fn open_input(path: &Path, deadline: Option<Instant>, cancel: &Cancel) -> io::Re
         let mut polled = [entry(file.as_raw_fd()), entry(cancel.fd())];
         while polled[0].revents == 0 {
             if cancel.requested().is_some() || deadline.is_some_and(|at| at <= Instant::now()) {
-                return Err(io::Error::other(format!("nobody wrote to {}", path.display())));
+                return Err(io::Error::other(format!("no writer for {}", path.display())));
             }
             syscalls::poll(&mut polled, deadline);
         }

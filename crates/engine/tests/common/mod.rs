@@ -1,4 +1,4 @@
-//! The one environment of the engine's tests: a keeper, a run, and what came of it.
+//! The one environment of the engine's tests: a keeper, a run, and its outcome.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //!
 //! It holds no process, clock or directory. Children may come back in any order; what is said, and
 //! in which order, depends on what they found and never on when. So outcomes are *admitted* in the
-//! order of their targets, checks of equal states wait for each other, and nothing is told before
-//! everything that comes before it.
+//! order of their targets, checks of equal states wait for each other, and nothing is reported
+//! before everything that comes before it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

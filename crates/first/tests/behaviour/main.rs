@@ -498,7 +498,10 @@ fn a_thread_without_a_name_is_told_how_to_give_one() {
     let stage = Stage::new();
     let output = stage.command("nameless").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("cannot be told from this thread") && text.contains("`.name("), "{text}");
+    assert!(
+        text.contains("cannot be determined from this thread") && text.contains("`.name("),
+        "{text}"
+    );
     assert_eq!(output.status.code(), Some(101));
     // Where the arguments leave one test only, as nextest's do, there is nothing to ask.
     stage.play("nameless").passed();

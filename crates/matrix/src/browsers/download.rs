@@ -94,7 +94,7 @@ pub(super) fn get_text(url: &str, interrupted: fn() -> bool) -> Result<String, B
                 return Err(BrowserError::Unreachable { url: url.to_owned(), why });
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let why = "it was given up".to_owned();
+                let why = "it was cancelled".to_owned();
                 return Err(BrowserError::Unreachable { url: url.to_owned(), why });
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -197,7 +197,7 @@ impl Part {
                     }
                     continue;
                 }
-                Err(RecvTimeoutError::Disconnected) => Message::Failed("it was given up".into()),
+                Err(RecvTimeoutError::Disconnected) => Message::Failed("it was cancelled".into()),
             };
             match message {
                 Message::Head { status: 404, .. } => return Ok(Fetched::Missing),

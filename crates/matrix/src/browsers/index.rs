@@ -154,7 +154,7 @@ impl Index {
     }
 
     /// The versions there are, oldest first: those since a version or milestone, and of these the
-    /// newest few if so many are asked for.
+    /// newest few if that many are requested.
     pub fn list(
         &self,
         since: Option<Since>,

@@ -65,7 +65,7 @@ pub enum BrowserError {
     DiskFull { path: PathBuf, version: String },
     #[error("{}: {error}", .path.display())]
     Io { path: PathBuf, error: io::Error },
-    #[error("interrupted while getting {what}")]
+    #[error("interrupted while downloading {what}")]
     Interrupted { what: String },
 }
 

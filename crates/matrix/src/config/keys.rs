@@ -76,7 +76,7 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
         nodes.problems.push(format!("{}: {what}", file.display()));
     }
     if has("commands") && config.axes.iter().any(|axis| axis.name == COMMAND) {
-        let what = "axes.command: commands are an axis of that name; call yours otherwise";
+        let what = "axes.command: commands are an axis of that name; choose another name";
         nodes.problems.push(format!("{}: {what}", file.display()));
     }
     let in_setup = |axis: &&Axis| {
@@ -297,7 +297,7 @@ pub fn check_axis_name(name: &str) -> Result<(), String> {
     match name {
         CHROME | CODE => Err(format!("{name} has a section of its own")),
         _ if !name.chars().all(letters) || !name.starts_with(|c: char| c.is_ascii_alphabetic()) => {
-            Err("is no name for an axis; use letters, digits, _ and -".to_owned())
+            Err("is not a name for an axis; use letters, digits, _ and -".to_owned())
         }
         _ => Ok(()),
     }
@@ -375,7 +375,7 @@ fn inclusions<'t>(nodes: &mut Nodes<'t>, config: &mut Config, node: &Node<'t>) {
 fn timeout(nodes: &mut Nodes<'_>, node: &Node<'_>) -> Option<Duration> {
     let text = nodes.text(node, "timeout")?;
     match parse_duration(&text) {
-        Ok(Duration::ZERO) => nodes.problem(node, "timeout", "is 0; leave it out for none"),
+        Ok(Duration::ZERO) => nodes.problem(node, "timeout", "is 0; omit it for no limit"),
         Ok(duration) => return Some(duration),
         Err(why) => nodes.problem(node, "timeout", why.to_string()),
     }

@@ -30,7 +30,7 @@ impl MetricConfig {
         Ok(Self { name: name.to_owned(), unit: None, better: None, source })
     }
 
-    /// How it is told from one of the same name; `None` for what the command reports itself.
+    /// How it differs from one of the same name; `None` for what the command reports itself.
     pub fn source_text(&self) -> Option<String> {
         (self.source != MetricSource::Reported)
             .then(|| serde_json::to_string(&self.source).expect("plain data"))
@@ -42,7 +42,7 @@ fn check_name(name: &str, has_source: bool) -> Result<(), String> {
         return Err("takes names of letters, digits and . _ - / :".to_owned());
     }
     if has_source && BUILT_IN.contains(&name) {
-        return Err(format!("{name} is measured by retake; call yours otherwise"));
+        return Err(format!("{name} is measured by retake; choose another name"));
     }
     Ok(())
 }

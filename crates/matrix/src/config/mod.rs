@@ -321,7 +321,7 @@ mod tests {
             "m.yml:7:14: chrome.index_url: takes an address that begins with https:// or http://",
             "m.yml:9:9: code.refs: takes a list that is not empty",
             "m.yml:11:3: axes.chrome: chrome has a section of its own",
-            "m.yml:12:3: axes.9x: is no name for an axis",
+            "m.yml:12:3: axes.9x: is not a name for an axis",
             "m.yml:13:7: axes.ok: takes a list that is not empty",
             "m.yml:15:3: axes.UP: sets AXIS_UP as axes.up does",
             "m.yml:16:11: exclude: there is no axis colour",

@@ -194,7 +194,7 @@ impl Provisioner<'_> {
             let git = match git {
                 Ok(git) => git,
                 Err(ProvisionError::Interrupted) => return Err(ProvisionError::Interrupted),
-                Err(ProvisionError::Unavailable(_)) => return Ok(Err("git has forgotten it")),
+                Err(ProvisionError::Unavailable(_)) => return Ok(Err("git no longer knows it")),
             };
             if let Some(mut git) = TreeSnapshot::load(&git, &store.join(GIT)) {
                 git.reset().map_err(|error| checkout.tree_failed(error))?;

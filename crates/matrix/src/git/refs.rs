@@ -113,8 +113,8 @@ impl Git<'_> {
         Ok(text.trim().to_owned())
     }
 
-    /// What a branch was, commit by commit, oldest first: merges count as one step. At most so many
-    /// of the newest.
+    /// What a branch was, commit by commit, oldest first: merges count as one step. At most this
+    /// many of the newest.
     pub fn first_parents(&mut self, tip: &Resolved, most: usize) -> Result<Vec<Commit>, GitError> {
         let repo = self.repo.clone();
         let count = format!("--max-count={most}");

@@ -177,7 +177,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// One sign for each cell, for matrices that are wider than a terminal.
+/// One character for each cell, for matrices that are wider than a terminal.
 pub fn compact(axes: &[Axis], cells: &[StatusCell]) -> String {
     let layout = Layout::of(axes, cells);
     let names = layout.rows.iter().map(String::as_str).chain([layout.corner()]);

@@ -30,7 +30,7 @@ pub enum GateRule {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no gate; write slower:5% (the estimate is 5 % or more), slower:5%! (the whole interval \
+    "{0:?} is not a valid condition; write slower:5% (the estimate is 5 % or more), slower:5%! (the whole interval \
      is), faster:10% or unsure, each with @main to compare with that branch"
 )]
 pub struct GateError(String);

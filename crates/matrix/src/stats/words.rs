@@ -128,8 +128,10 @@ impl Comparison {
             let [of_a, of_b] = [medians.a, medians.b].map(|value| value_text(value, unit));
             parts.push(format!("{of_b} against {of_a}"));
         }
-        parts.extend(self.change_text());
-        parts.extend(self.interval_text());
+        parts.extend(match (self.change_text(), self.interval_text()) {
+            (Some(change), Some(interval)) => Some(format!("{change} ({interval})")),
+            (change, interval) => change.or(interval),
+        });
         if !parts.is_empty() {
             text += &format!(": {}", parts.join(", "));
         }

@@ -11,12 +11,12 @@ use zip::write::SimpleFileOptions;
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) files: HashMap<String, Vec<u8>>,
-    /// Close the connection after so many bytes of a body.
+    /// Close the connection after this many bytes of a body.
     pub(crate) cut: Option<usize>,
     /// Whether Range is understood.
     pub(crate) no_ranges: bool,
     pub(crate) no_length: bool,
-    /// Say nothing for ever after so many bytes.
+    /// Hang after this many bytes.
     pub(crate) stall: Option<usize>,
     pub(crate) etag: String,
     /// Answer a Range with another one, this much earlier.

@@ -197,7 +197,7 @@ pub(super) async fn input(
         WrittenInput { run_id: run.id.to_string(), bytes: input.text.len(), closed: input.close };
     let closed = if input.close { " and closed its stdin" } else { "" };
     let text = format!(
-        "wrote {}{closed}; exec_wait shows what comes of it\n",
+        "wrote {}{closed}; exec_wait shows the output that follows\n",
         text::count(written.bytes as u64, "byte")
     );
     Ok(ToolAnswer::new(&written, text))

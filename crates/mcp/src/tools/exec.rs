@@ -35,7 +35,8 @@ pub(super) async fn exec(
     Ok(ToolAnswer::new(&view, view.text()))
 }
 
-/// Starts a command once it is its turn. Clients that hear nothing give up, so they are told.
+/// Starts a command once it is its turn. Clients give up without an answer, so they get progress
+/// notifications.
 pub(super) async fn wait_for_turn(
     session: &Arc<ClientSession>,
     request: CallRequest,

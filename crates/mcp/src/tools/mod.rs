@@ -108,7 +108,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<run_request::ExecArguments, RunView>(
                 "exec",
                 "Run a command",
-                "Run a command to its end and get how it ended, its test results, and the output that matters. It cannot hang: there is no terminal, stdin is empty, and it is ended with everything it started when its time is up (default 5 minutes). All of its output is recorded; runs_logs shows what is not in the answer. For servers and watchers use exec_start.",
+                "Run a command to its end and get its outcome, test results and the relevant output. It cannot hang: there is no terminal, stdin is empty, and it is ended with everything it started when its time is up (default 5 minutes). All of its output is recorded; runs_logs shows what is not in the answer. For servers and watchers use exec_start.",
                 runs(),
             ),
             tool::<run_request::ExecArguments, RunView>(
@@ -138,7 +138,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<again::AgainArguments, again::RepeatedRun>(
                 "again",
                 "Run again",
-                "Run a recorded command once more in the same way and compare how it went.",
+                "Run a recorded command again in the same way and compare the outcomes.",
                 runs(),
             ),
             tool::<runs::ListArguments, runs::RunList>(
@@ -150,7 +150,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<runs::ShowArguments, RunView>(
                 "runs_show",
                 "Show a run",
-                "Show one recorded run: outcome, tests, changed files, and the output that matters.",
+                "Show one recorded run: outcome, tests, changed files and the relevant output.",
                 reads(),
             ),
             tool::<logs::LogsArguments, logs::LogLines>(
@@ -174,7 +174,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<test_history::TestsArguments, test_history::TestHistories>(
                 "tests",
                 "History of tests",
-                "How tests went over the recorded runs: since when they fail, how often they flip.",
+                "Show test results over the recorded runs: since when tests fail, and how often they flip.",
                 reads(),
             ),
         ]
@@ -319,7 +319,7 @@ async fn answer(
         "runs_search" => runs::search(session, read(tool, given)?).await,
         "runs_diff" => runs::diff(session, read(tool, given)?).await,
         "tests" => test_history::tests(session, read(tool, given)?).await,
-        other => Err(ToolError::Other(format!("nobody does {other}"))),
+        other => Err(ToolError::Other(format!("no tool implements {other}"))),
     }
 }
 

@@ -246,7 +246,7 @@ fn timeout(seconds: Option<f64>, reasons: &mut Vec<RefusalReason>) -> Option<Dur
 
 fn limits(given: &LimitArguments, reasons: &mut Vec<RefusalReason>) -> Limits {
     let mut refuse = |name: &str, value: &dyn std::fmt::Display| {
-        let why = format!("limits.{name}: {value} is no usable limit");
+        let why = format!("limits.{name}: {value} is not a usable limit");
         reasons.push(RefusalReason::Other(why));
     };
     let mut whole = |name: &str, value: Option<u64>, unit: u64| {

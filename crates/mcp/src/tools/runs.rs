@@ -280,7 +280,7 @@ pub(super) async fn search(
     if found.skipped_bytes > 0 {
         _ = writeln!(
             text,
-            "Stopped after {}: {} of older output were not looked at; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
+            "Stopped after {}: {} of older output were not searched; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
             text::duration(SCAN),
             text::size(found.skipped_bytes)
         );

@@ -64,7 +64,7 @@ impl Draft {
 }
 
 impl Reader {
-    /// The next character; a line that goes on after a backslash is one line. That may not join
+    /// The next character; a line that continues after a backslash is one line. That may not join
     /// two parts of a word or of an operator: whatever looks ahead would see something else.
     pub(super) fn peek(&mut self) -> Option<char> {
         while self.rest().starts_with(&['\\', '\n']) {

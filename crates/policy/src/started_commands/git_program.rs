@@ -64,7 +64,8 @@ pub(crate) fn subcommand_position(words: &[Word]) -> Option<usize> {
 }
 
 impl StartedCommands {
-    /// Adds what git is told to run; whether a rule on that is enough to allow the program.
+    /// Adds the commands that git gets to run; whether a rule on that is enough to allow the
+    /// program.
     pub(super) fn git(&mut self, call: ProgramCall<'_>) -> bool {
         // Under the name of one of its programs it is that command.
         let name = call.name();

@@ -1,5 +1,5 @@
-//! Files that a line makes before it runs them. Which program such a file is cannot be told before
-//! the line runs: it may be a link to another one.
+//! Files that a line makes before it runs them. Which program such a file is cannot be determined
+//! before the line runs: it may be a link to another one.
 //!
 //! Compilers and build tools make programs that are new; only what copies, links, unpacks or
 //! downloads files counts here.

@@ -46,7 +46,7 @@ pub(super) struct StartedCommands {
     pub(super) unpredictable: Vec<Unpredictable>,
     /// Commands whose program is only known when they run.
     pub(super) unnamed: Vec<Vec<Word>>,
-    /// Commands that start what cannot be told.
+    /// Commands that start what cannot be determined.
     pub(super) hidden: Vec<Vec<Word>>,
     /// Variables that are set on the way.
     pub(super) variables: Vec<SetVariable>,

@@ -71,7 +71,7 @@ impl StartedCommands {
                 self.add(&words, &call.location.inside_program());
             }
         }
-        // Attached to the option, it is rare, and cannot be told from other letters.
+        // Attached to the option, it is rare, and cannot be distinguished from other letters.
         let attached =
             |word: &Word| ["--exec=", "--exec-batch="].iter().any(|o| word.lead().starts_with(o));
         if arguments.iter().any(attached) {

@@ -3,7 +3,7 @@
 //!
 //! A sandbox protects what is there; it cannot protect what is not there yet, and at the Landlock
 //! level not even that. So the project is looked at when nothing of the run is alive any more. What
-//! was changed since the start is told by the time of its last change in the kernel's books
+//! was changed since the start is decided by its change time (ctime)
 //! (ctime), which no program can set. No symbolic link is followed, nothing is executed, and the
 //! number of entries that are looked at is bounded.
 

@@ -48,7 +48,7 @@ pub trait LoopPlan {
 /// Why a step gave no report.
 #[derive(Debug)]
 pub enum StepError<E> {
-    /// It was ended by whoever ends the loop: no result, and nothing more begins.
+    /// It was ended together with the loop: no result, and nothing more starts.
     Cancelled,
     /// Nothing can be run any more.
     Failed(E),
@@ -64,7 +64,7 @@ pub struct Driven<P, E> {
     pub cancelled: bool,
 }
 
-/// Is told how a loop goes, from any of its threads, with the plan locked.
+/// Receives the progress of a loop, from any of its threads, with the plan locked.
 pub trait LoopObserver<P: LoopPlan>: Sync {
     /// A step has reported; the plan knows it already.
     fn reported(&self, _plan: &P, _step: &P::Step) {}

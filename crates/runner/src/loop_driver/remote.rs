@@ -143,7 +143,7 @@ impl RemoteExecutor for NoRemoteExecutor {
     }
 }
 
-/// A question whose answers outlive the process that asks it: whoever asks the same question after
+/// A question whose answers outlive the process that asks it: a process that asks the same after
 /// that process died gets the runs it had submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {

@@ -356,7 +356,7 @@ impl Batch {
         self.look_at.saturating_duration_since(Instant::now()).max(SHORTEST_PAUSE)
     }
 
-    /// Cancels the batch. That is written down before the scheduler is told.
+    /// Cancels the batch. That is recorded before the scheduler is asked.
     pub(crate) fn cancel(&mut self) -> Result<(), Error> {
         if !self.cancelled {
             self.batch_dir.mark_cancelled(signals::received())?;

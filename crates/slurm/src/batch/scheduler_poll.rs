@@ -142,7 +142,7 @@ impl Batch {
                     return Ok(false);
                 }
                 self.take_from_queue(row, task, programs);
-                let why = format!("Slurm will never start this as it is asked for: {reason}");
+                let why = format!("Slurm will never start this job as requested: {reason}");
                 missing_result::publish_refused(self, at, &why)?;
                 return Ok(false);
             }

@@ -262,8 +262,8 @@ impl Store {
     }
 }
 
-/// Puts a compressed file in the place of a raw one, if that holds what the ledger names; for a database
-/// that cannot be told of it. `false` when there was nothing to compress.
+/// Puts a compressed file in the place of a raw one, if that holds what the ledger names; for a
+/// database that cannot be written. `false` when there was nothing to compress.
 pub(crate) fn compress_in_place(
     dir: &StoreDir,
     (id, stream): (RunId, Stream),

@@ -383,7 +383,7 @@ impl Doomed {
                     search_index::remove(tx, output_key, &text).map_err(failed)?;
                     words.add(&text).map_err(failed)?;
                 }
-                // Its text cannot be told any more, so it cannot be taken out: index all anew.
+                // Its text is no longer known, so it cannot be taken out: index all anew.
                 None => search_index::reset(tx).map_err(failed)?,
             }
         }

@@ -374,7 +374,7 @@ impl<'a> Walk<'a> {
         match Row::load(connection, seq)? {
             None => return differs("a run that is missing from the list"),
             Some((row, _)) if row != Row::of(seq, intent) => {
-                return differs("what the list says of the run");
+                return differs("the stored run");
             }
             Some(_) => self.runs += 1,
         }
@@ -408,11 +408,11 @@ impl<'a> Walk<'a> {
         };
         match Row::load(connection, intent_seq)? {
             Some((_, Some(end))) if end == End::of(seq, outcome) => self.endings += 1,
-            _ => return differs("what the list says of the outcome"),
+            _ => return differs("the stored outcome"),
         }
         if let Some(footprint) = EffectRows::of(outcome) {
             if !footprint.is_stored(connection, intent_seq)? {
-                return differs("what the list says of the run's effects");
+                return differs("the stored effects of the run");
             }
             let (changes, tests) = footprint.row_counts();
             self.effects += 1;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::read::runs::RunCursor;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no place in a list; take `next` of the page before")]
+#[error("`{text}` is not a position in a list; use `next` of the previous page")]
 pub struct BadCursor {
     pub text: String,
 }

@@ -56,7 +56,7 @@ impl Phrase {
         format!("\"{}\"{star}", self.words.join(" "))
     }
 
-    /// The first match in a text, with what stands around it.
+    /// The first match in a text, with the text around it.
     pub(crate) fn snippet(&self, text: &str) -> Option<Snippet> {
         let first = self.first(text)?;
         let part = &text[surroundings(text, &first)];

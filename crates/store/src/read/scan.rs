@@ -12,14 +12,14 @@ const PART: u64 = 2 << 20;
 /// More threads than these are of no use to a disk, and each holds parts in memory.
 const MOST_THREADS: usize = 4;
 
-/// How many readers a scan of so many bytes makes use of.
+/// How many readers a scan of this many bytes uses.
 pub fn scan_threads(bytes: u64) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let parts = usize::try_from(bytes.div_ceil(PART)).unwrap_or(usize::MAX);
     cores.min(MOST_THREADS).min(parts).max(1)
 }
 
-/// Hands every part of a range to `look`, with where it begins, and what came of it to `take`, in
+/// Hands every part of a range to `look`, with where it begins, and the result to `take`, in
 /// order. Each reader has a thread of its own; one alone is read here.
 pub(crate) fn scan_parts<R: Read + Seek + Send, T: Send>(
     mut readers: Vec<R>,
@@ -46,7 +46,7 @@ pub(crate) fn scan_parts<R: Read + Seek + Send, T: Send>(
     std::thread::scope(|scope| {
         let mut results: Vec<Receiver<io::Result<T>>> = Vec::new();
         for (first, mut reader) in (0..).zip(readers) {
-            // Nothing is kept for later: whoever is ahead waits.
+            // Nothing is kept for later: a reader that is ahead waits.
             let (sender, receiver): (SyncSender<io::Result<T>>, _) = sync_channel(0);
             results.push(receiver);
             scope.spawn(move || {
@@ -174,7 +174,7 @@ mod tests {
         (0..length).map(|_| if byte() < 3 { b'\n' } else { b'a' + byte() % 26 }).collect()
     }
 
-    /// What lines make of a range, read by so many.
+    /// What lines make of a range, read by this many readers.
     fn lines(text: &[u8], range: Range<u64>, begun: bool, readers: usize) -> (Vec<u8>, u64) {
         let readers: Vec<_> = (0..readers).map(|_| Cursor::new(text)).collect();
         let (mut seen, mut count) = (Vec::new(), 0);

@@ -85,7 +85,7 @@ impl SearchEffort {
     pub const UNLIMITED: Self =
         Self { scanned_bytes: u64::MAX, time: Duration::MAX, sifted: usize::MAX };
 
-    /// At most so many bytes of what is not indexed.
+    /// At most this many bytes of output that is not indexed.
     pub fn reading(scanned_bytes: u64) -> Self {
         Self { scanned_bytes, ..Self::UNLIMITED }
     }

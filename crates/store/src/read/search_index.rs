@@ -44,7 +44,7 @@ pub(crate) fn remove(connection: &Connection, output_key: i64, text: &str) -> ru
     Ok(())
 }
 
-/// Empties the index and has every output indexed anew: for a text that cannot be told any more.
+/// Empties the index and has every output indexed anew: for a text that is no longer known.
 pub(crate) fn reset(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(
         "INSERT INTO search (search) VALUES ('delete-all');

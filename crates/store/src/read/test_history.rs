@@ -148,8 +148,8 @@ impl Store {
         Ok(())
     }
 
-    /// The newest results of the test with exactly this name, at most so many that a run names, and
-    /// those that are inferred since the first of them. `None` for a test that no run names.
+    /// The newest results of the test with exactly this name, at most this many that a run names,
+    /// and those that are inferred since the first of them. `None` for a test that no run names.
     pub fn test_named(&self, name: &str, most: usize) -> Result<Option<TestHistory>> {
         if !self.has_effects()? {
             return Ok(None);

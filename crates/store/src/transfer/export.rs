@@ -59,7 +59,7 @@ impl Store {
         self.export_up_to(run, u64::MAX, to)
     }
 
-    /// The same with at most so many bytes of each stream; the rest reads as lost.
+    /// The same with at most this many bytes of each stream; the rest reads as lost.
     pub(super) fn export_up_to(
         &self,
         run: &Run,

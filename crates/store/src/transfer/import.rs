@@ -268,7 +268,7 @@ impl ArrivingRun {
         [0, 1].map(|index| (self.streams[index].bytes, self.streams[index].hash()))
     }
 
-    /// Notes that the rest of a stream is lost: the outcome names what came of it.
+    /// Notes that the rest of a stream is lost: the outcome says how much.
     fn cut(&mut self, stream: Stream) {
         let part = &self.streams[stream.index()];
         let mut stored = [

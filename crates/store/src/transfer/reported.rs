@@ -56,7 +56,7 @@ impl Store {
             for row in rows {
                 let LedgerContent::Intent(intent) = row.content else { continue };
                 let run = match self.get(intent.id()) {
-                    // Erased by whoever recorded it.
+                    // Erased where it was recorded.
                     Err(Error::NotFound { .. }) => continue,
                     run => run?,
                 };

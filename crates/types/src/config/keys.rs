@@ -66,14 +66,9 @@ const OWN: [Key; 26] = [
         "execution.default_timeout_seconds",
         number(1, 31_536_000),
         "300",
-        "A run without --timeout is ended after this many seconds",
+        "Timeout of a run without --timeout, in seconds",
     ),
-    key(
-        "execution.grace_seconds",
-        number(0, 86_400),
-        "5",
-        "Between asking a run to end (TERM) and killing it",
-    ),
+    key("execution.grace_seconds", number(0, 86_400), "5", "Time between SIGTERM and SIGKILL"),
     key(
         "execution.max_output_kb",
         number(0, 1_048_576),
@@ -84,7 +79,7 @@ const OWN: [Key; 26] = [
         "execution.max_capture_mb",
         number(1, 1 << 40),
         "4096",
-        "How much of each stream is kept at most; protects the disk",
+        "Maximum size of each recorded stream; protects the disk",
     ),
     key(
         "execution.use_shell",
@@ -102,13 +97,13 @@ const OWN: [Key; 26] = [
         "execution.environment.mode",
         KeyKind::Word(&["inherit", "replace", "merge"]),
         "inherit",
-        "What a child's variables start from",
+        "Variables that a command starts with",
     ),
     key(
         "execution.environment.allow",
         KeyKind::Words,
         "",
-        "Variables that mode merge passes on although they look secret or dangerous",
+        "Variables that mode merge keeps although they look secret or dangerous",
     ),
     key("execution.audit.enabled", KeyKind::Truth, "true", "Whether runs are recorded"),
     key(
@@ -127,13 +122,13 @@ const OWN: [Key; 26] = [
         "redaction.secrets",
         KeyKind::Words,
         "",
-        "Variables whose values are secret although their names do not look so",
+        "Variables to treat as secrets although their names do not look secret",
     ),
     key(
         "redaction.allow",
         KeyKind::Words,
         "",
-        "Variables whose values are not secret although their names look so",
+        "Variables not to treat as secrets although their names look secret",
     ),
     key(
         "redaction.patterns",
@@ -159,9 +154,14 @@ const OWN: [Key; 26] = [
         "",
         "A PostgreSQL that gets every run after each loop, as postgres://USER@HOST/DATABASE",
     ),
-    key("slurm.partition", KeyKind::Text, "", "Where --on slurm runs; --on slurm:NAME goes before"),
+    key(
+        "slurm.partition",
+        KeyKind::Text,
+        "",
+        "Partition for --on slurm; --on slurm:NAME overrides it",
+    ),
     key("slurm.account", KeyKind::Text, "", "The account that Slurm charges"),
-    key("slurm.qos", KeyKind::Text, "", "The quality of service that is asked for"),
+    key("slurm.qos", KeyKind::Text, "", "The quality of service to request"),
     key("slurm.options", KeyKind::Words, "", "Further options of sbatch, such as --mem=2G"),
     key(
         "slurm.shared_dir",
@@ -225,7 +225,7 @@ const MCP: [Key; 12] = [
         "mcp.policy.environment",
         KeyKind::Word(&["inherit", "replace", "merge"]),
         "merge",
-        "What the variables of commands that MCP clients run start from",
+        "Variables that commands of MCP clients start with",
     ),
     key(
         "mcp.policy.max_timeout_seconds",
@@ -237,7 +237,7 @@ const MCP: [Key; 12] = [
         "mcp.policy.max_running_seconds",
         number(1, 31_536_000),
         "86400",
-        "How long a command that an MCP client leaves running may go on",
+        "How long a command that an MCP client leaves running may run",
     ),
     key(
         "mcp.policy.max_memory_mb",
@@ -326,7 +326,7 @@ pub fn misspelled_section<'a>(
 pub fn commented_defaults() -> String {
     let mut text = String::from(
         "# retake's configuration for this project. Every key is optional; what is commented out\n\
-         # shows the default. `retake config --explain` tells where each value comes from.\n",
+         # shows the default. `retake config --explain` shows where each value comes from.\n",
     );
     let mut open: Vec<&str> = Vec::new();
     for key in keys() {

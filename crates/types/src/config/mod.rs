@@ -35,7 +35,7 @@ pub struct ExecutionConfig {
     /// Programs that may outlive a run.
     pub detach_ok: Vec<String>,
     pub environment_mode: EnvMode,
-    /// Variables that mode merge passes on although they look secret or dangerous.
+    /// Variables that mode merge keeps although they look secret or dangerous.
     pub environment_allow: Vec<String>,
     pub audit: AuditConfig,
 }
@@ -52,9 +52,9 @@ pub struct AuditConfig {
 /// `redaction`: what counts as a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedactionConfig {
-    /// Variables whose values are secret although their names do not look so.
+    /// Variables to treat as secrets although their names do not look secret.
     pub secrets: Vec<String>,
-    /// Variables whose values are not secret although their names look so.
+    /// Variables not to treat as secrets although their names look secret.
     pub allow: Vec<String>,
     /// Further secrets, as NAME=REGEX.
     pub patterns: Vec<String>,

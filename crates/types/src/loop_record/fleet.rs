@@ -187,7 +187,7 @@ pub enum FleetEntry {
         device: u64,
         inode: u64,
     },
-    /// The agent begins, or goes on, in its tree.
+    /// The agent starts, or continues, in its tree.
     Running {
         agent: u32,
         attempt: u32,
@@ -262,7 +262,7 @@ pub enum FleetEntry {
         agents: [u32; 2],
         paths: Vec<String>,
     },
-    /// Another process goes on with it.
+    /// Another process continues it.
     Resumed,
 }
 

@@ -95,7 +95,7 @@ pub(crate) async fn act(
     let id = loop_id(&id)?;
     let body = body.map_err(|rejected| match rejected.status() {
         StatusCode::PAYLOAD_TOO_LARGE => RequestError::too_large(format!(
-            "a message has at most {} bytes; put what is longer into a file and tell its name",
+            "a message has at most {} bytes; put longer text into a file and send its name",
             MAX_BODY
         )),
         _ => RequestError::bad_request(rejected.body_text()),

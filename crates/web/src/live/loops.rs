@@ -32,7 +32,9 @@ impl EntryPosition {
     pub(crate) fn parse(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::default()) };
         let bad = || {
-            RequestError::bad_request(format!("{text} is no place; write the number of an event"))
+            RequestError::bad_request(format!(
+                "{text} is not a position; write the number of an event"
+            ))
         };
         let mut parts = text.split('.');
         let seq = parts.next().and_then(|seq| seq.parse().ok()).ok_or_else(bad)?;

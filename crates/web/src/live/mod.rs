@@ -151,7 +151,9 @@ pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], RequestError> {
     let Some(text) = text else { return Ok([0, 0]) };
     let pair = text.split_once('.').and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
     pair.ok_or_else(|| {
-        RequestError::bad_request(format!("{text} is no place; write STDOUT.STDERR, two offsets"))
+        RequestError::bad_request(format!(
+            "{text} is not a position; write STDOUT.STDERR, two offsets"
+        ))
     })
 }
 

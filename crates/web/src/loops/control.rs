@@ -51,7 +51,7 @@ fn workspace(
     let metadata = workspace.metadata().map_err(gone)?;
     if metadata.created != plan.created {
         return Err(RequestError::conflict(format!(
-            "the workspace {} is another one by now",
+            "the workspace {} is a different one now",
             plan.workspace
         )));
     }
@@ -102,7 +102,7 @@ pub(crate) fn act(
         LoopAction::Resume => mailbox.resume().map(|()| "it continues"),
         LoopAction::Tell { message } => {
             let now = Timestamp::now().as_nanosecond();
-            mailbox.tell(message, now).map(|()| "it goes into the next prompt")
+            mailbox.tell(message, now).map(|()| "added to the next prompt")
         }
     };
     done.map(|done| ActionResult { done }).map_err(refused)

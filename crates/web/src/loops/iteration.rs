@@ -1,4 +1,4 @@
-//! One iteration of an agent's loop: what it was asked, what came of it, and the iterations beside it.
+//! One iteration of an agent's loop: its prompt, its result, and the iterations beside it.
 
 use retake_agent::adapters::AgentKind;
 use retake_store::Store;

@@ -98,7 +98,7 @@ impl CrashPage<'_> {
         if self.crash.findings.is_empty() {
             html.markup("<p class=\"empty\">");
             html.markup(match &self.summary.stop_reason {
-                None => "None so far; they are told when all states are checked.",
+                None => "None so far; findings appear when all states are checked.",
                 Some(StopReason::Clean) => "None: whatever the crash leaves, the check accepts it.",
                 Some(StopReason::CouldNotTest) => {
                     "It could not be tested; what its program or its check printed says why."

@@ -65,7 +65,7 @@ impl FailurePage<'_> {
         }
         html.markup("<h3>").markup(match kind {
             Some(ErrorKind::Reported) => "First errors in the output",
-            Some(ErrorKind::Likely) => "Lines that sound like an error",
+            Some(ErrorKind::Likely) => "Lines that look like an error",
             None => "The output ends with",
         });
         html.markup("</h3><ol class=\"errors\">");
@@ -193,7 +193,9 @@ pub(super) fn changed(html: &mut Html, changes: &RunChanges) {
     }
     html.markup("</dl>");
     if !any {
-        html.markup("<p class=\"faint\">Nothing that the record knows of: neither the commit, the variables nor the program. ");
+        html.markup(
+            "<p class=\"faint\">Nothing recorded: not the commit, the variables or the program. ",
+        );
         html.markup("Files are known where runs are recorded with <code>--track</code>.</p>");
     }
 }

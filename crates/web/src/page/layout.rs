@@ -9,10 +9,10 @@ use crate::assets;
 use crate::error::RequestError;
 
 const HELP: [(&str, &str); 9] = [
-    ("/", "search what runs wrote"),
+    ("/", "search the output of runs"),
     ("j, k", "next and previous entry"),
     ("Enter", "open the entry"),
-    ("g o, g r, g t, g l", "overview, runs, tests, loops; g may be left out"),
+    ("g o, g r, g t, g l", "overview, runs, tests, loops; g is optional"),
     ("f", "find in the output of a run"),
     ("n, N", "next and previous match"),
     ("e, E", "next and previous line that reports an error"),

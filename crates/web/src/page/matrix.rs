@@ -28,7 +28,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
         html.markup(", ").text(matrix.running).markup(" under way");
     }
     if matrix.cut {
-        html.markup("; older ones were not looked at");
+        html.markup("; older ones were not searched");
     }
     html.markup("</p><nav class=\"switch\" aria-label=\"Metric\">");
     for metric in &matrix.metrics {
@@ -380,8 +380,8 @@ fn bisection(html: &mut Html, matrix: &MatrixDetail) {
     }
     if matrix.steps.is_empty() {
         html.markup("<p class=\"empty\">").markup(match matrix.answer {
-            Some(_) => "Everything was known from earlier runs; nothing had to run.",
-            None => "No look has ended yet.",
+            Some(_) => "Earlier runs answered everything; nothing had to run.",
+            None => "No measurement has ended yet.",
         });
         html.markup("</p>");
     } else {

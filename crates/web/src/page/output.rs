@@ -112,7 +112,7 @@ fn line_range(params: &Params, name: &str) -> Result<Option<RangeInclusive<u64>>
     match (first.parse::<u64>(), last.parse::<u64>()) {
         (Ok(first), Ok(last)) if first > 0 => Ok(Some(first.min(last).max(1)..=first.max(last))),
         _ => Err(RequestError::bad_request(format!(
-            "{name}={text} is no line; write {name}=12 or {name}=12-20"
+            "{name}={text} is not a line; write {name}=12 or {name}=12-20"
         ))),
     }
 }

@@ -100,7 +100,7 @@ async fn send(
             Ok((_, next)) if !next.is_empty() => bytes = next,
             failed => {
                 let why = failed.err().map_or_else(|| "it got shorter".to_owned(), |e| e.message);
-                // Nobody is there any more to be told.
+                // The client is gone.
                 drop(to.send(Err(io::Error::other(why))).await);
                 return;
             }

@@ -218,7 +218,7 @@ fn head(html: &mut Html, run: &Run, context: &RunContextView) {
 fn hint(error: &RunError) -> Option<&'static str> {
     Some(match (error.code, error.detail) {
         (ErrorCode::Timeout, _) => {
-            "give it more time, or look at the output for what it was waiting for"
+            "give it more time, or check its output for what it was waiting for"
         }
         (ErrorCode::LimitExceeded, _) => "raise the limit, or make the command use less",
         (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter)) => {
@@ -301,7 +301,7 @@ fn correlation(html: &mut Html, intent: &Intent, reported_by_run: bool) {
         if reported_by_run {
             html.markup("from inside the sandbox of ")
                 .link(&format!("/runs/{reporter}"), reporter.short())
-                .markup(", seen by nobody else");
+                .markup(", not verified");
         } else {
             html.markup("by ").text(reporter.short());
             html.markup(", a bundle or a run that is not here; not seen here");

@@ -55,7 +55,7 @@ pub(super) fn run_row(
     row(html, run, columns, scale, marking, 1);
 }
 
-/// A row for a run, or for so many like it.
+/// A row for a run, or for this many like it.
 fn row(
     html: &mut Html,
     run: &Run,

@@ -368,7 +368,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
         html.markup("<p class=\"empty\" id=\"so-far\">");
         html.markup(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
         html.text(text::count(SEARCH_EFFORT.sifted as u64, "output"));
-        html.markup(" with these words were held against the filters; there are older ones.</p>");
+        html.markup(" with these words were compared with the filters; there are older ones.</p>");
     }
     for (id, stream) in &found.damaged {
         html.markup("<p class=\"bad\">The ").text(stream.as_str()).markup(" of run ").text(id);
@@ -377,7 +377,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.skipped_bytes > 0 {
         html.markup("<p class=\"faint\">Stopped after ").text(text::duration(SEARCH_EFFORT.time));
         html.markup(": ").text(text::size(found.skipped_bytes));
-        html.markup(" of older output were not looked at; <code>retake runs search --all</code> reads them.</p>");
+        html.markup(" of older output were not searched; <code>retake runs search --all</code> searches all output.</p>");
     }
     let older = if found.cut_short { "Look further" } else { "Older" };
     pages(html, params, found.next.map(|next| next.to_string()), older);

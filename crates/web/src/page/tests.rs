@@ -79,7 +79,7 @@ fn nothing(html: &mut Html, all: &TestSummaries, query: &TestQuery) {
         html.markup(if query.name.is_empty() { ".</p>" } else { " has this in its name.</p>" });
     } else if all.runs > 0 {
         html.markup("<p>").text(text::count(all.runs, "run"));
-        html.markup(" had tests and named none; most runners name tests that pass with <code>-v</code>.</p>");
+        html.markup(" had tests but named none; most test runners name passing tests with <code>-v</code>.</p>");
     } else {
         html.markup("<p>No test was recorded yet. <code>retake exec --tests -- cargo test</code> reads the results of a run; any of 15 frameworks will do.</p>");
     }

@@ -52,7 +52,7 @@ impl TranscriptPage<'_> {
             write_changes(html, changes);
         }
         html.markup("<div class=\"tools\"><h2>Transcript</h2>");
-        html.link(&format!("/runs/{}?view=beside", self.id), "Output as it is");
+        html.link(&format!("/runs/{}?view=beside", self.id), "Raw output");
         html.markup("</div>");
         if self.transcript.from > 0 {
             self.pages(html);

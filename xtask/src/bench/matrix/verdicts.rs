@@ -49,7 +49,7 @@ impl Condition {
     }
 }
 
-/// What came of the trials of one tool.
+/// The results of the trials of one tool.
 #[derive(Default)]
 struct Tally {
     right: usize,
@@ -101,8 +101,8 @@ impl Tally {
     }
 }
 
-/// The largest rate that leaves 5 % for so few of so many: the bound of Clopper and Pearson, from one
-/// side.
+/// The largest rate that leaves 5 % for this few of this many: the bound of Clopper and Pearson,
+/// from one side.
 fn upper_bound(found: usize, of: usize) -> f64 {
     // The probability of at most `found`, if each has the probability p.
     let at_most = |p: f64| {

@@ -18,7 +18,7 @@ pub(super) struct Client {
     next: u64,
 }
 
-/// What came of a call.
+/// The result of a call.
 pub(super) enum Answered {
     /// The result, and how long it took.
     Result(Value, Duration),

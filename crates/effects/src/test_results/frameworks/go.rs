@@ -1,7 +1,7 @@
 //! `go test`: plain, verbose, and `-json`.
 //!
 //! A test's package is named only after the package's tests, so rows wait for it. Counted are
-//! the innermost tests; an outer one only if it failed by itself. Without `-v` no passing test is
+//! the innermost tests; an outer one only if it failed on its own. Without `-v` no passing test is
 //! named: then the package is what is counted.
 
 use retake_types::{Confidence, CountedUnit, Framework, Stream, TestStatus};

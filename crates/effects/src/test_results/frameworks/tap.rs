@@ -1,6 +1,6 @@
 //! The Test Anything Protocol, versions 12 to 14, and node:test's dialect of it.
 //!
-//! Counted are the innermost test points; an outer one only if it failed by itself. node:test
+//! Counted are the innermost test points; an outer one only if it failed on its own. node:test
 //! says at the end what it counted, and that is taken over.
 
 use super::node::NodeCounts;

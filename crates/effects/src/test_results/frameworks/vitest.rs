@@ -25,7 +25,8 @@ pub(super) struct Vitest {
     counts: TestCounts,
     summaries: u64,
     files_failed: u64,
-    /// A file failed, and none of its tests: why is told elsewhere, if it was not cut off.
+    /// A file failed, and none of its tests: the reason is printed elsewhere, if it was not cut
+    /// off.
     broken_files: bool,
     /// The lines after the counts of tests were not seen: one may tell of errors outside of them.
     unended: bool,

@@ -43,7 +43,7 @@ fn wrong() -> Check {
     Check::Failed { reason: "lost".into() }
 }
 
-/// A workload of so many points, whose checks end as said, run one child at a time.
+/// A workload of this many points, whose checks end as said, run one child at a time.
 struct Script {
     points: usize,
     state: fn(usize) -> u64,

@@ -45,7 +45,7 @@ impl Script {
         }
     }
 
-    /// What is told with so many jobs, where each child takes as long as `pace` says.
+    /// What is reported with this many jobs, where each child takes as long as `pace` says.
     fn told(&self, jobs: usize, keep_going: bool, pace: &[u8]) -> (Vec<String>, Finish) {
         let mut plan = Plan::new(Goal { only: None, max_crashes: None, keep_going, jobs });
         let running = AtomicUsize::new(0);

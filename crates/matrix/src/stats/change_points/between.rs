@@ -4,8 +4,8 @@
 //! sessions of a stretch have also measured one commit of another stretch, they count by the ratio to
 //! that, so that a machine that is slow that day does not matter. If nothing but chance decides which
 //! session has which value, they can be permuted. A machine that changed for good between two
-//! sessions is not chance, and cannot be told from code by any test; so what is found here is said to
-//! be no more than possible.
+//! sessions is not chance, and cannot be distinguished from code by any test; so what is found here
+//! is said to be no more than possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -260,7 +260,7 @@ impl SessionSpread {
         self.ratio.then(|| self.deviation.exp_m1())
     }
 
-    /// The interval of a median that was measured in so many sessions, wide enough for what they
+    /// The interval of a median that was measured in this many sessions, wide enough for what they
     /// differ by.
     pub fn widen(&self, median: f64, interval: [f64; 2], sessions: usize) -> [f64; 2] {
         let quantile = student_point(0.025, self.degrees as f64);

@@ -125,7 +125,7 @@ pub(super) async fn logs(
     if lines.binary {
         let size = short_size(bytes);
         let text =
-            format!("{name}: binary, {size}, not shown; lines or a pattern show it all the same\n");
+            format!("{name}: binary, {size}, not shown; give lines or a pattern to show it\n");
         return Ok(ToolAnswer::new(&lines, text));
     }
     let goes_on = if state == State::Running { " so far" } else { "" };
@@ -146,7 +146,7 @@ pub(super) async fn logs(
             _ = write!(on, ",\"columns\":\"{columns}\"");
         }
         let same = if lines.matches.is_some() { "the same pattern and " } else { "" };
-        _ = writeln!(text, "---\nNot everything fitted; go on with {same}{on}.");
+        _ = writeln!(text, "---\nNot everything fitted; continue with {same}{on}.");
     }
     Ok(ToolAnswer::new(&lines, text))
 }
@@ -199,7 +199,7 @@ fn wanted(logs: &LogsArguments) -> Result<WantedLines, String> {
     let columns = match &logs.columns {
         None => None,
         Some(_) if logs.pattern.is_some() => {
-            return Err("columns goes with lines, not with a pattern: a match in a long line is shown with what stands around it".to_owned());
+            return Err("columns goes with lines, not with a pattern: a match in a long line is shown with the text around it".to_owned());
         }
         Some(_) if logs.lines.is_none() => {
             return Err(

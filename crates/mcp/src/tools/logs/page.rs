@@ -199,7 +199,7 @@ impl Page {
         Ok(())
     }
 
-    /// The lines that are kept, of so many, and which are not.
+    /// The lines that are kept, out of this many, and which are not.
     pub(super) fn text(&self, lines: u64) -> String {
         let mut text = String::new();
         let mut expected = 1;
