@@ -142,3 +142,69 @@ fn the_child_is_known_by_the_number_that_this_program_knows() {
     assert_ne!(inside, outside);
     assert!(inside < 10, "a process namespace of its own");
 }
+
+/// A sandbox for commands in this directory.
+fn confined_to(directory: &Path) -> Option<Lab> {
+    let request = SandboxRequest { mode: SandboxMode::Strict, ..SandboxRequest::default() };
+    let places = Places { cwd: directory, project: None, home: None, program: None };
+    start(&Policy::new(&request, &places).unwrap())
+}
+
+#[test]
+fn a_command_begins_in_the_directory_that_its_name_leads_to_now() {
+    let dir = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    let [one, other] = ["one", "other"].map(|name| top.join(name));
+    std::fs::create_dir(&one).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    let Some(mut lab) = confined_to(&top) else { return };
+    let mut names = |cwd: &Path| {
+        let mut launch = Launch::new(["ls"]);
+        launch.cwd = cwd.to_owned();
+        let took = lab.run(launch);
+        assert!(took.finished.outcome.success(), "{:?}", took.finished);
+        took.stdout()
+    };
+    std::fs::write(one.join("first"), "").unwrap();
+    assert_eq!(names(&one), "first\n");
+    assert_eq!(names(&one), "first\n");
+    assert_eq!(names(&other), "");
+    std::fs::rename(&one, top.join("moved")).unwrap();
+    std::fs::create_dir(&one).unwrap();
+    std::fs::write(one.join("second"), "").unwrap();
+    assert_eq!(names(&one), "second\n");
+    std::fs::remove_dir_all(&one).unwrap();
+    std::os::unix::fs::symlink("moved", &one).unwrap();
+    assert_eq!(names(&one), "first\n");
+}
+
+#[test]
+fn what_is_denied_is_told_also_where_the_same_name_was_harmless_a_moment_ago() {
+    let dir = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    let [project, outside] = ["project", "outside"].map(|name| top.join(name));
+    // The repository that this test lies in would be writable otherwise.
+    std::fs::create_dir_all(project.join(".git")).unwrap();
+    std::fs::create_dir(&outside).unwrap();
+    let Some(mut lab) = confined_to(&project) else { return };
+    if lab.keeper.denials().is_none() {
+        return;
+    }
+    // By a link in its place, and by going elsewhere.
+    let script = format!(
+        "for i in 1 2 3; do echo x >file; done; rm file; ln -s {0}/linked file; echo x >file
+         mkdir sub; for i in 1 2 3; do echo x >sub/file; done; mv sub aside; ln -s {0} sub; echo x >sub/below
+         for i in 1 2 3; do echo x >here; done; cd {0}; echo x >here; exit 0",
+        outside.display()
+    );
+    let mut launch = Launch::new(["sh", "-c", &script]);
+    launch.cwd = project.clone();
+    let took = lab.run(launch);
+    assert!(took.finished.outcome.success(), "{:?}", took.finished);
+    let calls = lab.keeper.denials().unwrap().take();
+    let told: Vec<PathBuf> =
+        calls.denied.iter().map(|denial| denial.path.as_path().into()).collect();
+    let expected = ["below", "here", "linked"].map(|name| outside.join(name));
+    assert_eq!(told, expected, "{calls:?}");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+}

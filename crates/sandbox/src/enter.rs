@@ -18,6 +18,7 @@ use crate::plan::Step;
 const OPEN_TREE_CLONE: u32 = 1;
 const AT_RECURSIVE: u32 = 0x8000;
 const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
+const MOVE_MOUNT_T_EMPTY_PATH: u32 = 0x40;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
@@ -127,6 +128,20 @@ pub(crate) fn carry_out(
     slots: &mut [Option<OwnedFd>],
     abi: u32,
 ) -> Result<Option<OwnedFd>, SetupFailure> {
+    // What is made has the mode that the plan says. Should a step fail, the process ends.
+    // SAFETY: plain numbers, no failure.
+    let mask = unsafe { libc::umask(0) };
+    let ruleset = carry_out_unmasked(steps, slots, abi)?;
+    // SAFETY: as above.
+    unsafe { libc::umask(mask) };
+    Ok(ruleset)
+}
+
+fn carry_out_unmasked(
+    steps: &[Step],
+    slots: &mut [Option<OwnedFd>],
+    abi: u32,
+) -> Result<Option<OwnedFd>, SetupFailure> {
     // What is mounted here stays here.
     let private = libc::MS_REC | libc::MS_PRIVATE;
     mount(None, c"/", None, private).map_err(part(SandboxPart::Mounts))?;
@@ -155,52 +170,39 @@ fn one(
         let fd = slots.get(slot).and_then(Option::as_ref);
         fd.map(AsRawFd::as_raw_fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     };
+    let mut save = |slot: usize, held: OwnedFd| {
+        if let Some(place) = slots.get_mut(slot) {
+            *place = Some(held);
+        }
+        Ok(())
+    };
     match step {
         Step::Save { path, slot, read_only } => {
             let tree = clone_tree(path)?;
             if *read_only {
-                make_read_only(tree.as_raw_fd(), AT_RECURSIVE)?;
+                make_read_only(tree.as_raw_fd(), c"", AT_RECURSIVE)?;
             }
-            if let Some(place) = slots.get_mut(*slot) {
-                *place = Some(tree);
-            }
-            Ok(())
+            save(*slot, tree)
         }
-        Step::Hold { path, slot } => {
-            let held = open(path)?;
-            if let Some(place) = slots.get_mut(*slot) {
-                *place = Some(held);
-            }
-            Ok(())
-        }
-        Step::Freeze => make_read_only(open(c"/")?.as_raw_fd(), AT_RECURSIVE),
+        Step::SaveDevice { path, slot } => save(*slot, clone_here(libc::AT_FDCWD, path)?),
+        Step::Hold { path, slot } => save(*slot, open(path)?),
+        Step::Freeze => make_read_only(libc::AT_FDCWD, c"/", AT_RECURSIVE),
         Step::MakeMemory => make_memory(),
-        Step::MakeArea { place, mode, slot } => {
-            let made = make_area(place, *mode)?;
-            if let Some(place) = slots.get_mut(*slot) {
-                *place = Some(made);
-            }
-            Ok(())
-        }
-        Step::SealMemory => make_read_only(open(c"/proc")?.as_raw_fd(), 0),
+        Step::MakeArea { place, mode, slot } => save(*slot, make_area(place, *mode)?),
+        Step::SealMemory => make_read_only(libc::AT_FDCWD, c"/proc", 0),
         Step::Directory { path, mode } => make_directory(path, *mode),
         Step::File(path) => make_file(path, 0o444),
         Step::Link { target, path } => {
             // SAFETY: both are C strings.
             check(unsafe { libc::symlink(target.as_ptr(), path.as_ptr()).into() }).map(drop)
         }
-        Step::SaveLayer { cache, upper, work, slot } => {
-            let made = layer(cache, upper, work)?;
-            if let Some(place) = slots.get_mut(*slot) {
-                *place = Some(made);
-            }
-            Ok(())
-        }
+        Step::SaveLayer { cache, upper, work, slot } => save(*slot, layer(cache, upper, work)?),
         Step::Pin(path) => attach(clone_tree(path)?.as_raw_fd(), path),
         Step::Attach { path, slot } => attach(saved(slots, *slot)?, path),
+        Step::AttachMade { path, slot } => attach_here(saved(slots, *slot)?, libc::AT_FDCWD, path),
         Step::Mask { path, directory } => {
             let mask = if *directory { MASK_DIRECTORY } else { MASK_FILE };
-            match attach(clone_tree(mask)?.as_raw_fd(), path) {
+            match attach(clone_here(libc::AT_FDCWD, mask)?.as_raw_fd(), path) {
                 // Sockets come and go; one that is gone needs no cover.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
                 other => other,
@@ -212,23 +214,8 @@ fn one(
             libc::MS_NOSUID | libc::MS_NOEXEC,
             c"newinstance,ptmxmode=0666,mode=620",
         ),
-        Step::Seal(path) => make_read_only(open(path)?.as_raw_fd(), 0),
-        // Over the memory, which stays below it: to unmount that would wait for all processors.
-        Step::Proc => mount(
-            Some(c"proc"),
-            c"/proc",
-            Some(c"proc"),
-            libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
-        ),
-        Step::ProcReadOnly(path) => match clone_tree(path) {
-            // Not every name exists in every namespace.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            Err(error) => Err(error),
-            Ok(tree) => {
-                make_read_only(tree.as_raw_fd(), AT_RECURSIVE)?;
-                attach(tree.as_raw_fd(), path)
-            }
-        },
+        Step::Seal { slot } => make_read_only(saved(slots, *slot)?, c"", 0),
+        Step::Proc { read_only } => make_proc(read_only),
         Step::Rule { path, directory, rights } => match ruleset {
             Some(ruleset) => {
                 let place = open(path)?;
@@ -236,11 +223,37 @@ fn one(
             }
             None => Ok(()),
         },
-        Step::SavedRule { slot, rights } => match ruleset {
-            Some(ruleset) => add_rule(ruleset, saved(slots, *slot)?, true, *rights, abi),
+        Step::SavedRule { slot, directory, rights } => match ruleset {
+            Some(ruleset) => add_rule(ruleset, saved(slots, *slot)?, *directory, *rights, abi),
             None => Ok(()),
         },
     }
+}
+
+/// Mounts `/proc` over the memory, which stays below it: to unmount that would wait for all
+/// processors. What is read-only in it becomes so all at once.
+fn make_proc(read_only: &[CString]) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount(Some(c"proc"), c"/proc", Some(c"proc"), flags)?;
+    let proc = open(c"/proc")?;
+    let mut covered = false;
+    for name in read_only {
+        match clone_here(proc.as_raw_fd(), name) {
+            // Not every name exists in every namespace.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(error) => return Err(error),
+            Ok(tree) => {
+                attach_here(tree.as_raw_fd(), proc.as_raw_fd(), name)?;
+                covered = true;
+            }
+        }
+    }
+    if covered {
+        make_read_only(proc.as_raw_fd(), c"", AT_RECURSIVE)?;
+        // But for what is about processes.
+        make_writable(proc.as_raw_fd())?;
+    }
+    Ok(())
 }
 
 fn add_rule(
@@ -289,21 +302,44 @@ pub(crate) fn exists_below(root: BorrowedFd<'_>, path: &Path) -> bool {
 /// A copy of what is mounted at and below a path.
 fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     let place = open(path)?;
-    let flags =
-        OPEN_TREE_CLONE | AT_RECURSIVE | libc::AT_EMPTY_PATH as u32 | libc::O_CLOEXEC as u32;
-    // SAFETY: an empty path, so the descriptor counts.
-    owned(unsafe { libc::syscall(libc::SYS_open_tree, place.as_raw_fd(), c"".as_ptr(), flags) })
+    open_tree(place.as_raw_fd(), c"", AT_RECURSIVE | libc::AT_EMPTY_PATH as u32)
 }
 
-fn make_read_only(tree: RawFd, flags: u32) -> io::Result<()> {
-    let attributes =
-        MountAttributes { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns: 0 };
-    // SAFETY: an empty path, so the descriptor counts; the attributes outlive the call.
+/// A copy of what is at a path that nobody inside or outside but root can have changed, without what
+/// is mounted below.
+fn clone_here(directory: RawFd, path: &CStr) -> io::Result<OwnedFd> {
+    open_tree(directory, path, libc::AT_SYMLINK_NOFOLLOW as u32)
+}
+
+fn open_tree(directory: RawFd, path: &CStr, flags: u32) -> io::Result<OwnedFd> {
+    let flags = flags | OPEN_TREE_CLONE | libc::O_CLOEXEC as u32;
+    // SAFETY: a C string.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, directory, path.as_ptr(), flags) })
+}
+
+fn make_read_only(directory: RawFd, path: &CStr, flags: u32) -> io::Result<()> {
+    set_attributes(directory, path, flags, (MOUNT_ATTR_RDONLY, 0))
+}
+
+/// Takes that back for one mount that was made here.
+fn make_writable(mount: RawFd) -> io::Result<()> {
+    set_attributes(mount, c"", 0, (0, MOUNT_ATTR_RDONLY))
+}
+
+/// With an empty path the descriptor counts.
+fn set_attributes(
+    directory: RawFd,
+    path: &CStr,
+    flags: u32,
+    (set, clear): (u64, u64),
+) -> io::Result<()> {
+    let attributes = MountAttributes { set, clear, propagation: 0, userns: 0 };
+    // SAFETY: a C string; the attributes outlive the call.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            tree,
-            c"".as_ptr(),
+            directory,
+            path.as_ptr(),
             flags | libc::AT_EMPTY_PATH as u32,
             &raw const attributes,
             size_of::<MountAttributes>(),
@@ -314,18 +350,19 @@ fn make_read_only(tree: RawFd, flags: u32) -> io::Result<()> {
 
 fn attach(tree: RawFd, path: &CStr) -> io::Result<()> {
     let place = open(path)?;
-    // MOVE_MOUNT_T_EMPTY_PATH: the descriptors count on both sides.
-    let flags = MOVE_MOUNT_F_EMPTY_PATH | 0x40;
-    // SAFETY: empty paths.
+    move_mount(tree, place.as_raw_fd(), c"", MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+/// At a path of which no part but the root directory can have been made by anybody else.
+fn attach_here(tree: RawFd, directory: RawFd, path: &CStr) -> io::Result<()> {
+    move_mount(tree, directory, path, 0)
+}
+
+fn move_mount(tree: RawFd, directory: RawFd, path: &CStr, flags: u32) -> io::Result<()> {
+    let flags = flags | MOVE_MOUNT_F_EMPTY_PATH;
+    // SAFETY: C strings; of the tree the descriptor counts.
     check(unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            tree,
-            c"".as_ptr(),
-            place.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-        )
+        libc::syscall(libc::SYS_move_mount, tree, c"".as_ptr(), directory, path.as_ptr(), flags)
     })
     .map(drop)
 }
@@ -367,18 +404,15 @@ fn layer(lower: &CStr, upper: &CStr, work: &CStr) -> io::Result<OwnedFd> {
 }
 
 fn make_memory() -> io::Result<()> {
-    attach(temporary(c"0755")?.as_raw_fd(), c"/proc")?;
+    attach_here(temporary(c"0755")?.as_raw_fd(), libc::AT_FDCWD, c"/proc")?;
     make_file(MASK_FILE, 0)?;
     make_directory(MASK_DIRECTORY, 0)
 }
 
 /// An empty directory, not yet mounted where it belongs.
 fn make_area(place: &CStr, mode: libc::mode_t) -> io::Result<OwnedFd> {
-    make_directory(place, 0o700)?;
-    // Whatever the mask for new files says.
-    // SAFETY: a C string.
-    check(unsafe { libc::chmod(place.as_ptr(), mode).into() })?;
-    clone_tree(place)
+    make_directory(place, mode)?;
+    clone_here(libc::AT_FDCWD, place)
 }
 
 fn make_directory(path: &CStr, mode: libc::mode_t) -> io::Result<()> {
@@ -389,10 +423,9 @@ fn make_directory(path: &CStr, mode: libc::mode_t) -> io::Result<()> {
     }
 }
 
-fn make_file(path: &CStr, mode: libc::c_uint) -> io::Result<()> {
-    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+fn make_file(path: &CStr, mode: libc::mode_t) -> io::Result<()> {
     // SAFETY: a C string.
-    owned(unsafe { libc::open(path.as_ptr(), flags, mode).into() }).map(drop)
+    check(unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | mode, 0).into() }).map(drop)
 }
 
 fn mount(

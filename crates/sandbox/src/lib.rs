@@ -20,6 +20,7 @@ mod network;
 mod own_network;
 mod plan;
 mod policy;
+mod proc_entries;
 mod proxy;
 mod real_path;
 mod seccomp;
@@ -225,7 +226,7 @@ impl Confinement {
         let judge = Arc::new(Judge::full(policy));
         let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
         let (shared, caches) = (Shared::No, Vec::new());
-        let mut confinement = Self {
+        Self {
             mechanism,
             filter,
             notified,
@@ -236,9 +237,7 @@ impl Confinement {
             shared,
             caches,
             watch: None,
-        };
-        confinement.note_caches();
-        confinement
+        }
     }
 
     /// Lets others join its network, or joins the one of another confinement. One that leads to
@@ -282,7 +281,7 @@ impl Confinement {
         let judge = Arc::new(Judge::landlock(policy, temp.path()));
         let mechanism = Mechanism::Landlock { ruleset, temp };
         let (shared, caches) = (Shared::No, Vec::new());
-        let mut confinement = Self {
+        Ok(Self {
             mechanism,
             filter,
             notified,
@@ -293,9 +292,7 @@ impl Confinement {
             shared,
             caches,
             watch: None,
-        };
-        confinement.note_caches();
-        Ok(confinement)
+        })
     }
 
     /// Finds out once for all runs what is set for caches.
@@ -331,8 +328,10 @@ impl Confinement {
         }
     }
 
-    /// Starts the threads that will be needed, while a process confines itself.
+    /// Does what can wait until then, while a process confines itself: starts the threads that will
+    /// be needed.
     pub fn prepare(&mut self) -> std::io::Result<()> {
+        self.note_caches();
         if !self.notified.is_empty() {
             self.watch = Some(DenialWatch::start(self.judge.clone())?);
         }

@@ -4,8 +4,7 @@
 //! memory can be had, and carried out in the new process, where it cannot.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString, OsStr, OsString};
-use std::os::fd::AsRawFd;
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use crate::caches::CacheLayer;
 use crate::landlock::Rights;
 use crate::lists::{DEVICES, RECORD_INSIDE};
 use crate::policy::{Area, Policy};
+use crate::proc_entries;
 
 /// Where what is in memory lies until `/proc` is mounted over it.
 pub(crate) const MEMORY: &str = "/proc";
@@ -27,6 +27,11 @@ pub(crate) enum Step {
         path: CString,
         slot: usize,
         read_only: bool,
+    },
+    /// The same for a device, whose path only root can change.
+    SaveDevice {
+        path: CString,
+        slot: usize,
     },
     /// Takes hold of a path for a rule about what it is now.
     Hold {
@@ -61,6 +66,11 @@ pub(crate) enum Step {
         path: CString,
         slot: usize,
     },
+    /// The same at a path that was just made, in an empty directory of the sandbox's own.
+    AttachMade {
+        path: CString,
+        slot: usize,
+    },
     /// Makes a writable layer over a cache. Before anything is read-only: a layer that is made later
     /// would be so too.
     SaveLayer {
@@ -79,10 +89,13 @@ pub(crate) enum Step {
     /// Terminals of its own.
     Terminals(CString),
     /// Makes a covered directory read-only, once everything in it is made.
-    Seal(CString),
-    Proc,
-    /// Makes a part of `/proc` read-only.
-    ProcReadOnly(CString),
+    Seal {
+        slot: usize,
+    },
+    /// A `/proc` of its own, in which these names are read-only.
+    Proc {
+        read_only: Vec<CString>,
+    },
     /// Adds a Landlock rule.
     Rule {
         path: CString,
@@ -92,6 +105,7 @@ pub(crate) enum Step {
     /// Adds a Landlock rule about what was saved.
     SavedRule {
         slot: usize,
+        directory: bool,
         rights: Rights,
     },
 }
@@ -100,14 +114,16 @@ impl Step {
     /// What a failure of it means, and which path it is about.
     pub(crate) fn part(&self) -> (SandboxPart, Option<&CString>) {
         match self {
-            Self::Save { path, .. } | Self::Attach { path, .. } | Self::Mask { path, .. } => {
-                (SandboxPart::Mounts, Some(path))
-            }
+            Self::Save { path, .. }
+            | Self::SaveDevice { path, .. }
+            | Self::Attach { path, .. }
+            | Self::AttachMade { path, .. }
+            | Self::Mask { path, .. } => (SandboxPart::Mounts, Some(path)),
             Self::Freeze
             | Self::MakeMemory
             | Self::MakeArea { .. }
             | Self::SealMemory
-            | Self::Seal(_) => (SandboxPart::Mounts, None),
+            | Self::Seal { .. } => (SandboxPart::Mounts, None),
             Self::Directory { path, .. } | Self::File(path) | Self::Pin(path) => {
                 (SandboxPart::Mounts, Some(path))
             }
@@ -115,7 +131,7 @@ impl Step {
             Self::Link { .. } | Self::Hold { .. } | Self::Terminals(_) => {
                 (SandboxPart::Devices, None)
             }
-            Self::Proc | Self::ProcReadOnly(_) => (SandboxPart::Proc, None),
+            Self::Proc { .. } => (SandboxPart::Proc, None),
             Self::Rule { .. } | Self::SavedRule { .. } => (SandboxPart::Landlock, None),
         }
     }
@@ -147,6 +163,8 @@ struct Builder<'a> {
     areas: Vec<Step>,
     attaches: Vec<Step>,
     slots: usize,
+    /// What is shown at a path, by the slot it is held in.
+    held: BTreeMap<PathBuf, usize>,
     made: BTreeSet<PathBuf>,
     /// Paths whose writing was allowed, other than caches with a layer.
     real: BTreeSet<PathBuf>,
@@ -161,6 +179,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
         areas: Vec::new(),
         attaches: Vec::new(),
         slots: 0,
+        held: BTreeMap::new(),
         made: BTreeSet::new(),
         real: policy
             .writable()
@@ -174,20 +193,21 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
     builder.devices();
     let seals = builder.shown.iter().filter_map(|(path, shown)| {
         let sealed = matches!(shown, Shown::Passage | Shown::Area(Area::Empty));
-        sealed.then(|| Step::Seal(c_string(path)))
+        let slot = builder.held.get(path).filter(|_| sealed)?;
+        Some(Step::Seal { slot: *slot })
     });
     let seals: Vec<Step> = seals.collect();
-    let Builder { saves: mut steps, areas, attaches, slots, .. } = builder;
+    let Builder { saves: mut steps, areas, attaches, slots, held, .. } = builder;
     steps.extend([Step::Freeze, Step::MakeMemory]);
     steps.extend(areas);
     steps.push(Step::SealMemory);
     steps.extend(attaches);
     steps.extend(seals);
-    steps.push(Step::Proc);
-    steps.extend(proc_read_only());
-    steps.extend(rules(policy));
+    steps.push(Step::Proc { read_only: proc_entries::writable() });
+    steps.extend(rules(policy, &held));
     // A terminal that was handed in is one of those outside.
-    steps.extend(terminals.map(|slot| Step::SavedRule { slot, rights: Rights::Write }));
+    let (directory, rights) = (true, Rights::Write);
+    steps.extend(terminals.map(|slot| Step::SavedRule { slot, directory, rights }));
     Plan { steps, slots }
 }
 
@@ -253,6 +273,7 @@ impl Builder<'_> {
     fn save(&mut self, path: &Path, read_only: bool) -> usize {
         let slot = self.slot();
         self.saves.push(Step::Save { path: c_string(path), slot, read_only });
+        self.held.insert(path.to_owned(), slot);
         slot
     }
 
@@ -262,12 +283,13 @@ impl Builder<'_> {
         slot
     }
 
-    /// Covers a directory with an empty one.
-    fn area(&mut self, path: CString, mode: libc::mode_t) {
+    /// An empty directory to cover another one with.
+    fn area(&mut self, path: &Path, mode: libc::mode_t) -> usize {
         let slot = self.slot();
         let place = c_string(&Path::new(MEMORY).join(slot.to_string()));
         self.areas.push(Step::MakeArea { place, mode, slot });
-        self.attaches.push(Step::Attach { path, slot });
+        self.held.insert(path.to_owned(), slot);
+        slot
     }
 
     fn mounts(&mut self) {
@@ -286,6 +308,7 @@ impl Builder<'_> {
                     let slot = self.slot();
                     let (upper, work) = (c_string(&layer.upper), c_string(&layer.work));
                     self.saves.push(Step::SaveLayer { cache: place.clone(), upper, work, slot });
+                    self.held.insert(path.clone(), slot);
                     self.make_place(&path, true);
                     self.attaches.push(Step::Attach { path: place, slot });
                 }
@@ -296,9 +319,13 @@ impl Builder<'_> {
                 }
                 Shown::Area(area) => {
                     self.make_place(&path, true);
-                    self.area(place, if area == Area::Temp { 0o1777 } else { 0o755 });
+                    let slot = self.area(&path, if area == Area::Temp { 0o1777 } else { 0o755 });
+                    self.attaches.push(Step::Attach { path: place, slot });
                 }
-                Shown::Passage => self.area(place, 0o111),
+                Shown::Passage => {
+                    let slot = self.area(&path, 0o111);
+                    self.attaches.push(Step::Attach { path: place, slot });
+                }
             }
         }
     }
@@ -342,8 +369,15 @@ impl Builder<'_> {
         }
     }
 
-    fn directory(&mut self, path: &CStr) {
-        self.attaches.push(Step::Directory { path: path.to_owned(), mode: 0o755 });
+    fn directory(&mut self, path: &Path) {
+        self.attaches.push(Step::Directory { path: c_string(path), mode: 0o755 });
+    }
+
+    /// An empty directory inside of the own `/dev`.
+    fn area_in_devices(&mut self, path: &Path, mode: libc::mode_t) {
+        self.directory(path);
+        let slot = self.area(path, mode);
+        self.attaches.push(Step::AttachMade { path: c_string(path), slot });
     }
 
     /// A `/dev` with what every program may use.
@@ -352,9 +386,11 @@ impl Builder<'_> {
             if self.shown.contains_key(device) {
                 continue;
             }
-            let slot = self.save(device, false);
-            self.attaches.push(Step::File(c_string(device)));
-            self.attaches.push(Step::Attach { path: c_string(device), slot });
+            let (path, slot) = (c_string(device), self.slot());
+            self.saves.push(Step::SaveDevice { path: path.clone(), slot });
+            self.held.insert(device.to_owned(), slot);
+            self.attaches.push(Step::File(path.clone()));
+            self.attaches.push(Step::AttachMade { path, slot });
         }
         let links = [
             ("/proc/self/fd", "/dev/fd"),
@@ -367,79 +403,20 @@ impl Builder<'_> {
             let (target, path) = (c_string(Path::new(target)), c_string(Path::new(path)));
             self.attaches.push(Step::Link { target, path });
         }
-        self.directory(c"/dev/pts");
+        self.directory(Path::new("/dev/pts"));
         self.attaches.push(Step::Terminals(c"/dev/pts".to_owned()));
-        let record = c_string(Path::new(RECORD_INSIDE));
-        self.directory(&record);
-        self.area(record, 0o700);
+        self.area_in_devices(Path::new(RECORD_INSIDE), 0o700);
         if self.made.insert("/dev/shm".into()) {
-            self.directory(c"/dev/shm");
-            self.area(c"/dev/shm".to_owned(), 0o1777);
-        }
-    }
-}
-
-/// Everything in `/proc` that is not about a process and that someone could write: as root one
-/// still owns it without any capability.
-fn proc_read_only() -> Vec<Step> {
-    use std::os::unix::fs::PermissionsExt;
-    let mut steps = Vec::new();
-    for name in proc_names() {
-        let path = Path::new("/proc").join(name);
-        let Ok(meta) = path.symlink_metadata() else { continue };
-        let writable = meta.is_dir() || meta.is_file() && meta.permissions().mode() & 0o222 != 0;
-        if writable {
-            steps.push(Step::ProcReadOnly(c_string(&path)));
-        }
-    }
-    steps
-}
-
-/// The names in `/proc` that are not about a process. The kernel lists them first, and to list a
-/// process costs more than all of them; so little is read at a time, and no more than needed.
-fn proc_names() -> Vec<OsString> {
-    /// Aligned as the kernel's entries are.
-    #[repr(align(8))]
-    struct Entries([u8; 1024]);
-    const NAME: usize = std::mem::offset_of!(libc::dirent64, d_name);
-    const LENGTH: usize = std::mem::offset_of!(libc::dirent64, d_reclen);
-    let Ok(directory) = std::fs::File::open("/proc") else { return Vec::new() };
-    let (mut names, mut entries) = (Vec::new(), Entries([0; 1024]));
-    loop {
-        // SAFETY: fills the buffer, at most as much as it holds.
-        let got = unsafe {
-            let (fd, buffer) = (directory.as_raw_fd(), entries.0.as_mut_ptr());
-            libc::syscall(libc::SYS_getdents64, fd, buffer, entries.0.len())
-        };
-        let mut rest = match usize::try_from(got) {
-            Ok(1..) => &entries.0[..got as usize],
-            _ => return names,
-        };
-        while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
-            let length = usize::from(u16::from_ne_bytes([low, high]));
-            let Some((entry, others)) = rest.split_at_checked(length).filter(|_| length > NAME)
-            else {
-                return names;
-            };
-            rest = others;
-            let name = entry[NAME..].split(|byte| *byte == 0).next().unwrap_or_default();
-            // Those about processes begin with the two that lead to one's own.
-            if name == b"self" || name == b"thread-self" || name.iter().all(u8::is_ascii_digit) {
-                return names;
-            }
-            if !name.starts_with(b".") {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
+            self.area_in_devices(Path::new("/dev/shm"), 0o1777);
         }
     }
 }
 
 /// The same rules once more for Landlock, as far as it can hold them: where anything is writable.
-fn rules(policy: &Policy) -> Vec<Step> {
-    let rule = |path: &Path, directory: bool, rights: Rights| Step::Rule {
-        path: c_string(path),
-        directory,
-        rights,
+fn rules(policy: &Policy, held: &BTreeMap<PathBuf, usize>) -> Vec<Step> {
+    let rule = |path: &Path, directory: bool, rights: Rights| match held.get(path) {
+        Some(slot) => Step::SavedRule { slot: *slot, directory, rights },
+        None => Step::Rule { path: c_string(path), directory, rights },
     };
     let mut steps = vec![
         rule(Path::new("/dev/shm"), true, Rights::All),
@@ -462,23 +439,4 @@ fn rules(policy: &Policy) -> Vec<Step> {
 /// Paths come from the system, which has none with a NUL.
 fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_names_of_proc_but_those_of_processes_are_found() {
-        let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        let mut all: Vec<OsString> = entries
-            .map(|entry| entry.file_name())
-            .filter(|name| !name.as_bytes().iter().all(u8::is_ascii_digit))
-            .filter(|name| name != "self" && name != "thread-self")
-            .collect();
-        let mut found = proc_names();
-        all.sort();
-        found.sort();
-        assert_eq!(found, all);
-    }
 }

@@ -114,11 +114,17 @@ impl Policy {
             for name in PROTECTED {
                 rules.default(PathGrant::DenyWrite, &workspace.join(name));
             }
-            for path in git_files::protected(&workspace.join(".git")) {
+        }
+        let of_git = git_files::rules(places.cwd);
+        if let Some(git) = workspace.as_ref().map(|workspace| workspace.join(".git"))
+            // It is looked at once.
+            && !of_git.iter().any(|(grant, path)| *grant == PathGrant::AllowWrite && *path == git)
+        {
+            for path in git_files::protected(&git) {
                 rules.default(PathGrant::DenyWrite, &path);
             }
         }
-        for (grant, path) in git_files::rules(places.cwd) {
+        for (grant, path) in of_git {
             rules.default(grant, &path);
         }
         if let Some(listed) = request.listed_writes {

@@ -1,15 +1,24 @@
 //! The path of a file without symbolic links.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// As [`Path::canonicalize`], which looks at every directory on the way. Of a hundred paths that a
-/// policy is about most do not exist, and then one system call is enough.
+/// policy is about most do not exist, and most others are what they seem: one system call tells.
 pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
+    if is_normal(path) {
+        match open_without_links(path) {
+            Ok(_) => return Ok(path.to_owned()),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Err(error),
+            // There is a link, or the kernel does not know.
+            Err(_) => {}
+        }
+    }
     let file = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
     match std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
         // A name that ends so can also be a real one.
@@ -18,6 +27,34 @@ pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
         }
         _ => path.canonicalize(),
     }
+}
+
+/// Whether a path is written in the only way that it can be.
+fn is_normal(path: &Path) -> bool {
+    let plain = |name: &[u8]| !matches!(name, b"" | b"." | b"..");
+    path.as_os_str().as_bytes().strip_prefix(b"/").is_some_and(|below| {
+        let mut names = below.split(|byte| *byte == b'/');
+        names.all(plain)
+    })
+}
+
+/// Fails where a symbolic link is met, also at the end.
+fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    how.resolve = libc::RESOLVE_NO_SYMLINKS;
+    let size = size_of::<libc::open_how>();
+    // SAFETY: a C string, and a structure as long as we say.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, path.as_ptr(), &raw const how, size)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 #[cfg(test)]
@@ -33,7 +70,8 @@ mod tests {
         std::os::unix::fs::symlink("real", top.join("link")).unwrap();
         std::os::unix::fs::symlink("link/file (deleted)", top.join("second")).unwrap();
         std::os::unix::fs::symlink("nowhere", top.join("dangling")).unwrap();
-        for name in ["link", "link/../link/file (deleted)", "second", "real/."] {
+        let names = ["link", "link/../link/file (deleted)", "second", "real/.", "real", "real/"];
+        for name in names.into_iter().chain(["link/file (deleted)", "real/file (deleted)"]) {
             let path = top.join(name);
             assert_eq!(real_path(&path).unwrap(), path.canonicalize().unwrap(), "{name}");
         }

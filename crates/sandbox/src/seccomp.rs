@@ -3,9 +3,9 @@
 //! Calls are refused, not processes ended, so that programs can fall back. Only a call of another
 //! architecture ends the process: its numbers mean something else.
 //!
-//! The program searches for the number of the call by halves. When it is installed the kernel goes
-//! through it once for each call that there is, so one that compares with each number in turn takes
-//! several times as long.
+//! The program searches for the number of the call by halves, and is kept short. When it is installed
+//! the kernel translates it, and goes through it once for each call that there is: those that are
+//! allowed whatever their arguments are never looked at again.
 
 use libc::{c_long, sock_filter};
 
@@ -164,48 +164,108 @@ pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
     rules
 }
 
+/// The numbers of x32, which would pass by every other comparison, begin here.
+const X32: u32 = 0x4000_0000;
+
 /// The program for the kernel. Of two rules about one call the first counts.
 pub(crate) fn program(rules: &[Rule]) -> Vec<sock_filter> {
     let mut sorted: Vec<&Rule> = rules.iter().collect();
     sorted.sort_by_key(|(call, _)| *call);
     sorted.dedup_by_key(|(call, _)| *call);
+    let (allowed, foreign) = ([allow()], [refuse(libc::ENOSYS)]);
+    let mut ranges: Vec<Range<'_>> = Vec::with_capacity(2 * sorted.len() + 2);
+    let mut next = 0;
+    for (call, decide) in sorted {
+        let call = *call as u32;
+        if call > next {
+            ranges.push(Range { first: next, decide: &allowed });
+        }
+        ranges.push(Range { first: call, decide });
+        next = call + 1;
+    }
+    ranges.push(Range { first: next, decide: &allowed });
+    ranges.push(Range { first: X32, decide: &foreign });
+    // Neighbours that are decided alike are one.
+    ranges.dedup_by(|later, earlier| is_same(later.decide, earlier.decide));
+    let mut search = Search::default();
+    search.place(&ranges);
     let mut program = vec![
         step(LOAD, ARCHITECTURE),
         jump(EQUAL, ARCH, 1, 0),
         step(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
         step(LOAD, NUMBER),
-        // The numbers of x32, which would pass by every comparison below.
-        jump(AT_LEAST, 0x4000_0000, 0, 1),
-        refuse(libc::ENOSYS),
     ];
-    program.extend(search(&sorted));
+    program.extend(search.reversed.into_iter().rev());
     program
 }
 
-/// Finds the rule about a call, among those that are sorted by its number.
-fn search(rules: &[&Rule]) -> Vec<sock_filter> {
-    if rules.len() <= 2 {
-        let mut found = Vec::new();
-        for (call, decide) in rules {
-            found.push(jump(EQUAL, *call as u32, 0, decide.len() as u8));
-            found.extend(decide);
+/// The calls from this number up to the next range.
+struct Range<'a> {
+    first: u32,
+    decide: &'a [sock_filter],
+}
+
+fn is_same(one: &[sock_filter], other: &[sock_filter]) -> bool {
+    let parts = |step: &sock_filter| (step.code, step.jt, step.jf, step.k);
+    one.iter().map(parts).eq(other.iter().map(parts))
+}
+
+/// Finds the range of a call by halves. It is written from its end, since jumps lead forward only:
+/// what they lead to is then there already. An answer is written once, however many ranges have it,
+/// for as long as it can be reached.
+#[derive(Default)]
+struct Search {
+    reversed: Vec<sock_filter>,
+}
+
+impl Search {
+    /// The furthest that a conditional jump leads.
+    const REACH: usize = u8::MAX as usize;
+
+    /// Writes the search among these ranges, unless it can be shared. Gives the place of its beginning.
+    fn place(&mut self, ranges: &[Range<'_>]) -> usize {
+        if let [Range { decide, .. }] = ranges {
+            return self.decision(decide);
         }
-        found.push(allow());
-        return found;
+        let (lower, upper) = ranges.split_at(ranges.len() / 2);
+        let at_least = self.place(upper);
+        let below = self.place(lower);
+        // What brings one nearer takes the other one further away.
+        let at_least = self.near(at_least, 1);
+        let below = self.near(below, 0);
+        let here = self.reversed.len();
+        let [jt, jf] = [at_least, below].map(|place| (here - place - 1) as u8);
+        self.reversed.push(jump(AT_LEAST, upper[0].first, jt, jf));
+        here
     }
-    let (lower, upper) = rules.split_at(rules.len() / 2);
-    let (first, lower, upper) = (upper[0].0 as u32, search(lower), search(upper));
-    let mut found = match u8::try_from(lower.len()) {
-        Ok(length) => vec![jump(AT_LEAST, first, length, 0)],
-        // Only the unconditional jump goes this far.
-        Err(_) => {
-            let over = step((libc::BPF_JMP | libc::BPF_JA) as u16, lower.len() as u32);
-            vec![jump(AT_LEAST, first, 0, 1), over]
+
+    fn decision(&mut self, decide: &[sock_filter]) -> usize {
+        let length = decide.len();
+        let from = self.reversed.len().saturating_sub(Self::REACH / 2);
+        let recent = self.reversed[from..].windows(length).rposition(|written| {
+            is_same(&written.iter().rev().copied().collect::<Vec<_>>(), decide)
+        });
+        match recent {
+            Some(at) => from + at + length - 1,
+            None => {
+                self.reversed.extend(decide.iter().rev());
+                self.reversed.len() - 1
+            }
         }
-    };
-    found.extend(lower);
-    found.extend(upper);
-    found
+    }
+
+    /// A place that a conditional jump leads from to the given one, if `further` instructions are
+    /// written in between.
+    fn near(&mut self, place: usize, further: usize) -> usize {
+        let here = self.reversed.len();
+        if here + further - place - 1 <= Self::REACH {
+            return place;
+        }
+        // Only the unconditional jump goes this far.
+        let over = (here - place - 1) as u32;
+        self.reversed.push(step((libc::BPF_JMP | libc::BPF_JA) as u16, over));
+        here
+    }
 }
 
 /// Limits and priorities can be changed of the caller alone.

@@ -14,6 +14,8 @@ pub(super) struct Start<'a> {
     pub(super) fds: [RawFd; MAX_FDS],
     pub(super) original: &'a SignalDispositions,
     pub(super) keeper: i32,
+    /// Whether the keeper is in the working directory already, or why it could not enter it.
+    pub(super) entered: Option<Result<(), i32>>,
 }
 
 /// The child, before it is the program. It shares the keeper's memory, so it only makes system
@@ -55,12 +57,14 @@ fn steps(start: &Start, head: &SpawnHead) -> Result<(), (SpawnStage, i32)> {
         for &file in &cgroups[..head.cgroup_files] {
             step(SpawnStage::Cgroup, libc::write(file, c"0".as_ptr().cast(), 1) as c_int)?;
         }
-        // A descriptor would lead into the mounts of the runner.
-        let entered = match head.directory.is_null() {
-            true => libc::fchdir(directory),
-            false => libc::chdir(head.directory),
-        };
-        step(SpawnStage::Directory, entered)?;
+        match start.entered {
+            Some(entered) => entered.map_err(|errno| (SpawnStage::Directory, errno))?,
+            None if head.directory.is_null() => {
+                step(SpawnStage::Directory, libc::fchdir(directory))?
+            }
+            // A descriptor would lead into the mounts of the runner.
+            None => step(SpawnStage::Directory, libc::chdir(head.directory))?,
+        }
         if let Some(stdin) = stdin {
             step(SpawnStage::Streams, libc::dup2(stdin, 0))?;
         }

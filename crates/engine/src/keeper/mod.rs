@@ -11,6 +11,7 @@
 
 mod become_program;
 mod confined;
+mod directory;
 mod protocol;
 mod serve;
 
@@ -416,6 +417,25 @@ impl Keeper {
 
 /// The number that this program knows a process by.
 fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
+    /// The kernel's `pidfd_info`, its first version.
+    #[repr(C)]
+    struct Information {
+        mask: u64,
+        cgroup: u64,
+        pid: u32,
+        others: [u32; 11],
+    }
+    const WANTED: u64 = 1;
+    const GET_INFORMATION: libc::Ioctl = 0xc040_ff0b_u32 as libc::Ioctl;
+    let mut found = Information { mask: WANTED, cgroup: 0, pid: 0, others: [0; 11] };
+    // SAFETY: the kernel fills the structure, whose size is a part of the request.
+    let told = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFORMATION, &raw mut found) == 0 };
+    let pid = i32::try_from(found.pid).ok().filter(|pid| told && *pid > 0);
+    // Kernels before 6.13 do not know the request.
+    pid.or_else(|| pid_in_text(pidfd))
+}
+
+fn pid_in_text(pidfd: &OwnedFd) -> Option<i32> {
     let file = File::open(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     // It is written anew for each read, and has a few short lines.
     let mut text = [0; 512];

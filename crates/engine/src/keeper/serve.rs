@@ -3,10 +3,11 @@
 //! This code runs in a fork of a possibly threaded program: it must not allocate, lock, panic or
 //! touch anything but system calls and memory set aside before the fork.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::become_program::{Start, become_program};
+use super::directory::KeeperDirectory;
 use super::protocol::{KeeperOrder, RawReport, RawUsage, SpawnHead, SpawnStage, TerminalState};
 use super::{KeeperSession, SignalDispositions};
 use crate::process_tree::{self, TreeEntry};
@@ -98,6 +99,8 @@ struct KeeperProcess {
     terminal: Option<LentTerminal>,
     /// Gets a length of 1 when the runner dies.
     death_mark: Option<RawFd>,
+    /// Where a confined keeper is.
+    directory: Option<KeeperDirectory>,
 }
 
 /// The user's terminal, to be given back should the runner be killed.
@@ -122,6 +125,7 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
     set_up(null.as_raw_fd(), &dispositions, session);
+    let directory = confinement.is_some().then(KeeperDirectory::new);
     match confinement {
         Some(confinement) => confine(confinement, socket),
         None => close_private(socket),
@@ -140,6 +144,7 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
         killing: None,
         terminal: None,
         death_mark: None,
+        directory,
     };
     loop {
         let ordered = keeper.wait();
@@ -456,7 +461,11 @@ impl KeeperProcess {
         }
         self.killing = None;
         self.others = RawUsage::default();
-        let start = Start { head, fds, original: &self.original, keeper: self.pid() };
+        let keeper = self.pid();
+        // SAFETY: a C string in the block, which outlives the order.
+        let name = (!head.directory.is_null()).then(|| unsafe { CStr::from_ptr(head.directory) });
+        let entered = self.directory.as_mut().zip(name).map(|(here, name)| here.enter(name));
+        let start = Start { head, fds, original: &self.original, keeper, entered };
         let mut pidfd: c_int = -1;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
         // The stack grows down from the end, which must be aligned.

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use retake_types::DeniedOperation;
 
 use super::filter::{SYS_FCHMODAT2, WRITING};
+use super::recent::Recent;
 
 /// What must be allowed for a call to succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wants {
     /// To change a file that is there.
     File,
@@ -34,7 +35,7 @@ struct Named {
 }
 
 /// One path of a call, absolute, symbolic links and `..` not yet followed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallPath {
     pub(super) path: PathBuf,
     pub(super) wants: Wants,
@@ -57,10 +58,10 @@ const HERE: i32 = libc::AT_FDCWD;
 
 /// Reads a call. `None` for one that is about no path, or whose path cannot be read: what cannot be
 /// found out is not told.
-pub(super) fn read(notified: &libc::seccomp_notif) -> Option<Call> {
+pub(super) fn read(notified: &libc::seccomp_notif, recent: &mut Recent) -> Option<Call> {
     let pid = notified.pid;
     if i64::from(notified.data.nr) == libc::SYS_connect {
-        return connection(pid, &notified.data.args);
+        return connection(pid, &notified.data.args, recent);
     }
     let (operation, named) = named(pid, i64::from(notified.data.nr), &notified.data.args)?;
     let mut paths = Vec::with_capacity(2);
@@ -72,7 +73,7 @@ pub(super) fn read(notified: &libc::seccomp_notif) -> Option<Call> {
         let name = Path::new(OsStr::from_bytes(&name));
         let path = match name.is_absolute() {
             true => name.to_owned(),
-            false => base(pid, directory)?.join(name),
+            false => base(pid, directory, recent)?.join(name),
         };
         paths.push(CallPath { path, wants, follow });
     }
@@ -81,7 +82,27 @@ pub(super) fn read(notified: &libc::seccomp_notif) -> Option<Call> {
 
 /// Whether a call can change a file.
 pub(super) fn changes_files(notified: &libc::seccomp_notif) -> bool {
-    i64::from(notified.data.nr) != libc::SYS_connect
+    let no = [libc::SYS_connect, libc::SYS_chdir, libc::SYS_fchdir];
+    !no.contains(&i64::from(notified.data.nr))
+}
+
+/// Whether a call can change the working directory of a process, or what its path is, or make a
+/// symbolic link appear somewhere.
+pub(super) fn moves(notified: &libc::seccomp_notif) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let legacy = [libc::SYS_rename, libc::SYS_link, libc::SYS_symlink];
+    #[cfg(not(target_arch = "x86_64"))]
+    let legacy = [];
+    let number = i64::from(notified.data.nr);
+    let always = [
+        libc::SYS_chdir,
+        libc::SYS_fchdir,
+        libc::SYS_renameat,
+        libc::SYS_renameat2,
+        libc::SYS_linkat,
+        libc::SYS_symlinkat,
+    ];
+    always.contains(&number) || legacy.contains(&number)
 }
 
 type TwoNames = [Option<Named>; 2];
@@ -170,15 +191,20 @@ fn opened(directory: i32, pointer: u64, flags: u64) -> Option<Named> {
 }
 
 /// The directory that a relative path begins at.
-fn base(pid: u32, directory: i32) -> Option<PathBuf> {
-    let link = match directory {
-        HERE => format!("/proc/{pid}/cwd"),
-        fd => format!("/proc/{pid}/fd/{fd}"),
-    };
-    std::fs::read_link(link).ok().filter(|path| path.is_absolute())
+fn base(pid: u32, directory: i32, recent: &mut Recent) -> Option<PathBuf> {
+    let read = |link: String| std::fs::read_link(link).ok().filter(|path| path.is_absolute());
+    if directory != HERE {
+        return read(format!("/proc/{pid}/fd/{directory}"));
+    }
+    if let Some(known) = recent.directory(pid) {
+        return Some(known.to_owned());
+    }
+    let found = read(format!("/proc/{pid}/cwd"))?;
+    recent.note_directory(pid, &found);
+    Some(found)
 }
 
-fn connection(pid: u32, args: &[u64; 6]) -> Option<Call> {
+fn connection(pid: u32, args: &[u64; 6], recent: &mut Recent) -> Option<Call> {
     let mut bytes = [0_u8; 128];
     let length = (args[2] as usize).min(bytes.len());
     let got = read_memory(pid, args[1], &mut bytes[..length])?;
@@ -194,7 +220,7 @@ fn connection(pid: u32, args: &[u64; 6]) -> Option<Call> {
             let path = Path::new(OsStr::from_bytes(name));
             let path = match path.is_absolute() {
                 true => path.to_owned(),
-                false => base(pid, HERE)?.join(path),
+                false => base(pid, HERE, recent)?.join(path),
             };
             Some(Call::ConnectPath(path))
         }
@@ -217,16 +243,17 @@ fn read_number(pid: u32, at: u64) -> Option<u64> {
 
 /// A path in the memory of a process, without the NUL at its end.
 fn read_string(pid: u32, at: u64) -> Option<Vec<u8>> {
-    let mut bytes = [0_u8; libc::PATH_MAX as usize];
     // Most are short, and then one page is all that is touched.
-    let short = &mut bytes[..256];
-    let got = read_memory(pid, at, short)?;
+    let mut short = [0_u8; 256];
+    let got = read_memory(pid, at, &mut short)?;
     if let Some(end) = short[..got].iter().position(|byte| *byte == 0) {
         return Some(short[..end].to_vec());
     }
-    let got = read_memory(pid, at, &mut bytes)?;
-    let end = bytes[..got].iter().position(|byte| *byte == 0)?;
-    Some(bytes[..end].to_vec())
+    let mut long = vec![0; libc::PATH_MAX as usize];
+    let got = read_memory(pid, at, &mut long)?;
+    let end = long[..got].iter().position(|byte| *byte == 0)?;
+    long.truncate(end);
+    Some(long)
 }
 
 /// Reads as much as there is: a path may end right before memory that is not mapped, and the

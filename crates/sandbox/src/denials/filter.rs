@@ -31,7 +31,7 @@ const LEGACY: &[c_long] = &[];
 
 pub(super) const SYS_FCHMODAT2: c_long = 452;
 
-const ALWAYS: [c_long; 17] = [
+const ALWAYS: [c_long; 19] = [
     libc::SYS_unlinkat,
     libc::SYS_mkdirat,
     libc::SYS_renameat2,
@@ -49,6 +49,9 @@ const ALWAYS: [c_long; 17] = [
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_connect,
+    // Never denied: what a relative path begins at is known until the next one of these.
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
 ];
 
 /// What is looked at.

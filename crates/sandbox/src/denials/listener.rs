@@ -12,6 +12,7 @@ use retake_types::DeniedOperation;
 
 use super::call::{self, Call};
 use super::judge::{self, Judge, Verdict};
+use super::recent::Recent;
 use super::{Noted, Watched, lock};
 
 /// How long the first call may take to come, on a loaded machine for example.
@@ -84,7 +85,8 @@ pub(super) fn start(
         unsafe {
             libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
         }
-        Watcher { listener, root, judge, noted }.watch(&stopped.into());
+        let recent = Recent::default();
+        Watcher { listener, root, judge, noted, recent }.watch(&stopped.into());
     };
     let thread = std::thread::Builder::new().name("denials".to_owned()).spawn(watch)?;
     Ok((stop.into(), thread))
@@ -95,10 +97,11 @@ struct Watcher {
     root: OwnedFd,
     judge: Arc<Judge>,
     noted: Arc<Mutex<Noted>>,
+    recent: Recent,
 }
 
 impl Watcher {
-    fn watch(&self, stopped: &OwnedFd) {
+    fn watch(&mut self, stopped: &OwnedFd) {
         loop {
             let mut polled = [readable(self.listener.as_raw_fd()), readable(stopped.as_raw_fd())];
             wait(&mut polled);
@@ -126,13 +129,15 @@ impl Watcher {
     /// Lets the call go on, and notes it if the sandbox denies it. The process waits only until
     /// it has been asked what it does, and who it is if that looks denied: a call that is denied
     /// changes nothing, so what would have become of it can still be found out afterwards.
-    fn handle(&self, notified: &libc::seccomp_notif) {
+    fn handle(&mut self, notified: &libc::seccomp_notif) {
         // Held until all is noted, so that who asks after the end of the process knows all.
-        let mut noted = lock(&self.noted);
+        let noted = self.noted.clone();
+        let mut noted = lock(&noted);
         if call::changes_files(notified) {
             noted.changing = noted.changing.saturating_add(1);
         }
-        let call = call::read(notified);
+        self.recent.begin(notified.pid, call::moves(notified), Instant::now());
+        let call = call::read(notified, &mut self.recent).filter(|call| !self.is_harmless(call));
         let suspect = match &call {
             None => false,
             Some(Call::Files { operation, paths }) => {
@@ -143,11 +148,33 @@ impl Watcher {
         };
         let program = suspect.then(|| call::program(notified.pid));
         _ = go_on(&self.listener, notified.id);
-        let named_truly = |call: &Call| !suspect && self.is_named_truly(call);
-        let doubtful = call.filter(|call| !named_truly(call));
-        if let Some((operation, path)) = doubtful.and_then(|call| self.denied(call)) {
+        let Some(call) = call else { return };
+        if !suspect && self.is_named_truly(&call) {
+            self.note_harmless(call);
+        } else if let Some((operation, path)) = self.denied(call) {
             let program = program.unwrap_or_else(|| call::program(notified.pid));
             noted.add(operation, path.into(), program);
+        }
+    }
+
+    /// Whether the same was found to be harmless a moment ago.
+    fn is_harmless(&self, call: &Call) -> bool {
+        match call {
+            Call::Files { paths, .. } => match &paths[..] {
+                [path] => self.recent.is_harmless(path),
+                _ => false,
+            },
+            Call::ConnectPath(_) | Call::ConnectAddress(_) => false,
+        }
+    }
+
+    fn note_harmless(&mut self, call: Call) {
+        // Changes of metadata are harmless wherever they are at one of the levels.
+        if let Call::Files { operation, mut paths } = call
+            && operation != DeniedOperation::Change
+            && paths.len() == 1
+        {
+            self.recent.note_harmless(paths.remove(0));
         }
     }
 

@@ -13,6 +13,7 @@ mod call;
 mod filter;
 mod judge;
 mod listener;
+mod recent;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,12 +1,12 @@
 //! One connection from inside, from its first byte to its end.
 
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use retake_types::{HostTarget, NetworkRefusal};
 
 use super::dial::{Declined, Dialed, Purpose};
-use super::head::Authority;
+use super::head::{Authority, written_host};
 use super::link::Link;
 use super::relay::{Broken, Down, Ends, Up, relay};
 use super::{Busy, Door, Session, Settings, Shared, http, lock, socks};
@@ -59,8 +59,7 @@ impl<'a> Connection<'a> {
 
     /// Connects to a port of this machine without a word about it.
     fn forward_port(&self, port: u16) {
-        let target = HostTarget::Address(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let authority = Authority { target, port };
+        let Some(authority) = Authority::new("127.0.0.1", port) else { return };
         if let Ok(dialed) = self.dial(&authority, Purpose::Tunnel) {
             // However it ends, there is nobody to tell.
             _ = self.tunnel(&dialed, Vec::new(), Up::Everything);
@@ -85,7 +84,8 @@ impl<'a> Connection<'a> {
         let passed = up.pass(&first, &mut out);
         if let Err(Broken::OtherName(name)) = passed.and_then(|()| self.tunnel(dialed, out, up)) {
             let refusal = NetworkRefusal::OtherName;
-            let name = HostTarget::parse(&name).map_or_else(String::new, |name| name.to_string());
+            let target = HostTarget::parse(&name);
+            let name = target.map_or_else(String::new, |target| written_host(&target, &name));
             lock(&self.session.log).refused(name, authority.port, refusal, None);
         }
     }

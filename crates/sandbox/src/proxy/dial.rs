@@ -47,11 +47,11 @@ impl Connection<'_> {
     /// Connects to a host, as far as that is allowed, and notes the request.
     pub(super) fn dial(&self, authority: &Authority, purpose: Purpose) -> Result<Dialed, Declined> {
         let refuse = |refusal, address| {
-            let host = host_of(authority);
+            let host = authority.host();
             lock(&self.session.log).refused(host, authority.port, refusal, address);
             Declined::Refused(refusal)
         };
-        let Authority { target, port } = authority;
+        let Authority { target, port, .. } = authority;
         self.settings.rules.check(target, *port).map_err(|refusal| match target {
             HostTarget::Address(address) if refusal == NetworkRefusal::PrivateAddress => {
                 refuse(refusal, Some(*address))
@@ -68,12 +68,12 @@ impl Connection<'_> {
                 .admitted(&candidates, *port)
                 .map_err(|(refusal, address)| refuse(refusal, Some(address))),
             Err(error) => {
-                let traffic = lock(&self.session.log).allowed(host_of(authority), *port);
+                let traffic = lock(&self.session.log).allowed(authority.host(), *port);
                 traffic.failed.fetch_add(1, Ordering::Relaxed);
                 return Err(Declined::Failed(error.kind()));
             }
         }?;
-        let traffic = lock(&self.session.log).allowed(host_of(authority), *port);
+        let traffic = lock(&self.session.log).allowed(authority.host(), *port);
         let connected = match parent {
             Some(parent) => self.through(parent, authority, purpose),
             None => self.connect(&addresses).map(|server| (server, None)),
@@ -89,7 +89,7 @@ impl Connection<'_> {
 
     /// Every address of an allowed host.
     fn addresses(&self, authority: &Authority) -> io::Result<Vec<SocketAddr>> {
-        let Authority { target, port } = authority;
+        let Authority { target, port, .. } = authority;
         if target.is_loopback() {
             let own: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return Ok(own.map(|own| SocketAddr::new(own, *port)).to_vec());
@@ -165,13 +165,6 @@ impl Connection<'_> {
         }
         parent.ask(link, authority, until)?;
         Ok((server, None))
-    }
-}
-
-fn host_of(authority: &Authority) -> String {
-    match &authority.target {
-        target if target.is_loopback() => "localhost".to_owned(),
-        target => target.to_string(),
     }
 }
 

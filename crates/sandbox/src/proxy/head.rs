@@ -12,6 +12,30 @@ const MOST_FIELDS: usize = 200;
 pub(super) struct Authority {
     pub(super) target: HostTarget,
     pub(super) port: u16,
+    /// The host as the client wrote it: a secret in it is found by its exact letters.
+    written: String,
+}
+
+impl Authority {
+    /// `None` if this names no host.
+    pub(super) fn new(host: &str, port: u16) -> Option<Self> {
+        let target = HostTarget::parse(host)?;
+        Some(Self { target, port, written: host.to_owned() })
+    }
+
+    /// The host for the report.
+    pub(super) fn host(&self) -> String {
+        written_host(&self.target, &self.written)
+    }
+}
+
+/// What the report says of a host that was written like this.
+pub(super) fn written_host(target: &HostTarget, written: &str) -> String {
+    match target {
+        target if target.is_loopback() => "localhost".to_owned(),
+        HostTarget::Name(_) => written.strip_suffix('.').unwrap_or(written).to_owned(),
+        HostTarget::Address(address) => address.to_string(),
+    }
 }
 
 impl std::fmt::Display for Authority {
@@ -203,7 +227,7 @@ fn authority(text: &str, default: Option<u16>) -> Option<Authority> {
         }
         Some(_) => return None,
     };
-    Some(Authority { target: HostTarget::parse(host)?, port })
+    Authority::new(host, port)
 }
 
 fn absolute(target: &str) -> Result<(Authority, Form), BadHead> {

@@ -299,7 +299,7 @@ mod tests {
     }
 
     fn to(host: &str) -> Authority {
-        Authority { target: HostTarget::parse(host).expect("a host"), port: 443 }
+        Authority::new(host, 443).expect("a host")
     }
 
     #[test]

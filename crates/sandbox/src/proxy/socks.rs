@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
-use retake_types::{HostTarget, NetworkRefusal};
+use retake_types::NetworkRefusal;
 
 use super::connection::Connection;
 use super::dial::{ANSWER, Declined, Purpose};
@@ -127,18 +127,18 @@ fn request(incoming: &mut Incoming<'_>) -> Result<Authority, Stopped> {
     if start[0] != VERSION || start[2] != 0 {
         return Err(Stopped::Answered(FAILURE, NetworkRefusal::Malformed));
     }
-    let target = match start[3] {
+    let host = match start[3] {
         ADDRESS_4 => {
             let bytes: [u8; 4] = incoming.take(4)?.try_into().map_err(|_| Stopped::Ended)?;
-            HostTarget::parse(&Ipv4Addr::from(bytes).to_string())
+            Some(Ipv4Addr::from(bytes).to_string())
         }
         ADDRESS_6 => {
             let bytes: [u8; 16] = incoming.take(16)?.try_into().map_err(|_| Stopped::Ended)?;
-            HostTarget::parse(&Ipv6Addr::from(bytes).to_string())
+            Some(Ipv6Addr::from(bytes).to_string())
         }
         NAME => {
             let name = incoming.counted()?;
-            std::str::from_utf8(&name).ok().and_then(HostTarget::parse)
+            String::from_utf8(name).ok()
         }
         _ => return Err(Stopped::Answered(NO_ADDRESS, NetworkRefusal::Malformed)),
     };
@@ -147,10 +147,9 @@ fn request(incoming: &mut Incoming<'_>) -> Result<Authority, Stopped> {
     if start[1] != CONNECT {
         return Err(Stopped::Answered(NO_COMMAND, NetworkRefusal::Unsupported));
     }
-    match target {
-        Some(target) if port > 0 => Ok(Authority { target, port }),
-        _ => Err(Stopped::Answered(FAILURE, NetworkRefusal::Malformed)),
-    }
+    host.filter(|_| port > 0)
+        .and_then(|host| Authority::new(&host, port))
+        .ok_or(Stopped::Answered(FAILURE, NetworkRefusal::Malformed))
 }
 
 fn answer_of(code: u8) -> [u8; 10] {

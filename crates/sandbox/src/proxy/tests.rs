@@ -289,6 +289,20 @@ fn the_end_of_a_run_ends_its_connections_and_another_one_begins_anew() {
 }
 
 #[test]
+fn a_host_is_noted_as_it_was_written_so_that_a_secret_in_it_is_found() {
+    let lab = Lab::new(&["example.com"]);
+    lab.text("CONNECT S3cretToken.Evil.test.:443 HTTP/1.1\r\n\r\n");
+    lab.text("GET http://OtherToken.evil.test/ HTTP/1.1\r\n\r\n");
+    let name = b"SocksToken.evil.test";
+    let mut socks = vec![5, 1, 0, 5, 1, 0, 3, name.len() as u8];
+    socks.extend_from_slice(name);
+    socks.extend([1, 187]);
+    lab.ask(&socks);
+    let hosts: Vec<String> = lab.uses().into_iter().map(|used| used.host).collect();
+    assert_eq!(hosts, ["S3cretToken.Evil.test", "OtherToken.evil.test", "SocksToken.evil.test"]);
+}
+
+#[test]
 fn a_flood_of_hosts_is_counted_and_not_listed() {
     let lab = Lab::new(&[]);
     for at in 0..130 {

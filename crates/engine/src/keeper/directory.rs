@@ -1,0 +1,54 @@
+//! The working directory of a confined keeper, which its children begin in.
+//!
+//! A confined process that changes its directory is looked at (see the denials of
+//! `retake-sandbox`), so the keeper does it, once for all commands that run in the same one. Under
+//! the rules of `serve.rs`: no allocation, no lock, no panic.
+
+use std::ffi::CStr;
+
+use crate::syscalls;
+
+pub(super) struct KeeperDirectory {
+    path: [u8; libc::PATH_MAX as usize],
+    length: usize,
+    /// Device and number of what was entered. While the keeper is there, no other has the same.
+    entered: (u64, u64),
+}
+
+impl KeeperDirectory {
+    pub(super) fn new() -> Self {
+        Self { path: [0; libc::PATH_MAX as usize], length: 0, entered: (0, 0) }
+    }
+
+    /// Enters a directory by its name, unless the name still leads to where the keeper is.
+    pub(super) fn enter(&mut self, path: &CStr) -> Result<(), i32> {
+        let bytes = path.to_bytes();
+        let found = identity(path)?;
+        if found == self.entered && self.path.get(..self.length) == Some(bytes) {
+            return Ok(());
+        }
+        self.length = 0;
+        // SAFETY: a C string.
+        if unsafe { libc::chdir(path.as_ptr()) } < 0 {
+            return Err(syscalls::errno());
+        }
+        // Of the directory itself: the name may lead elsewhere by now.
+        self.entered = identity(c".")?;
+        if let Some(place) = self.path.get_mut(..bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.length = bytes.len();
+        }
+        Ok(())
+    }
+}
+
+fn identity(path: &CStr) -> Result<(u64, u64), i32> {
+    // SAFETY: a C string, and zero is a valid value to be filled.
+    unsafe {
+        let mut meta: libc::stat = std::mem::zeroed();
+        match libc::stat(path.as_ptr(), &raw mut meta) {
+            0 => Ok((meta.st_dev, meta.st_ino)),
+            _ => Err(syscalls::errno()),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is in `/proc` besides processes.
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// Everything in `/proc` that is not about a process and that someone could write: as root one
+/// still owns it without any capability.
+pub(crate) fn writable() -> Vec<CString> {
+    let Ok(proc) = File::open("/proc") else { return Vec::new() };
+    let found = names(&proc).into_iter();
+    let found = found.filter_map(|name| CString::new(name.into_encoded_bytes()).ok());
+    found.filter(|name| is_writable(&proc, name)).collect()
+}
+
+fn is_writable(proc: &File, name: &CStr) -> bool {
+    // SAFETY: zero is a valid value to be filled; a C string, and a descriptor that is held.
+    let mode = unsafe {
+        let mut meta: libc::stat = std::mem::zeroed();
+        let no_follow = libc::AT_SYMLINK_NOFOLLOW;
+        match libc::fstatat(proc.as_raw_fd(), name.as_ptr(), &raw mut meta, no_follow) {
+            0 => meta.st_mode,
+            _ => return false,
+        }
+    };
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => true,
+        libc::S_IFREG => mode & 0o222 != 0,
+        _ => false,
+    }
+}
+
+/// The names in `/proc` that are not about a process. The kernel lists them first, and to list a
+/// process costs more than all of them; so little is read at a time, and no more than needed.
+fn names(directory: &File) -> Vec<OsString> {
+    /// Aligned as the kernel's entries are.
+    #[repr(align(8))]
+    struct Entries([u8; 1024]);
+    const NAME: usize = std::mem::offset_of!(libc::dirent64, d_name);
+    const LENGTH: usize = std::mem::offset_of!(libc::dirent64, d_reclen);
+    let (mut found, mut entries) = (Vec::new(), Entries([0; 1024]));
+    loop {
+        // SAFETY: fills the buffer, at most as much as it holds.
+        let got = unsafe {
+            let (fd, buffer) = (directory.as_raw_fd(), entries.0.as_mut_ptr());
+            libc::syscall(libc::SYS_getdents64, fd, buffer, entries.0.len())
+        };
+        let mut rest = match usize::try_from(got) {
+            Ok(1..) => &entries.0[..got as usize],
+            _ => return found,
+        };
+        while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
+            let length = usize::from(u16::from_ne_bytes([low, high]));
+            let Some((entry, others)) = rest.split_at_checked(length).filter(|_| length > NAME)
+            else {
+                return found;
+            };
+            rest = others;
+            let name = entry[NAME..].split(|byte| *byte == 0).next().unwrap_or_default();
+            // Those about processes begin with the two that lead to one's own.
+            if name == b"self" || name == b"thread-self" || name.iter().all(u8::is_ascii_digit) {
+                return found;
+            }
+            if !name.starts_with(b".") {
+                found.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_proc_but_those_of_processes_are_found() {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut all: Vec<OsString> = entries
+            .map(|entry| entry.file_name())
+            .filter(|name| !name.as_bytes().iter().all(u8::is_ascii_digit))
+            .filter(|name| name != "self" && name != "thread-self")
+            .collect();
+        let mut found = names(&std::fs::File::open("/proc").unwrap());
+        all.sort();
+        found.sort();
+        assert_eq!(found, all);
+    }
+}
