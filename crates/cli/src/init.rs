@@ -57,7 +57,7 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         term::document(&Document { created })?;
     } else {
         for path in &created {
-            term::say(&format!("made {}", path.display()));
+            term::say(&format!("created {}", path.display()));
         }
         if let Some(outer) = outer {
             term::say(&format!(

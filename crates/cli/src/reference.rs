@@ -100,6 +100,9 @@ fn spelling(arg: &Arg) -> String {
     match (names.is_empty(), value.is_empty()) {
         (true, _) => format!("`{}`", cell(&value)),
         (false, true) => format!("`{}`", names.join(", ")),
+        (false, false) if arg.is_require_equals_set() => {
+            format!("`{}[={}]`", names.join(", "), cell(&value))
+        }
         (false, false) => format!("`{} {}`", names.join(", "), cell(&value)),
     }
 }

@@ -189,4 +189,31 @@ mod tests {
             matches!(error, StartFailure::NotExecutable(why) if why.contains("is a directory"))
         );
     }
+
+    #[test]
+    fn an_entry_of_path_that_may_not_be_searched_has_no_programs() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let hidden = dir.path().join("hidden");
+        std::fs::create_dir(&hidden).unwrap();
+        std::fs::set_permissions(&hidden, PermissionsExt::from_mode(0o000)).unwrap();
+        let searched = hidden.clone();
+        let resolved = std::thread::spawn(move || {
+            // SAFETY: changes the user by which this thread alone is judged, and it ends here.
+            unsafe { libc::setfsuid(65534) };
+            let resolved = |program: &OsStr, path: &[&Path]| {
+                let path = std::env::join_paths(path).unwrap();
+                resolve(program, Some(&path), Path::new("/"))
+            };
+            let program = OsStr::new("true");
+            let with_another = resolved(program, &[searched.as_path(), Path::new("/bin")]);
+            let named = resolved(searched.join("true").as_os_str(), &[]);
+            (with_another, resolved(program, &[searched.as_path()]), named)
+        });
+        let (with_another, alone, named) = resolved.join().unwrap();
+        std::fs::set_permissions(&hidden, PermissionsExt::from_mode(0o700)).unwrap();
+        assert_eq!(with_another.unwrap(), Path::new("/bin/true"));
+        assert!(matches!(alone, Err(StartFailure::NotFound(_))), "{alone:?}");
+        assert!(matches!(named, Err(StartFailure::NotExecutable(_))), "{named:?}");
+    }
 }

@@ -264,7 +264,7 @@ pub(super) fn make_at_git_root() -> Result<(), Failure> {
     }
     let top = here.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(&here);
     for path in init::make(top)? {
-        term::say(&format!("made {}", path.display()));
+        term::say(&format!("created {}", path.display()));
     }
     Ok(())
 }

@@ -18,9 +18,11 @@ mod session;
 mod share;
 mod show;
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use clap::Subcommand;
+use retake_crash::recorder::RecordError;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::finding::FindingsError;
 use retake_runner::signals;
@@ -119,6 +121,14 @@ fn error_text(error: &CrashTestError) -> String {
         CrashTestError::Findings(FindingsError::Foreign { .. }) => {
             format!("{error}; `retake crash` did not write it")
         }
+        CrashTestError::Record(RecordError::Start { source, .. }) => match source.kind() {
+            ErrorKind::PermissionDenied => format!("{error}; make it executable with chmod +x"),
+            _ => error.to_string(),
+        },
+        CrashTestError::Record(RecordError::Root { source, .. }) => match source.kind() {
+            ErrorKind::NotFound => format!("{error}; create it, or give another --root"),
+            _ => error.to_string(),
+        },
         CrashTestError::NothingWritten(_) => format!("{error}; is --root right?"),
         CrashTestError::Refused(reasons) => {
             reasons.iter().map(words::refusal).collect::<Vec<_>>().join("; ")

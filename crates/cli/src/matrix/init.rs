@@ -48,7 +48,7 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     if args.json {
         term::document(&Document { created })?;
     } else {
-        created.iter().for_each(|path| term::say(&format!("made {}", path.display())));
+        created.iter().for_each(|path| term::say(&format!("created {}", path.display())));
     }
     Ok(Exit::OK)
 }

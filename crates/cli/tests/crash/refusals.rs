@@ -91,6 +91,16 @@ fn a_program_that_changes_nothing_is_not_tested() {
 }
 
 #[test]
+fn what_cannot_be_recorded_yet_comes_with_what_to_do() {
+    let env = Env::new();
+    env.sandbox.file("save", "#!/bin/sh\n");
+    let why = refused(&env, &["--root", "root", "--verify", "true", "--", "./save"]);
+    assert!(why.contains("make it executable with chmod +x"), "{why}");
+    let why = refused(&env, &["--root", "nowhere", "--verify", "true", "--", "true"]);
+    assert!(why.contains("create it, or give another --root"), "{why}");
+}
+
+#[test]
 fn what_is_needed_is_asked_for() {
     let env = Env::new();
     let called = env.expect(2, &["--root", "root", "--", "true"]);

@@ -399,9 +399,9 @@ fn init_makes_a_project_and_overwrites_nothing() {
     assert_eq!(
         sandbox.settled(&init().snapshot()),
         "exit 0\n\
-         stderr: retake: made PROJECT/new/.agent/config.yml\n\
-         stderr: retake: made PROJECT/new/.agent/.gitignore\n\
-         stderr: retake: made PROJECT/new/.agent/project-id\n\
+         stderr: retake: created PROJECT/new/.agent/config.yml\n\
+         stderr: retake: created PROJECT/new/.agent/.gitignore\n\
+         stderr: retake: created PROJECT/new/.agent/project-id\n\
          stderr: retake: what runs below is no longer recorded in PROJECT/.agent\n"
     );
     assert_eq!(
