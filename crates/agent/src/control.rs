@@ -2,7 +2,9 @@
 //! small files beside the workspace's lock.
 //!
 //! A message belongs to the iteration that takes it, and is deleted when that iteration has
-//! ended. One that was taken by an iteration that broke off is given to the next.
+//! ended. One that was taken by an iteration that broke off is given to the next. It is kept as it was
+//! given, since the agent must get it so: its file can be read by its owner only. The prompt that it
+//! goes into is recorded without secrets.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -147,7 +149,7 @@ impl Mailbox {
 
     fn put(&self, name: &str, content: &[u8]) -> Result<(), ControlError> {
         let path = self.dir.join(name);
-        files::replace(&path, content).map_err(at(&path))
+        files::replace_private(&path, content).map_err(at(&path))
     }
 
     fn remove(&self, name: &str) -> Result<(), ControlError> {

@@ -3,6 +3,7 @@
 use retake_types::text;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,30 +12,39 @@ use retake_runner::regular_file;
 /// Replaces a file as a whole: a reader sees the old or the new content, and a crash leaves one
 /// of them.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let staged = stage(path, content)?;
+    replace_with(path, content, 0o666)
+}
+
+/// The same with a file that only its owner can read.
+pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    replace_with(path, content, 0o600)
+}
+
+fn replace_with(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let staged = stage(path, content, mode)?;
     std::fs::rename(&staged, path).inspect_err(|_| forget(&staged))?;
     sync_directory(path)
 }
 
 /// Creates a file with all its content, or fails because it is there already.
 pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
-    let staged = stage(path, content)?;
+    let staged = stage(path, content, 0o666)?;
     let linked = std::fs::hard_link(&staged, path);
     forget(&staged);
     linked?;
     sync_directory(path)
 }
 
-fn stage(path: &Path, content: &[u8]) -> io::Result<std::path::PathBuf> {
+fn stage(path: &Path, content: &[u8], mode: u32) -> io::Result<std::path::PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let staged = path.with_file_name(format!(".{name}.{}-{count}.tmp", std::process::id()));
-    let written =
-        OpenOptions::new().write(true).create_new(true).open(&staged).and_then(|mut f| {
-            f.write_all(content)?;
-            f.sync_all()
-        });
+    let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(&staged);
+    let written = created.and_then(|mut f| {
+        f.write_all(content)?;
+        f.sync_all()
+    });
     match written {
         Ok(()) => Ok(staged),
         Err(error) => {
@@ -81,6 +91,9 @@ mod tests {
         assert_eq!(create(&path, b"three").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(read(&path, 10).unwrap(), b"two");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        replace_private(&path, b"four").unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap());
+        assert_eq!((mode & 0o777, read(&path, 10).unwrap()), (0o600, b"four".to_vec()));
     }
 
     #[test]

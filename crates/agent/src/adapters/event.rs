@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::json::{Json, Tape, string, string_head};
+use super::string_scan::line_feeds;
 
 /// One fact from an agent's stream. Borrows from the line that it was read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,11 +134,7 @@ pub enum LimitState {
 
 /// Something an agent passed to a tool or got back, still as the JSON text it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload<'a> {
-    json: &'a str,
-    /// Of a string, where that is known.
-    line_feeds: Option<u32>,
-}
+pub struct Payload<'a>(&'a str);
 
 /// The beginning of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,30 +145,27 @@ pub struct TextHead<'a> {
 }
 
 impl<'a> Payload<'a> {
-    pub const EMPTY: Payload<'static> = Payload { json: "null", line_feeds: None };
+    pub const EMPTY: Payload<'static> = Payload("null");
 
     pub(crate) fn of(json: Option<Json<'a>>) -> Self {
-        let Some(json) = json else { return Payload::EMPTY };
-        Self { json: json.text(), line_feeds: Some(json.line_feeds()) }
+        json.map_or(Payload::EMPTY, |json| Self(json.text()))
     }
 
     /// Wraps JSON text.
     pub fn json(text: &'a str) -> Self {
-        Self { json: text, line_feeds: None }
+        Self(text)
     }
 
     pub fn as_json(&self) -> &'a str {
-        self.json
+        self.0
     }
 
     /// The first lines, as [`text`](Self::text) would give them, and how many there are. What follows
     /// is not decoded.
     pub fn head(&self, lines: usize) -> TextHead<'a> {
-        if let (Some(line_feeds), Some((text, true))) =
-            (self.line_feeds, string_head(self.json, lines))
-        {
-            let (empty, all) = trailing_line_feeds(self.json);
-            let lines = if all { 0 } else { line_feeds as usize + 1 - empty };
+        if let Some((text, true)) = string_head(self.0, lines) {
+            let (empty, all) = trailing_line_feeds(self.0);
+            let lines = if all { 0 } else { line_feeds(self.0.as_bytes()) + 1 - empty };
             return TextHead { text, lines };
         }
         let text = self.text();
@@ -183,7 +177,7 @@ impl<'a> Payload<'a> {
     /// As text for a reader: a string is its content, a list of text blocks is joined, anything
     /// else stays JSON, and nothing is empty.
     pub fn text(&self) -> Cow<'a, str> {
-        let json = self.json;
+        let json = self.0;
         match json.as_bytes().first() {
             _ if json == "null" => Cow::Borrowed(""),
             Some(b'"') => string(json).unwrap_or(Cow::Borrowed(json)),
@@ -194,18 +188,18 @@ impl<'a> Payload<'a> {
 
     /// One field of an object, as text.
     pub fn field(&self, name: &str) -> Option<Cow<'a, str>> {
-        let tape = Tape::parse(self.json)?;
+        let tape = Tape::parse(self.0)?;
         let range = tape.root().object()?.get(name)?.range();
-        Some(plain(&self.json[range]))
+        Some(plain(&self.0[range]))
     }
 
     /// The fields of an object with their values as text.
     pub fn fields(&self) -> Vec<(String, Cow<'a, str>)> {
-        let Some(tape) = Tape::parse(self.json) else { return Vec::new() };
+        let Some(tape) = Tape::parse(self.0) else { return Vec::new() };
         let Some(object) = tape.root().object() else { return Vec::new() };
         object
             .fields()
-            .map(|(key, value)| (key.into_owned(), plain(&self.json[value.range()])))
+            .map(|(key, value)| (key.into_owned(), plain(&self.0[value.range()])))
             .collect()
     }
 }

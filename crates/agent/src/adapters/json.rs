@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::memchr2;
+use super::string_scan::{Block, Escapes, next_backslash};
 
 /// Deeper than any event; protects the stack.
 const DEEPEST: u32 = 128;
@@ -27,8 +27,8 @@ pub(crate) struct Node {
     end: u32,
     /// The first node that is no longer part of this one.
     after: u32,
-    /// How many line feeds a string has.
-    line_feeds: u32,
+    /// Whether a string has escapes.
+    escapes: bool,
 }
 
 impl<'a> Tape<'a> {
@@ -81,15 +81,15 @@ impl Parser<'_> {
         let index = self.nodes.len();
         // The text is no longer than fits.
         let start = self.at as u32;
-        self.nodes.push(Node { start, end: start, after: 0, line_feeds: 0 });
-        let mut line_feeds = 0;
+        self.nodes.push(Node { start, end: start, after: 0, escapes: false });
+        let mut escapes = false;
         match self.bytes.get(self.at)? {
-            b'"' => line_feeds = self.string()?,
+            b'"' => escapes = self.string()?,
             open @ (b'{' | b'[') if depth < DEEPEST => self.list(*open, depth)?,
             _ => self.scalar()?,
         }
         let after = self.nodes.len() as u32;
-        self.nodes[index] = Node { start, end: self.at as u32, after, line_feeds };
+        self.nodes[index] = Node { start, end: self.at as u32, after, escapes };
         Some(())
     }
 
@@ -123,18 +123,22 @@ impl Parser<'_> {
         }
     }
 
-    /// Gives how many line feeds it has.
-    fn string(&mut self) -> Option<u32> {
+    /// Gives whether it has escapes.
+    #[inline]
+    fn string(&mut self) -> Option<bool> {
         self.at += 1;
-        let mut line_feeds = 0;
+        let (mut escapes, mut any) = (Escapes::default(), 0);
         loop {
-            let end = next_of(b'"', b'\\', self.bytes, self.at)?;
-            if self.bytes[end] == b'"' {
-                self.at = end + 1;
-                return Some(line_feeds);
+            let block = Block::at(self.bytes, self.at)?;
+            let backslashes = block.places_of(b'\\');
+            let quotes = block.places_of(b'"') & !escapes.of(backslashes);
+            if quotes != 0 {
+                let before = quotes ^ (quotes - 1);
+                self.at += quotes.trailing_zeros() as usize + 1;
+                return Some(any | (backslashes & before) != 0);
             }
-            line_feeds += u32::from(self.bytes.get(end + 1) == Some(&b'n'));
-            self.at = end + 2;
+            any |= backslashes;
+            self.at += Block::WIDTH;
         }
     }
 
@@ -148,47 +152,6 @@ impl Parser<'_> {
             && word.iter().all(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
         self.at += length;
         (number || matches!(word, b"true" | b"false" | b"null")).then_some(())
-    }
-}
-
-fn next_escape(bytes: &[u8], from: usize) -> Option<usize> {
-    next_of(b'\\', b'\\', bytes, from)
-}
-
-/// How many times 16 bytes are looked at before the general search is called.
-#[cfg(target_arch = "x86_64")]
-const NEAR: usize = 8;
-
-/// Where the next of two bytes is. Source code as JSON has an escape every few dozen bytes: a call of
-/// the general search for each costs more than the search itself, so near ones are found here.
-#[inline]
-fn next_of(one: u8, other: u8, bytes: &[u8], from: usize) -> Option<usize> {
-    let mut at = from;
-    #[cfg(target_arch = "x86_64")]
-    for _ in 0..NEAR {
-        let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk) else { break };
-        let found = either_of(one, other, chunk);
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize);
-        }
-        at += chunk.len();
-    }
-    memchr2(one, other, bytes.get(at..)?).map(|found| at + found)
-}
-
-/// Which of the bytes are one of two, as bits.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn either_of(one: u8, other: u8, bytes: &[u8; 16]) -> u32 {
-    use std::arch::x86_64::{
-        _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
-    };
-    // SAFETY: every such processor has SSE2, and the 16 bytes that are read are there.
-    unsafe {
-        let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
-        let one = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(one.cast_signed()));
-        let other = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(other.cast_signed()));
-        _mm_movemask_epi8(_mm_or_si128(one, other)).cast_unsigned()
     }
 }
 
@@ -206,11 +169,6 @@ impl<'a> Json<'a> {
 
     pub(crate) fn range(self) -> Range<usize> {
         self.node().start as usize..self.node().end as usize
-    }
-
-    /// How many line feeds a string has; none in anything else.
-    pub(crate) fn line_feeds(self) -> u32 {
-        self.node().line_feeds
     }
 
     pub(crate) fn text(self) -> &'a str {
@@ -264,7 +222,7 @@ impl<'a> Json<'a> {
 /// A string's content; borrowed when it has no escapes. A broken escape spoils only itself.
 pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    let Some(first) = next_escape(inner.as_bytes(), 0) else {
+    let Some(first) = next_backslash(inner.as_bytes(), 0) else {
         return Some(Cow::Borrowed(inner));
     };
     let mut decoded = String::with_capacity(inner.len());
@@ -275,7 +233,7 @@ pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
 /// The first lines of a string; `true` if that is not all of it.
 pub(crate) fn string_head(text: &str, lines: usize) -> Option<(Cow<'_, str>, bool)> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    let Some(first) = next_escape(inner.as_bytes(), 0) else {
+    let Some(first) = next_backslash(inner.as_bytes(), 0) else {
         return Some((Cow::Borrowed(inner), false));
     };
     // Most lines are shorter.
@@ -303,7 +261,7 @@ fn decode(inner: &str, first: usize, lines: usize, into: &mut String) -> bool {
                 return from < bytes.len();
             }
         }
-        match next_escape(bytes, from) {
+        match next_backslash(bytes, from) {
             Some(next) => escape = next,
             None => {
                 into.push_str(&inner[from..]);
@@ -363,7 +321,7 @@ impl<'a> Object<'a> {
         let mut children = self.0.children();
         let mut found = None;
         while let (Some(key), Some(value)) = (children.next(), children.next()) {
-            if is_key(key.text(), name) {
+            if is_key(key, name) {
                 found = Some(value);
             }
         }
@@ -396,11 +354,12 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Whether a key, still as text, is this name. Few keys have escapes.
-fn is_key(key: &str, name: &str) -> bool {
-    let inner = &key.as_bytes()[1..key.len() - 1];
-    inner == name.as_bytes()
-        || (next_escape(inner, 0).is_some() && string(key).is_some_and(|key| key == name))
+/// Whether a key is this name. Few keys have escapes.
+fn is_key(key: Json<'_>, name: &str) -> bool {
+    match key.node().escapes {
+        false => key.range().len() == name.len() + 2 && &key.text()[1..=name.len()] == name,
+        true => key.str().is_some_and(|key| key == name),
+    }
 }
 
 #[cfg(test)]
@@ -477,8 +436,6 @@ mod tests {
         assert_eq!(head(3), ("a\nb\\n\nc".into(), false));
         assert_eq!(string_head(r#""a\n""#, 1).unwrap(), ("a\n".into(), false));
         assert_eq!(string_head(r#""plain""#, 1).unwrap(), ("plain".into(), false));
-        let tape = Tape::parse(text).unwrap();
-        assert_eq!(tape.root().line_feeds(), 2);
     }
 
     fn same(json: Json<'_>, value: &serde_json::Value) -> bool {
@@ -519,25 +476,6 @@ mod tests {
     }
 
     proptest! {
-        /// Around the ends of what is looked at together, and beyond what counts as near.
-        #[test]
-        fn the_next_byte_is_the_one_that_a_plain_search_finds(
-            before in 0usize..300,
-            after in 0usize..40,
-            from in 0usize..300,
-            byte in prop::sample::select(vec![b'"', b'\\', b'x']),
-        ) {
-            let mut bytes = vec![b'a'; before];
-            bytes.push(byte);
-            bytes.extend(vec![b'"'; after]);
-            let plain = |one: u8, other: u8| {
-                let at = bytes.get(from..)?.iter().position(|byte| *byte == one || *byte == other);
-                at.map(|at| from + at)
-            };
-            prop_assert_eq!(next_of(b'"', b'\\', &bytes, from), plain(b'"', b'\\'));
-            prop_assert_eq!(next_escape(&bytes, from), plain(b'\\', b'\\'));
-        }
-
         /// Also with characters that need two units, or that some escape.
         #[test]
         fn strings_are_decoded_as_by_others(text in ".{0,40}|[\\n\"\\\\😀é/]{0,20}", ascii in any::<bool>()) {
@@ -553,7 +491,9 @@ mod tests {
             let decoded = string(&json).expect("a string");
             prop_assert_eq!(&*decoded, text.as_str());
             let feeds = text.matches('\n').count();
-            prop_assert_eq!(Tape::parse(&json).expect("valid").root().line_feeds() as usize, feeds);
+            prop_assert_eq!(super::super::string_scan::line_feeds(json.as_bytes()), feeds);
+            let escapes = Tape::parse(&json).expect("valid").root().node().escapes;
+            prop_assert_eq!(escapes, json.contains('\\'));
         }
 
         #[test]

@@ -12,6 +12,7 @@ mod json;
 mod lines;
 mod opencode;
 mod reading;
+pub(crate) mod string_scan;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -9,6 +9,8 @@ use retake_types::text;
 const READ_LINES: usize = 15;
 const BASH_LINES: usize = 20;
 const OTHER_LINES: usize = 20;
+/// What stands before each row of a result at most.
+const ROW: usize = 10;
 /// A result's longest line; the log and the record have all of it.
 const WIDE: usize = 500;
 
@@ -137,7 +139,7 @@ pub(super) fn result(result: &Returned<'_>) -> String {
     // Only what is shown is decoded: a tool can return a file of megabytes.
     let head = result.content.head(shown);
     let rows = head.lines;
-    let mut text = String::with_capacity(head.text.len() + 4 * shown + 80);
+    let mut text = String::with_capacity(head.text.len() + ROW * shown + 80);
     match family {
         "Read" => text += &format!("✓ File read successfully ({})\n", counted(rows, "line")),
         "Bash" => {
@@ -152,7 +154,7 @@ pub(super) fn result(result: &Returned<'_>) -> String {
         if family == "Read" {
             // Agents number the lines themselves, with a tab or an arrow.
             let (number, row) = numbered(row).unwrap_or((index as u64 + 1, row));
-            text += &format!("{number:>6} | ");
+            push_row_number(&mut text, number);
             push_clipped(&mut text, row);
         } else {
             text.push_str("   ");
@@ -164,6 +166,24 @@ pub(super) fn result(result: &Returned<'_>) -> String {
         text += &format!("     ... ({})\n", counted(rows - shown, "more line"));
     }
     text
+}
+
+/// `{number:>6} | `, which formatting takes longer for than all the rest of a row.
+fn push_row_number(text: &mut String, number: u64) {
+    const WIDTH: usize = 6;
+    if number >= 10u64.pow(WIDTH as u32) {
+        *text += &format!("{number} | ");
+        return;
+    }
+    let (mut row, mut rest) = (*b"       | ", number);
+    for place in row[..WIDTH].iter_mut().rev() {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.push_str(std::str::from_utf8(&row).unwrap_or_default());
 }
 
 fn about(what: &str, result: &Returned<'_>) -> String {
@@ -314,6 +334,15 @@ mod tests {
             "🔧 list_issues (MCP server github) tool\n   repo: a/b\n   n: 3\n"
         );
         assert_eq!(used_as("Task", "{}"), "🔧 Task tool\n");
+    }
+
+    #[test]
+    fn row_numbers_stand_below_each_other() {
+        for number in [0, 7, 10, 99_999, 123_456, 999_999, 1_000_000, u64::MAX] {
+            let mut row = String::new();
+            push_row_number(&mut row, number);
+            assert_eq!(row, format!("{number:>6} | "));
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@ use crate::plan::{AgentPlan, AgentStopReason};
 use crate::ticker::Ticker;
 
 use super::event::{AgentDisplay, LiveLine};
-use super::tool_tests::{self, OpenCalls};
+use super::test_lines;
+use super::tool_tests::OpenCalls;
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -187,7 +188,7 @@ impl<'a> AgentObserver<'a> {
                 {
                     // One tool call is one test run; the last of an iteration is how it stands.
                     let Some(cuts) = calls.returned(id) else { return };
-                    if !tool_tests::may_hold_tests(content.as_json()) {
+                    if !test_lines::may_hold_tests(content.as_json()) {
                         return;
                     }
                     let mut parser = TestOutputParser::of_cut_output(cuts);

@@ -22,6 +22,7 @@ mod session;
 mod steered_plan;
 mod task;
 mod task_sandbox;
+mod test_lines;
 mod tool_tests;
 mod verification;
 

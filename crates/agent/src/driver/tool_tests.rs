@@ -2,11 +2,6 @@
 //! page) looks like the output of a test runner and says nothing about the project.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
-
-use aho_corasick::AhoCorasick;
-use aho_corasick::packed::Searcher;
-use memchr::memmem;
 
 use retake_effects::test_results::OutputCuts;
 
@@ -23,44 +18,6 @@ const SHOWING: [&str; 32] = [
 ];
 /// The same of git.
 const SHOWING_GIT: [&str; 6] = ["log", "show", "diff", "grep", "blame", "status"];
-
-/// Every test runner has a line with a number and one of these words in it.
-const WORDS: [&str; 9] = ["pass", "PASS", "Pass", "fail", "FAIL", "ok", "OK", "test", "Test"];
-
-/// Looks at many bytes at once, where the processor can.
-static FIND_WORDS: LazyLock<Option<Searcher>> = LazyLock::new(|| Searcher::new(WORDS));
-static FIND_WORDS_ANYWHERE: LazyLock<AhoCorasick> =
-    LazyLock::new(|| AhoCorasick::new(WORDS).expect("a few short words"));
-
-/// Where the next of the words begins.
-fn next_word(bytes: &[u8]) -> Option<usize> {
-    match &*FIND_WORDS {
-        Some(searcher) => searcher.find(bytes).map(|word| word.start()),
-        None => FIND_WORDS_ANYWHERE.find(bytes).map(|word| word.start()),
-    }
-}
-
-/// Whether a tool's result, still as JSON, can be what a test runner prints. Most are not, and
-/// reading one as such costs more than all the rest that is done with it.
-pub(super) fn may_hold_tests(json: &str) -> bool {
-    let bytes = json.as_bytes();
-    let mut from = 0;
-    while let Some(word) = next_word(&bytes[from..]) {
-        let at = from + word;
-        // Line feeds are escapes here. One behind an escaped backslash is none, which does no harm.
-        let line = LINE_FEED_BEFORE.rfind(&bytes[..at]).map_or(0, |end| end + 2);
-        let end = LINE_FEED.find(&bytes[at..]).map_or(bytes.len(), |end| at + end);
-        if bytes[line..end].iter().any(u8::is_ascii_digit) {
-            return true;
-        }
-        from = end;
-    }
-    false
-}
-
-static LINE_FEED: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\\n"));
-static LINE_FEED_BEFORE: LazyLock<memmem::FinderRev<'static>> =
-    LazyLock::new(|| memmem::FinderRev::new(b"\\n"));
 
 /// The calls that have not returned yet, and what is missing of the output of those that can be test
 /// runs.
@@ -135,9 +92,6 @@ mod tests {
             assert!(!only_shows(line), "{line}");
         }
         let json = |text| Payload::json(text);
-        assert!(!may_hold_tests(r#""fn passes() {\n    1\n}\nok\n""#));
-        assert!(may_hold_tests(r#""x\ntest result: ok. 5 passed; 0 failed\ny""#));
-        assert!(may_hold_tests(r#"[{"type":"text","text":"a\nRan 3 tests in 0.1s\n\nOK"}]"#));
         let can_run_tests = |tool: &str, input: &Payload<'_>| test_output(tool, input).is_some();
         assert!(can_run_tests("Bash", &json(r#"{"command":"cargo test"}"#)));
         assert!(can_run_tests("mcp__retake__exec", &json(r#"{"command":"cargo test"}"#)));

@@ -3,6 +3,7 @@
 mod archive;
 mod attach;
 mod background;
+mod changed_lines;
 mod checkpoints;
 mod fleet;
 mod fleet_messages;

@@ -9,6 +9,7 @@ use retake_types::loop_record::agent::Iteration;
 use retake_types::{Stream, TestResults};
 use serde::Serialize;
 
+use super::changed_lines::ChangedLines;
 use super::project::AgentProject;
 use crate::term::{Palette, Shade};
 use crate::{Exit, Failure, term};
@@ -35,6 +36,7 @@ pub(super) fn show(
         return Ok(Exit::OK);
     }
     let facts = &iteration.facts;
+    let lines = ChangedLines::of(iteration, project.project.read_store().ok().as_ref());
     let mut text = String::new();
     let mut row = |name: &str, value: &str| text.push_str(&format!("{name:<12}{value}\n"));
     row("iteration", &iteration.number.to_string());
@@ -70,7 +72,7 @@ pub(super) fn show(
     let result = iteration.result.as_ref();
     section(&mut text, "summary", result.and_then(|result| result.summary.as_deref()));
     section(&mut text, "failing tests", failing(iteration.test_results()).as_deref());
-    section(&mut text, "files", files(iteration).as_deref());
+    section(&mut text, "files", files(iteration, &lines).as_deref());
     section(&mut text, "tool calls", Some(&calls));
     section(&mut text, "prompt", Some(&iteration.prompt));
     term::page(&text)?;
@@ -93,13 +95,15 @@ fn failing(tests: Option<&TestResults>) -> Option<String> {
     Some(names.join("\n"))
 }
 
-fn files(iteration: &Iteration) -> Option<String> {
+fn files(iteration: &Iteration, changed: &ChangedLines) -> Option<String> {
     let result = iteration.result.as_ref()?;
     let mut lines = Vec::new();
+    let count = |path| changed.in_file(path).map_or_else(String::new, |count| format!("  {count}"));
     for (letter, paths) in
         [("A", &result.files_created), ("M", &result.files_modified), ("D", &result.files_deleted)]
     {
-        lines.extend(paths.iter().map(|path| format!("{letter} {}", path.display())));
+        lines
+            .extend(paths.iter().map(|path| format!("{letter} {}{}", path.display(), count(path))));
     }
     Some(lines.join("\n"))
 }

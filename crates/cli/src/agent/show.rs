@@ -8,13 +8,15 @@ use retake_agent::driver::recorded_loop::{self, LoopActivity, RecordedLoop};
 use retake_agent::history::{History, HistorySummary, chart};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
-use retake_agent::workspace::{WorkspaceLock, WorkspaceStatus};
+use retake_agent::workspace::{Workspace, WorkspaceLock, WorkspaceStatus};
+use retake_store::Store;
 use retake_types::StopReason;
 use retake_types::loop_record::agent::{
     DeniedTools, Iteration, IterationRow, IterationStatus, Mode, Spent,
 };
 use serde::Serialize;
 
+use super::changed_lines::ChangedLines;
 use super::project::AgentProject;
 use super::{messages, one_iteration, refused};
 use crate::term::{Cell, Column, Palette, Shade, Table};
@@ -54,16 +56,16 @@ struct Document<'a> {
 pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
     let workspace = project.workspace(&args.name)?;
     let metadata = workspace.metadata().map_err(refused)?;
-    let (loops, activity) = match project.project.read_store() {
-        Ok(store) => {
-            let loops = recorded_loop::read(&store, &workspace, &metadata)?;
+    let store = record(project)?;
+    let (loops, activity) = match &store {
+        Some(store) => {
+            let loops = recorded_loop::read(store, &workspace, &metadata)?;
             let last = loops.last().map(|last| &last.record);
             let activity =
-                last.map(|last| recorded_loop::activity(&store, last, &workspace)).transpose()?;
+                last.map(|last| recorded_loop::activity(store, last, &workspace)).transpose()?;
             (loops, activity)
         }
-        Err(retake_store::Error::NoStore { .. }) => (Vec::new(), None),
-        Err(error) => return Err(error.into()),
+        None => (Vec::new(), None),
     };
     let alive = !matches!(activity, None | Some(LoopActivity::Died | LoopActivity::Stopped(_)));
     let holder = WorkspaceLock::holder(&workspace);
@@ -137,18 +139,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
             false => format!("stopped     {word}: {sentence}\n"),
         };
     }
-    match Status::read(&workspace.status_path()) {
-        Ok(status) => {
-            let progress = status.progress.map_or_else(String::new, |progress| {
-                format!("{}/{} ", progress.completed, progress.total)
-            });
-            let summary = status.summary.clone().unwrap_or_default();
-            let said = format!("{progress}{summary}");
-            let done = if status.complete { "complete " } else { "" };
-            text += &format!("says        {done}{}\n", term::visible(&said));
-        }
-        Err(error) => text += &format!("says        {error}\n"),
-    }
+    text += &format!("says        {}\n", says(&workspace));
     text += &totals(&summary, &history);
     // Attempts that were no iterations, and verifications, were paid for as well.
     let spent = spent(&loops);
@@ -158,12 +149,35 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     }
     if !picked.is_empty() {
         text.push('\n');
-        text += &table(&picked).render(term::width(), palette);
+        text += &table(&picked, store.as_ref()).render(term::width(), palette);
         text.push('\n');
         text += &chart(&picked, term::width().unwrap_or(100));
     }
     term::page(&text)?;
     Ok(Exit::OK)
+}
+
+/// The record, if there is one.
+fn record(project: &AgentProject) -> Result<Option<Store>, Failure> {
+    match project.project.read_store() {
+        Ok(store) => Ok(Some(store)),
+        Err(retake_store::Error::NoStore { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the agent's status file says.
+fn says(workspace: &Workspace) -> String {
+    let status = match Status::read(&workspace.status_path()) {
+        Ok(status) => status,
+        Err(error) => return error.to_string(),
+    };
+    let progress = status
+        .progress
+        .map_or_else(String::new, |progress| format!("{}/{} ", progress.completed, progress.total));
+    let said = format!("{progress}{}", status.summary.unwrap_or_default());
+    let done = if status.complete { "complete " } else { "" };
+    format!("{done}{}", term::visible(&said))
 }
 
 fn spent(loops: &[RecordedLoop]) -> Spent {
@@ -173,7 +187,7 @@ fn spent(loops: &[RecordedLoop]) -> Spent {
 }
 
 /// One line per iteration.
-fn table(iterations: &[Iteration]) -> Table<'static> {
+fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
     let mut table = Table::new([
         Column::new("#").right(),
         Column::new("STATUS"),
@@ -192,12 +206,10 @@ fn table(iterations: &[Iteration]) -> Table<'static> {
             IterationStatus::Failed | IterationStatus::TimedOut => Shade::Bad,
             _ => Shade::Open,
         };
-        let files = iteration.result.as_ref().map_or_else(String::new, |result| {
-            let count = iteration.changed_files().unwrap_or(0);
-            let (created, deleted) = (result.files_created.len(), result.files_deleted.len());
-            match (created, deleted) {
-                (0, 0) => count.to_string(),
-                _ => format!("{count} (+{created} -{deleted})"),
+        let files = iteration.changed_files().map_or_else(String::new, |count| {
+            match ChangedLines::of(iteration, store).in_all(iteration) {
+                Some(lines) => format!("{count} ({lines})"),
+                None => count.to_string(),
             }
         });
         let tests = iteration.test_results().map_or_else(String::new, |tests| {

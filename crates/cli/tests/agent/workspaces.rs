@@ -475,3 +475,31 @@ fn the_morning_after() {
     assert!(json["prompt"].as_str().unwrap().len() > 10);
     refused(&sandbox, &["show", "task", "9"]);
 }
+
+#[test]
+fn show_counts_the_lines_of_changed_files() {
+    let sandbox = Sandbox::new();
+    sandbox.git(&["init", "-q"]);
+    let text = "start; printf 'b\\nd\\n' > kept; echo a > made; rm gone; result";
+    // Of a file that is no text there are no lines, so that a sum would be too small.
+    let binary = "start; printf 'x\\0y' > image; echo z >> kept; result";
+    sandbox.agent("", &[text, binary]);
+    sandbox.workspace("task", &[]);
+    std::fs::write(sandbox.project().join("kept"), "a\nb\nc\n").unwrap();
+    std::fs::write(sandbox.project().join("gone"), "1\n2\n3\n4\n").unwrap();
+    assert_eq!(sandbox.run_agent(&["--no-delay", "-m", "2"]).code, 0);
+    let shown = ok(&sandbox, &["show", "task"]).stdout;
+    let row = |number: &str| {
+        let found = shown.lines().find(|line| line.trim_start().starts_with(number));
+        found.unwrap_or_else(|| panic!("{number} in {shown}")).to_owned()
+    };
+    assert!(row("1  ✓").contains("3 (+2 -6)"), "{shown}");
+    let second = row("2  ✓");
+    assert!(!second.contains("(+") && second.contains(" 2 "), "{shown}");
+    let first = ok(&sandbox, &["show", "task", "1"]).stdout;
+    for part in ["A made  +1 -0\n", "M kept  +1 -2\n", "D gone  +0 -4\n"] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    let second = ok(&sandbox, &["show", "task", "2"]).stdout;
+    assert!(second.contains("A image\n") && second.contains("M kept  +1 -0\n"), "{second}");
+}

@@ -16,4 +16,4 @@ pub use limits::{
     MAX_DETAILS, MAX_ERROR, MAX_FAILURE_DETAILS, MAX_NAME, MAX_PROBLEMS, MAX_RUNNING,
 };
 pub use output_cuts::OutputCuts;
-pub use output_parser::TestOutputParser;
+pub use output_parser::{TestOutputParser, may_begin_test_line};

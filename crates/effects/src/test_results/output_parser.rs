@@ -44,6 +44,13 @@ static BEGINNINGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     by_beginning
 });
 
+/// Whether a line may be one that a test tool prints, given its first two bytes behind the indentation
+/// (zeros where it has fewer). Output without any such line holds no test results.
+#[inline]
+pub fn may_begin_test_line(beginning: [u8; 2]) -> bool {
+    BEGINNINGS[beginning_of(&beginning)] != 0
+}
+
 struct Dispatch {
     recognisers: Vec<Box<dyn Recogniser>>,
     by_beginning: &'static [u32],
@@ -182,6 +189,7 @@ impl Dispatch {
     }
 }
 
+#[inline]
 fn beginning_of(text: &[u8]) -> usize {
     let byte = |at: usize| text.get(at).map_or(0, |byte| usize::from(*byte));
     byte(0) << 8 | byte(1)
