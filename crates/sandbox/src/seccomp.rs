@@ -216,6 +216,8 @@ fn is_same(one: &[sock_filter], other: &[sock_filter]) -> bool {
 #[derive(Default)]
 struct Search {
     reversed: Vec<sock_filter>,
+    /// Answers that do not depend on arguments, and where each was written last.
+    answers: Vec<(u32, usize)>,
 }
 
 impl Search {
@@ -240,18 +242,16 @@ impl Search {
     }
 
     fn decision(&mut self, decide: &[sock_filter]) -> usize {
-        let length = decide.len();
-        let from = self.reversed.len().saturating_sub(Self::REACH / 2);
-        let recent = self.reversed[from..].windows(length).rposition(|written| {
-            is_same(&written.iter().rev().copied().collect::<Vec<_>>(), decide)
-        });
-        match recent {
-            Some(at) => from + at + length - 1,
-            None => {
-                self.reversed.extend(decide.iter().rev());
-                self.reversed.len() - 1
+        let place = self.reversed.len() + decide.len() - 1;
+        if let [answer] = decide {
+            match self.answers.iter_mut().find(|(known, _)| *known == answer.k) {
+                Some((_, at)) if place - *at <= Self::REACH / 2 => return *at,
+                Some((_, at)) => *at = place,
+                None => self.answers.push((answer.k, place)),
             }
         }
+        self.reversed.extend(decide.iter().rev());
+        place
     }
 
     /// A place that a conditional jump leads from to the given one, if `further` instructions are
