@@ -2,6 +2,10 @@
 
 /// Whether the whole text matches.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    // Most patterns are plain names, and every rule is compared with every command.
+    if !is_pattern(pattern) {
+        return pattern == text;
+    }
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
@@ -23,6 +27,11 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
         }
     }
     pattern[p..].iter().all(|&c| c == '*')
+}
+
+/// Whether it stands for more than one text.
+pub(super) fn is_pattern(pattern: &str) -> bool {
+    pattern.bytes().any(|byte| matches!(byte, b'*' | b'?'))
 }
 
 /// Whether some text fits both the pattern and the shape, where `None` is any text.

@@ -297,19 +297,14 @@ impl Policy {
         for command in &started.commands {
             let line = || command_line(&command.words);
             let unknown = started.is_directory_unknown(command);
-            let denials = || {
-                self.deny
-                    .iter()
-                    .map(|rule| (rule.denies(command, unknown, &started.commands), rule))
-            };
-            if let Some((_, rule)) = denials().find(|(denial, _)| *denial == Matched::Yes) {
-                let rule = rule.to_string();
-                refusals.push(PolicyRefusal::DeniedByRule { rule, command: line() });
-            } else if let Some((Matched::Maybe(word, because), rule)) =
-                denials().find(|(denial, _)| *denial != Matched::No)
-            {
-                let rule = rule.to_string();
-                refusals.push(PolicyRefusal::MayBeDenied { rule, command: line(), word, because });
+            if let Some((denial, rule)) = self.denial(command, unknown, started) {
+                let (rule, command) = (rule.to_string(), line());
+                refusals.push(match denial {
+                    Matched::Maybe(word, because) => {
+                        PolicyRefusal::MayBeDenied { rule, command, word, because }
+                    }
+                    _ => PolicyRefusal::DeniedByRule { rule, command },
+                });
             } else {
                 refusals.extend(self.check_arguments(command));
                 refusals.extend(self.check_code(command, started));
@@ -323,6 +318,26 @@ impl Policy {
             refusals.extend(self.check_allowed(started));
         }
         refusals
+    }
+
+    /// The first rule that denies a command; if none does, the first that may.
+    fn denial(
+        &self,
+        command: &StartedCommand,
+        directory_unknown: bool,
+        started: &StartedCommands,
+    ) -> Option<(Matched, &Rule)> {
+        let mut doubtful = None;
+        for rule in &self.deny {
+            match rule.denies(command, directory_unknown, &started.commands) {
+                Matched::No => {}
+                Matched::Yes => return Some((Matched::Yes, rule)),
+                maybe @ Matched::Maybe(..) => {
+                    doubtful.get_or_insert((maybe, rule));
+                }
+            }
+        }
+        doubtful
     }
 
     /// A program that nothing is known of may run what its arguments are.

@@ -28,6 +28,8 @@ pub(super) struct Rule {
     directory: Option<PathBuf>,
     /// Holds only for what writes into a pipe that this reads.
     piped_into: Option<Box<Self>>,
+    /// A pipe is part of its text.
+    has_pipe: bool,
     /// The files that the program's name means here: all along PATH, since the first may be a script
     /// that starts the next.
     files: OnceLock<Vec<ProgramFile>>,
@@ -96,6 +98,8 @@ pub(super) struct Program {
     given: String,
     /// The file, and the file without symbolic links.
     files: Option<(PathBuf, PathBuf)>,
+    /// These two as text, whole and the name alone, once a rule asks.
+    file_names: OnceLock<Vec<(String, String)>>,
     /// What its bare name means to us, whatever the child's PATH says.
     usual: Option<PathBuf>,
     /// What the file is, once a rule asks.
@@ -115,7 +119,21 @@ impl Program {
             false => usual(name, cwd),
         };
         let given = given.to_string_lossy().into_owned();
-        Self { given, files, usual, identity: OnceLock::new() }
+        let (file_names, identity) = (OnceLock::new(), OnceLock::new());
+        Self { given, files, file_names, usual, identity }
+    }
+
+    fn file_names(&self) -> &[(String, String)] {
+        self.file_names.get_or_init(|| {
+            let files = self.files.iter().flat_map(|(file, real)| [file, real]);
+            let named = files.map(|file| {
+                let name = file.file_name().unwrap_or_default();
+                (file.to_string_lossy().into_owned(), name.to_string_lossy().into_owned())
+            });
+            let mut named: Vec<_> = named.collect();
+            named.dedup();
+            named
+        })
     }
 
     fn identity(&self) -> Option<&ProgramFile> {
@@ -202,6 +220,7 @@ impl Rule {
                     arguments: arguments.to_vec(),
                     directory: None,
                     piped_into: None,
+                    has_pipe: true,
                     files: OnceLock::new(),
                 }))
             }
@@ -218,6 +237,7 @@ impl Rule {
             arguments: words.collect(),
             directory,
             piped_into,
+            has_pipe: text.contains('|'),
             files: OnceLock::new(),
         })
     }
@@ -291,31 +311,21 @@ impl Rule {
 
     fn means(&self, program: &Program) -> bool {
         let pattern = |name: &str| {
-            let is_piped = |same: &&[&str]| {
-                self.text.contains('|')
-                    && same.contains(&self.program.as_str())
-                    && same.contains(&name)
-            };
-            glob::matches(&self.program, name) || PIPED.iter().any(is_piped)
+            let is_piped =
+                |same: &&[&str]| same.contains(&self.program.as_str()) && same.contains(&name);
+            glob::matches(&self.program, name) || (self.has_pipe && PIPED.iter().any(is_piped))
         };
-        let named = |path: &Path| {
-            let whole = path.to_string_lossy();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if self.program.contains('/') {
-                glob::matches(&self.program, &whole)
-            } else {
-                pattern(&name)
-            }
+        let is_path = self.program.contains('/');
+        let named = |(whole, name): &(String, String)| match is_path {
+            true => glob::matches(&self.program, whole),
+            false => pattern(name),
         };
-        let files = program.files.iter().flat_map(|(file, real)| [file, real]);
-        pattern(program.name())
-            || files.into_iter().any(|file| named(file))
-            || self.is_file(program)
+        pattern(program.name()) || program.file_names().iter().any(named) || self.is_file(program)
     }
 
     /// Whether a program is the one of the rule, under another name or as a copy.
     fn is_file(&self, program: &Program) -> bool {
-        if self.program.contains(['*', '?']) {
+        if glob::is_pattern(&self.program) {
             return false;
         }
         let find = || {

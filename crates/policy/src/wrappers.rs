@@ -211,10 +211,10 @@ impl Wrapper {
     pub(super) fn named(name: &str) -> Option<Self> {
         let known = if ARCHITECTURES.contains(&name) { "uname26" } else { name };
         WRAPPERS.iter().find_map(|line| {
-            let (found, rest) = line.split_once(' ')?;
+            let rest = line.strip_prefix(known)?.strip_prefix(' ')?;
             let (operands, options) = rest.split_once(' ').unwrap_or((rest, ""));
             let operands = operands.parse().ok()?;
-            (found == known).then_some(Self { name: found, operands, options })
+            Some(Self { name: &line[..known.len()], operands, options })
         })
     }
 
