@@ -60,8 +60,11 @@ pub(super) fn excerpt<R: Read + Seek + Send>(
     let mut input = (output.open)()?;
     input.seek(SeekFrom::Start(output.start.bytes))?;
     let mut beginning = Beginning::new(output.start, budget, errors);
-    let mut rest = input.by_ref().take(output.end.saturating_sub(output.start.bytes));
-    let (mut block, mut read) = (vec![0; BLOCK], 0);
+    let length = output.end.saturating_sub(output.start.bytes);
+    let mut rest = input.by_ref().take(length);
+    // Most outputs are short, and many are empty.
+    let room = usize::try_from(length).unwrap_or(BLOCK).min(BLOCK);
+    let (mut block, mut read) = (vec![0; room], 0);
     while !beginning.is_done() {
         let length = rest.read(&mut block)?;
         if length == 0 {

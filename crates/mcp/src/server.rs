@@ -68,8 +68,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let call = Call::new(&self.session, context);
-        let result = tools::call(&self.session, &request.name, request.arguments, call).await?;
-        Ok(result.into())
+        // The future of all tools is large, and the SDK moves what it gets a dozen times.
+        let answered = tools::call(&self.session, &request.name, request.arguments, call);
+        Ok(Box::pin(answered).await?.into())
     }
 
     async fn list_resources(

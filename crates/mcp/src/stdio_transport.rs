@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rmcp::RoleServer;
@@ -28,8 +29,9 @@ pub(super) struct StdioTransport<R, W> {
     input: R,
     /// Bytes of a line that has not ended.
     line: Vec<u8>,
-    /// Bytes that were read and not looked at.
-    unread: Vec<u8>,
+    /// What was read last, and where in it the bytes are that were not looked at.
+    block: Box<[u8]>,
+    unread: Range<usize>,
     /// The line is too long and is skipped to its end.
     skipping: bool,
     /// A request was seen: before that notifications mean nothing.
@@ -47,7 +49,8 @@ where
         Self {
             input,
             line: Vec::new(),
-            unread: Vec::new(),
+            block: vec![0; BLOCK].into(),
+            unread: 0..0,
             skipping: false,
             begun: false,
             ready: VecDeque::new(),
@@ -59,10 +62,11 @@ where
     /// was read so far is kept.
     async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
-            if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
-                let rest = self.unread.split_off(end + 1);
-                let piece = std::mem::replace(&mut self.unread, rest);
-                self.take(&piece[..end]);
+            let unread = self.unread.clone();
+            if let Some(length) = memchr::memchr(b'\n', &self.block[unread.clone()]) {
+                let end = unread.start + length;
+                self.take(unread.start..end);
+                self.unread.start = end + 1;
                 let line = std::mem::take(&mut self.line);
                 if std::mem::take(&mut self.skipping) {
                     self.refuse(ErrorData::invalid_request(too_long(), None), glimpsed(&line));
@@ -70,20 +74,19 @@ where
                 }
                 return Some(line);
             }
-            let piece = std::mem::take(&mut self.unread);
-            self.take(&piece);
-            let mut block = vec![0; BLOCK];
-            let read = self.input.read(&mut block).await.ok().filter(|read| *read > 0)?;
-            block.truncate(read);
-            self.unread = block;
+            self.take(unread);
+            self.unread = 0..0;
+            let read = self.input.read(&mut self.block).await.ok().filter(|read| *read > 0)?;
+            self.unread = 0..read;
         }
     }
 
-    fn take(&mut self, piece: &[u8]) {
+    /// Adds a piece of the block to the line.
+    fn take(&mut self, piece: Range<usize>) {
         if self.skipping {
             return;
         }
-        self.line.extend_from_slice(piece);
+        self.line.extend_from_slice(&self.block[piece]);
         if self.line.len() > LONGEST {
             self.skipping = true;
             self.line.truncate(GLIMPSE);
@@ -232,5 +235,30 @@ mod tests {
         assert_eq!(id(r#"{"id" : "a b","params":{"#).as_deref(), Some("a b"));
         assert_eq!(id(r#"{"params":{"id":7"#), None);
         assert_eq!(id(r#"{"method":"#), None);
+    }
+
+    #[test]
+    fn lines_are_the_same_however_they_arrive() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let long = vec![b'x'; BLOCK + 10];
+        let text = [b"first\n\nsecond \xff\n", &long[..], b"\nnot ended"].concat();
+        for size in [1, 7, 64, 2 * BLOCK] {
+            let (mut client, server) = tokio::io::duplex(size);
+            let mut transport = StdioTransport::new(server, tokio::io::sink());
+            let write = async {
+                client.write_all(&text).await.unwrap();
+                drop(client);
+            };
+            let read = async {
+                let mut lines = Vec::new();
+                while let Some(line) = transport.line().await {
+                    lines.push(line);
+                }
+                lines
+            };
+            let ((), lines) = runtime.block_on(async { tokio::join!(write, read) });
+            let expected = [b"first", &b""[..], b"second \xff", &long];
+            assert_eq!(lines, expected, "{size} bytes at once");
+        }
     }
 }
