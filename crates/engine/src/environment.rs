@@ -48,17 +48,17 @@ pub struct EnvironmentRules<'a> {
 
 impl EnvironmentRules<'_> {
     /// The child's variables, from those of the parent. A name appears once; given ones win.
-    pub fn apply(
+    pub fn apply<'p>(
         &self,
-        parent: impl IntoIterator<Item = (OsString, OsString)>,
+        parent: &mut dyn Iterator<Item = &'p (OsString, OsString)>,
     ) -> Vec<(OsString, OsString)> {
         let given = |name: &OsStr| self.set.iter().any(|(set, _)| set == name);
         let mut variables: Vec<_> = match self.mode {
             EnvMode::Replace => Vec::new(),
             EnvMode::Inherit | EnvMode::Merge => parent
-                .into_iter()
                 .filter(|(name, _)| !given(name))
                 .filter(|(name, _)| self.mode == EnvMode::Inherit || self.harmless(name))
+                .cloned()
                 .collect(),
         };
         for (at, (name, value)) in self.set.iter().enumerate() {
@@ -102,7 +102,7 @@ mod tests {
             allow: &allow,
             secret: |name| name.ends_with("_TOKEN"),
         }
-        .apply(parent)
+        .apply(&mut parent.iter())
     }
 
     #[test]

@@ -1,46 +1,18 @@
 //! What program and which variables a run had, small enough to keep with every run: `again` names
 //! what is not as it was. Values are never kept, and of secrets not even a hash.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use jiff::Timestamp;
-use retake_engine::PARENT_VARIABLE;
 use retake_types::ProgramFile;
 
-use crate::secret_names::{ByName, looks_secret};
+use crate::variable_facts::{HALF, VariableFacts, facts};
 
 type Variables = [(OsString, OsString)];
-
-/// Variables that differ from shell to shell and mean nothing to a command's result.
-const FLEETING: [&str; 18] = [
-    "_",
-    "COLUMNS",
-    "INVOCATION_ID",
-    "JOURNAL_STREAM",
-    "LINES",
-    "OLDPWD",
-    "PWD",
-    "RETAKE_STORE",
-    "SHLVL",
-    "SSH_AUTH_SOCK",
-    "SSH_CLIENT",
-    "SSH_CONNECTION",
-    "SSH_TTY",
-    "SYSTEMD_EXEC_PID",
-    "TERM_SESSION_ID",
-    "TMUX_PANE",
-    "WINDOWID",
-    "XDG_SESSION_ID",
-];
-
-/// Three bytes for a name and three for a value.
-const HALF: usize = 3;
 
 /// The file that a run's program is; it may be given relative to `cwd`.
 pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
@@ -56,8 +28,19 @@ pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
 
 /// The variables, hashed; `secrets` are left out, as is what looks like one.
 pub fn variables(environment: &Variables, secrets: &[String]) -> String {
-    let mut pairs: Vec<[u8; 2 * HALF]> =
-        environment.iter().filter(|(name, _)| counts(name, secrets)).map(known_pair).collect();
+    variables_of(environment, &facts(environment), secrets)
+}
+
+/// The same of variables of which this is known.
+pub(crate) fn variables_of(
+    environment: &Variables,
+    facts: &[VariableFacts],
+    secrets: &[String],
+) -> String {
+    let mut pairs: Vec<[u8; 2 * HALF]> = (environment.iter().zip(facts))
+        .filter(|((name, _), facts)| counts(name, facts, secrets))
+        .map(|(_, facts)| facts.hashed)
+        .collect();
     pairs.sort_unstable();
     BASE64_STANDARD_NO_PAD.encode(pairs.as_flattened())
 }
@@ -77,8 +60,11 @@ pub fn compare(then: &str, now: &Variables, secrets: &[String]) -> Option<Change
     let (then, []) = then.as_chunks::<{ 2 * HALF }>() else { return None };
     let mut kept = vec![false; then.len()];
     let mut changes = Changes::default();
-    for (name, value) in now.iter().filter(|(name, _)| counts(name, secrets)) {
-        let hashed = pair(&(name.clone(), value.clone()));
+    for ((name, _), facts) in now.iter().zip(facts(now)) {
+        if !counts(name, &facts, secrets) {
+            continue;
+        }
+        let hashed = facts.hashed;
         match then.iter().position(|pair| pair[..HALF] == hashed[..HALF]) {
             None => changes.new.push(name.to_string_lossy().into_owned()),
             Some(at) => {
@@ -121,47 +107,10 @@ pub fn compare_recorded(a: &str, b: &str) -> Option<ChangeCounts> {
     })
 }
 
-/// Whether a variable differs from shell to shell and means nothing to a command's result.
-pub fn is_fleeting(name: &str) -> bool {
-    name == PARENT_VARIABLE || FLEETING.contains(&name)
-}
-
-fn counts(name: &OsStr, secrets: &[String]) -> bool {
-    let Some(name) = name.to_str() else { return true };
-    !is_fleeting(name) && !looks_secret(name) && !secrets.iter().any(|secret| secret == name)
-}
-
-thread_local! {
-    /// The last value of each variable, hashed: in a loop most are the same for every run.
-    static HASHED: RefCell<ByName<OsString, (OsString, [u8; 2 * HALF])>> = RefCell::default();
-}
-
-/// More names than this are no environment but something that makes them up.
-const MOST_NAMES: usize = 10_000;
-
-/// The same as [`pair`], of a variable that may have been hashed before.
-fn known_pair(variable: &(OsString, OsString)) -> [u8; 2 * HALF] {
-    let (name, value) = variable;
-    HASHED.with_borrow_mut(|hashed| {
-        if let Some((known, pair)) = hashed.get(name)
-            && known == value
-        {
-            return *pair;
-        }
-        if hashed.len() >= MOST_NAMES {
-            hashed.clear();
-        }
-        let pair = pair(variable);
-        hashed.insert(name.clone(), (value.clone(), pair));
-        pair
-    })
-}
-
-fn pair((name, value): &(OsString, OsString)) -> [u8; 2 * HALF] {
-    let mut pair = [0; 2 * HALF];
-    pair[..HALF].copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..HALF]);
-    pair[HALF..].copy_from_slice(&blake3::hash(value.as_bytes()).as_bytes()[..HALF]);
-    pair
+fn counts(name: &OsString, facts: &VariableFacts, secrets: &[String]) -> bool {
+    !facts.is_fleeting
+        && !facts.looks_secret
+        && !secrets.iter().any(|secret| name == secret.as_str())
 }
 
 #[cfg(test)]

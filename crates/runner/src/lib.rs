@@ -46,5 +46,6 @@ mod secret_names;
 pub mod signals;
 pub mod terminal;
 pub mod unified_diff;
+mod variable_facts;
 pub mod wanted_metrics;
 pub mod worker;

@@ -25,6 +25,7 @@ use retake_types::{
 
 use crate::context::RunContext;
 use crate::secret_names::looks_secret;
+use crate::variable_facts::{VariableFacts, facts};
 use crate::{fingerprint, machine};
 
 /// The variable that tells nested runs where the record is.
@@ -90,14 +91,15 @@ impl PreparedRun {
         check(&request, &mut reasons);
         let environment = environment(&request, context, &mut reasons);
         read_command_line(&mut request, &environment, &mut reasons);
-        let redactor = redactor(&request, &context.redaction, &environment, &mut reasons);
+        let facts = facts(&environment);
+        let variables = (&environment[..], &facts[..]);
+        let redactor = redactor_for(&request, &context.redaction, variables, &mut reasons);
         let program = request.command.argv().first();
         let program = program.filter(|program| !program.as_os_str().is_empty());
         let file = program.and_then(|program| {
             locate(program.as_os_str(), &environment, request.cwd.as_path()).ok()
         });
-        let (intent, redactions) =
-            intent(&request, context, &environment, file.as_deref(), &redactor);
+        let (intent, redactions) = intent(&request, context, variables, file.as_deref(), &redactor);
         let unread = matches!(request.command.form, CommandForm::Line(_));
         let policy = policy(&request, context, file.as_deref(), &mut reasons);
         let configured = ConfiguredLaunch {
@@ -307,27 +309,24 @@ pub fn environment(
         secret: looks_secret,
     };
     let mut environment = match &asked.base {
-        None => rules.apply(
-            own_environment()
-                .iter()
-                .filter(|(name, _)| {
-                    let withheld = |name: &str| {
-                        let sandbox = &request.sandbox;
-                        let listed = sandbox.withheld.iter().any(|withheld| withheld == name);
-                        let allowed = &context.execution.environment_allow;
-                        sandbox.is_on()
-                            && (listed
-                                || is_withheld_variable(name)
-                                    && !allowed.iter().any(|allowed| allowed == name))
-                    };
-                    !name.to_str().is_some_and(withheld)
-                })
-                .cloned(),
-        ),
-        Some(base) => rules.apply(
-            base.iter()
-                .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned())),
-        ),
+        None => {
+            let own = own_environment().iter();
+            let confined = request.sandbox.is_on();
+            let withheld = |name: &str| {
+                let listed = request.sandbox.withheld.iter().any(|withheld| withheld == name);
+                let allowed = &context.execution.environment_allow;
+                listed
+                    || is_withheld_variable(name) && !allowed.iter().any(|allowed| allowed == name)
+            };
+            let is_withheld = |name: &OsStr| confined && name.to_str().is_some_and(withheld);
+            rules.apply(&mut own.filter(|(name, _)| !is_withheld(name)))
+        }
+        Some(base) => {
+            let owned = |text: &OsText| text.as_os_str().to_owned();
+            let base: Environment =
+                base.iter().map(|(name, value)| (owned(name), owned(value))).collect();
+            rules.apply(&mut base.iter())
+        }
     };
     for name in &asked.from_host {
         match std::env::var_os(name) {
@@ -363,6 +362,15 @@ fn own_environment() -> &'static Environment {
     OWN.get_or_init(|| std::env::vars_os().collect())
 }
 
+/// Which of them look secret.
+fn own_secrets() -> &'static [bool] {
+    static OWN: OnceLock<Vec<bool>> = OnceLock::new();
+    OWN.get_or_init(|| {
+        let names = own_environment().iter().map(|(name, _)| name.to_str());
+        names.map(|name| name.is_some_and(looks_secret)).collect()
+    })
+}
+
 /// Knows the values that must not be written down: those of variables that look secret or are named
 /// so, as the command gets them and as retake itself has them, and those that the arguments name.
 pub fn redactor(
@@ -371,14 +379,28 @@ pub fn redactor(
     environment: &[(OsString, OsString)],
     reasons: &mut Vec<RefusalReason>,
 ) -> Redactor {
+    redactor_for(request, config, (environment, &facts(environment)), reasons)
+}
+
+/// Variables, and what is known of each.
+type KnownVariables<'a> = (&'a [(OsString, OsString)], &'a [VariableFacts]);
+
+fn redactor_for(
+    request: &RunRequest,
+    config: &RedactionConfig,
+    (environment, facts): KnownVariables<'_>,
+    reasons: &mut Vec<RefusalReason>,
+) -> Redactor {
     if !request.redaction.enabled {
         return Redactor::off();
     }
     let mut secrets: Vec<(String, OsString)> = Vec::new();
+    let given = environment.iter().zip(facts.iter().map(|facts| facts.looks_secret));
+    let own = own_environment().iter().zip(own_secrets().iter().copied());
     // What the command does not inherit it may still find, in a file or in a process of ours.
-    for (name, value) in environment.iter().chain(own_environment()) {
-        if let Some(name) = name.to_str()
-            && is_secret(name, request, config)
+    for ((name, value), looks_secret) in given.chain(own) {
+        if is_secret_variable(name, looks_secret, request, config)
+            && let Some(name) = name.to_str()
             && !secrets.iter().any(|(known, its)| known == name && its == value)
         {
             secrets.push((name.to_owned(), value.clone()));
@@ -426,18 +448,27 @@ pub fn refused_intent(
 
 /// Whether the value of a variable of this name is a secret.
 pub fn is_secret(name: &str, request: &RunRequest, config: &RedactionConfig) -> bool {
-    let listed = |names: &[String]| names.iter().any(|listed| listed == name);
+    is_secret_variable(OsStr::new(name), looks_secret(name), request, config)
+}
+
+fn is_secret_variable(
+    name: &OsStr,
+    looks_secret: bool,
+    request: &RunRequest,
+    config: &RedactionConfig,
+) -> bool {
+    let listed = |names: &[String]| names.iter().any(|listed| name == listed.as_str());
     listed(&request.redaction.secrets)
         || listed(&request.environment.from_host)
         || listed(&config.secrets)
-        || looks_secret(name) && !listed(&config.allow)
+        || looks_secret && !listed(&config.allow)
 }
 
 /// What is written down before the run, without secrets, and which there were.
 fn intent(
     request: &RunRequest,
     context: &RunContext,
-    environment: &[(OsString, OsString)],
+    (environment, facts): KnownVariables<'_>,
     file: Option<&Path>,
     redactor: &Redactor,
 ) -> (Redacted<Intent>, Redactions) {
@@ -451,8 +482,9 @@ fn intent(
         intent.request.redaction.secrets.extend(configured.cloned());
     }
     intent.program = file.and_then(|file| fingerprint::program(file, request.cwd.as_path()));
-    intent.variables = Some(fingerprint::variables(environment, &intent.request.redaction.secrets));
-    intent.inherited_secrets = inherited_secrets(request, &context.redaction, environment);
+    let secrets = &intent.request.redaction.secrets;
+    intent.variables = Some(fingerprint::variables_of(environment, facts, secrets));
+    intent.inherited_secrets = inherited_secrets(request, &context.redaction, (environment, facts));
     let mut redactor = CountingRedactor::new(redactor.clone());
     (Redacted::new(intent, &mut redactor), redactor.into_redactions())
 }
@@ -461,14 +493,15 @@ fn intent(
 fn inherited_secrets(
     request: &RunRequest,
     config: &RedactionConfig,
-    environment: &[(OsString, OsString)],
+    (environment, facts): KnownVariables<'_>,
 ) -> Vec<String> {
     let set = |name: &OsString| request.environment.set.iter().any(|(n, _)| n.as_os_str() == name);
-    let inherited = environment.iter().filter(|(name, _)| !set(name));
-    let mut names: Vec<String> = inherited
-        .filter_map(|(name, _)| name.to_str())
-        .filter(|name| is_secret(name, request, config) && !fingerprint::is_fleeting(name))
-        .map(str::to_owned)
+    let mut names: Vec<String> = (environment.iter().zip(facts))
+        .filter(|((name, _), facts)| {
+            let is_secret = is_secret_variable(name, facts.looks_secret, request, config);
+            is_secret && !facts.is_fleeting && !set(name)
+        })
+        .filter_map(|((name, _), _)| name.to_str().map(str::to_owned))
         .collect();
     names.sort();
     names

@@ -6,12 +6,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use retake_store::redact::is_secret_name;
 
-/// By the name of a variable. Each run looks all of its variables up several times.
-pub(crate) type ByName<Name, T> = HashMap<Name, T, BuildHasherDefault<NameHasher>>;
+/// By the name of a variable.
+type ByName<T> = HashMap<String, T, BuildHasherDefault<NameHasher>>;
 
 /// Fast for short names. Nobody gains by names with equal hashes but a slower run of their own.
 #[derive(Default)]
-pub(crate) struct NameHasher(u64);
+struct NameHasher(u64);
 
 impl Hasher for NameHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -45,7 +45,7 @@ impl Hasher for NameHasher {
 const MOST: usize = 10_000;
 
 thread_local! {
-    static KNOWN: RefCell<ByName<String, bool>> = RefCell::default();
+    static KNOWN: RefCell<ByName<bool>> = RefCell::default();
 }
 
 /// Whether the value of a variable of this name is to be kept out of the record.
