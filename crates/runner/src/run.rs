@@ -128,13 +128,21 @@ pub struct ExecutedRun {
 impl ExecutedRun {
     /// The outcome without secrets, those in it counted.
     pub fn redacted_outcome(&self) -> Redacted<RunOutcome> {
-        let mut redactor = CountingRedactor::new(self.redactor.clone());
-        let mut outcome = Redacted::new(self.outcome.clone(), &mut redactor);
-        let mut redactions = self.redactions.clone();
-        redactions.add_all(redactor.redactions());
-        outcome.set_redactions(redactions);
-        outcome
+        redacted(self.outcome.clone(), &self.redactor, self.redactions.clone())
     }
+}
+
+/// An outcome without secrets; those in it are counted with the others of its run.
+fn redacted(
+    outcome: RunOutcome,
+    redactor: &Redactor,
+    mut redactions: Redactions,
+) -> Redacted<RunOutcome> {
+    let mut redactor = CountingRedactor::new(redactor.clone());
+    let mut outcome = Redacted::new(outcome, &mut redactor);
+    redactions.add_all(redactor.redactions());
+    outcome.set_redactions(redactions);
+    outcome
 }
 
 /// Runs it. With a recording its intent is already committed.
@@ -162,8 +170,8 @@ pub fn run(
     let past = store.as_deref_mut();
     let executed =
         execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
-    let mut outcome = executed.redacted_outcome();
-    let ExecutedRun { intent, result, output, kept, .. } = executed;
+    let ExecutedRun { intent, outcome, result, redactor, redactions, output, kept } = executed;
+    let mut outcome = redacted(outcome, &redactor, redactions);
     let record = store.as_mut().zip(recording);
     let stored = record.map(|(store, recording)| recording.finish(store, outcome.clone()));
     let recorded = matches!(stored, Some(Ok(_)));

@@ -15,20 +15,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
+/// Room for the body of most entries.
+const USUAL_BODY: usize = 2048;
+
 /// What one entry says, as its JSON body.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Entry {
-    Intent(Box<Redacted<Intent>>),
+pub(crate) enum Entry<I = Box<Redacted<Intent>>, O = Box<Redacted<RunOutcome>>> {
+    Intent(I),
     Outcome {
         run: RunId,
         #[serde(rename = "ending")]
-        outcome: Box<Redacted<RunOutcome>>,
+        outcome: O,
     },
     Marker(Marker),
     Repair(Repair),
     Import(Import),
 }
+
+/// One that is appended; what it says of a run is the caller's.
+pub(crate) type NewEntry<'a> = Entry<&'a Redacted<Intent>, &'a Redacted<RunOutcome>>;
 
 /// LedgerContent which bodies were erased, so that a missing body without a marker is a break.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,8 +139,9 @@ pub(crate) fn head(connection: &Connection) -> rusqlite::Result<Head> {
 }
 
 /// Appends an entry inside the caller's transaction and returns its number.
-pub(crate) fn append(connection: &Connection, entry: &Entry) -> rusqlite::Result<i64> {
-    let body = serde_json::to_vec(entry)
+pub(crate) fn append(connection: &Connection, entry: &NewEntry<'_>) -> rusqlite::Result<i64> {
+    let mut body = Vec::with_capacity(USUAL_BODY);
+    serde_json::to_writer(&mut body, entry)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let head = head(connection)?;
     let seq = i64::try_from(head.count).unwrap_or(i64::MAX - 1) + 1;

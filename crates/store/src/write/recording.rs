@@ -197,17 +197,17 @@ impl Recording {
     pub fn finish(
         mut self,
         store: &mut Store,
-        outcome: Redacted<RunOutcome>,
+        mut outcome: Redacted<RunOutcome>,
     ) -> Result<FinishedRecording> {
         self.sync_large_output();
         crash_point("output synced");
-        let (outcome, lost) = match self.commit(store, outcome.clone()) {
+        let lost = match self.commit(store, &mut outcome) {
             // The outcome is worth more than what little output the database would have held.
             Err(full @ Error::DiskFull { .. }) => {
                 self.streams.iter_mut().for_each(Spool::give_up_small);
-                let committed = self.commit(store, outcome)?;
+                let lost = self.commit(store, &mut outcome)?;
                 self.spool_error.get_or_insert(full);
-                committed
+                lost
             }
             committed => committed?,
         };
@@ -220,13 +220,9 @@ impl Recording {
         Ok(FinishedRecording { outcome, lost, error: error.or(removed.err()) })
     }
 
-    /// Fills in what was stored of each stream and commits the outcome. Gives it, and the bytes that
-    /// are lost of each stream.
-    fn commit(
-        &self,
-        store: &mut Store,
-        mut outcome: Redacted<RunOutcome>,
-    ) -> Result<(Redacted<RunOutcome>, [u64; 2])> {
+    /// Fills in what was stored of each stream and commits the outcome. Gives the bytes that are lost
+    /// of each stream.
+    fn commit(&self, store: &mut Store, outcome: &mut Redacted<RunOutcome>) -> Result<[u64; 2]> {
         let hashes = self.hashes();
         let chunks = hashes.iter().any(Option::is_some).then_some(self.chunks.bytes());
         let stored = hashes.each_ref().map(|stored| match stored {
@@ -252,10 +248,10 @@ impl Recording {
         let claim = if inline > 0 { Claim::Output(inline as u64) } else { Claim::Continue };
         store.claiming(claim, |store| {
             store.write(Durability::Power, "record the outcome", |tx, dir| {
-                insert_outcome(tx, dir, (self.id, self.seq), &outcome, &contents, chunks)
+                insert_outcome(tx, dir, (self.id, self.seq), outcome, &contents, chunks)
             })
         })?;
-        Ok((outcome, lost))
+        Ok(lost)
     }
 
     fn sync_large_output(&mut self) {

@@ -29,7 +29,7 @@ pub(crate) fn insert_intent(
     if seq_of(connection, intent.id()).map_err(failed)?.is_some() {
         return Err(Error::Duplicate { id: intent.id() });
     }
-    let entry = Entry::Intent(Box::new(intent.clone()));
+    let entry = Entry::Intent(intent);
     let seq = ledger::append(connection, &entry).map_err(failed)?;
     Row::of(seq, intent).insert(connection).map_err(failed)?;
     insert_labels(connection, seq, intent).map_err(failed)?;
@@ -46,7 +46,7 @@ pub(crate) fn insert_outcome(
     chunks: Option<&[u8]>,
 ) -> Result<()> {
     let failed = |error| Error::sqlite("record the outcome", dir.database(), error);
-    let entry = Entry::Outcome { run: id, outcome: Box::new(outcome.clone()) };
+    let entry = Entry::Outcome { run: id, outcome };
     let outcome_seq = ledger::append(connection, &entry).map_err(failed)?;
     if !complete(connection, seq, (outcome_seq, outcome), chunks).map_err(failed)? {
         return Err(Error::NotFound { text: id.to_string() });
