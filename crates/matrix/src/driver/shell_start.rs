@@ -24,6 +24,8 @@ const PART: f64 = 0.01;
 #[derive(Default)]
 pub(super) struct ShellStart {
     latest: VecDeque<ShellCost>,
+    /// The median of them.
+    cost: Option<ShellCost>,
     spent: Duration,
     /// When the first iteration began.
     since: Option<Instant>,
@@ -42,7 +44,7 @@ impl ShellStart {
         };
         for _ in 0..count {
             let start = Instant::now();
-            let Some(cost) = start_once(worker) else { return };
+            let Some(cost) = start_once(worker) else { break };
             // The first ones are paid once.
             if count == 1 {
                 self.spent += start.elapsed();
@@ -52,15 +54,20 @@ impl ShellStart {
                 self.latest.pop_front();
             }
         }
+        if count > 0 {
+            self.cost = middle(&self.latest);
+        }
     }
 
     /// What to subtract; `None` if nothing is known.
     pub(super) fn cost(&self) -> Option<ShellCost> {
-        let of = |pick: fn(&ShellCost) -> f64| {
-            median(&self.latest.iter().map(pick).collect::<Vec<f64>>())
-        };
-        Some(ShellCost { wall: of(|c| c.wall)?, user: of(|c| c.user)?, sys: of(|c| c.sys)? })
+        self.cost
     }
+}
+
+fn middle(costs: &VecDeque<ShellCost>) -> Option<ShellCost> {
+    let of = |pick: fn(&ShellCost) -> f64| median(&costs.iter().map(pick).collect::<Vec<f64>>());
+    Some(ShellCost { wall: of(|c| c.wall)?, user: of(|c| c.user)?, sys: of(|c| c.sys)? })
 }
 
 fn start_once(worker: &mut Worker) -> Option<ShellCost> {

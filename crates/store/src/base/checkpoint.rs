@@ -108,7 +108,12 @@ impl Store {
     fn fold_into(&self, checkpoint: Checkpoint) -> Result<()> {
         // On a full disk the next writer may not get back the blocks that a shorter WAL frees.
         let full = reserve::disk_is_almost_full(&self.dir);
-        self.checkpoint(if full { Checkpoint::Restart } else { checkpoint }, Duration::ZERO)?;
+        match if full { Checkpoint::Restart } else { checkpoint } {
+            Checkpoint::Truncate => self.checkpoint(Checkpoint::Truncate, Duration::ZERO)?,
+            Checkpoint::Restart => reserve::keeping_length(&self.connection, &self.dir, || {
+                self.checkpoint(Checkpoint::Restart, Duration::ZERO)
+            })?,
+        };
         reserve::keep_wal_room(&self.dir);
         self.keep_database_room();
         if !full {

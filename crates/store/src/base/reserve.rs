@@ -84,7 +84,30 @@ pub(crate) fn write_in_place(dir: &StoreDir) {
 
 /// Makes the database grow in chunks through this connection.
 pub(crate) fn grow_in_chunks(connection: &Connection) {
-    let mut chunk = DATABASE_CHUNK;
+    set_chunk(connection, DATABASE_CHUNK);
+}
+
+/// Runs `checkpoint`, which leaves the database's file as long as it is where that has room for all of
+/// its pages. Otherwise SQLite cuts off the room of the next WAL with each checkpoint, and it is
+/// allocated again, one block after another.
+pub(crate) fn keeping_length<T>(
+    connection: &Connection,
+    dir: &StoreDir,
+    checkpoint: impl FnOnce() -> T,
+) -> T {
+    let length = dir.database().metadata().map_or(0, |database| database.len());
+    // SQLite rounds the length that it cuts to up to whole chunks: one chunk is all of the file.
+    let whole = i32::try_from(length).ok().filter(|whole| {
+        pragma(connection, "page_count").is_ok_and(|pages| pages * PAGE <= i64::from(*whole))
+    });
+    let Some(whole) = whole else { return checkpoint() };
+    set_chunk(connection, whole);
+    let done = checkpoint();
+    grow_in_chunks(connection);
+    done
+}
+
+fn set_chunk(connection: &Connection, mut chunk: i32) {
     // SAFETY: the handle is that of an open connection, and the argument is the int that this
     // operation reads. A VFS that does not know the operation says so, and the database grows as
     // it is written.
@@ -203,4 +226,39 @@ pub(crate) fn check_file_size_limit(dir: &StoreDir) -> Result<()> {
 
 pub(crate) fn disk_is_almost_full(dir: &StoreDir) -> bool {
     free_bytes(dir.root()).is_ok_and(|free| free < ALMOST_FULL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Store;
+    use crate::base::checkpoint::Checkpoint;
+
+    #[test]
+    fn a_checkpoint_leaves_the_room_of_the_next_wal() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("store")).unwrap();
+        let (connection, dir) = (&store.connection, &store.dir);
+        let length = || dir.database().metadata().unwrap().len();
+        let change = |version: i32| {
+            connection.pragma_update(None, "application_id", version).unwrap();
+        };
+        let checkpoint = || store.checkpoint(Checkpoint::Restart, Duration::ZERO);
+        // Without a WAL the pages are those of the whole file.
+        change(1);
+        keep_database_room(connection, dir, 1 << 20);
+        let long = length();
+        assert!(long > 1 << 20, "{long}");
+        for version in 2..5 {
+            change(version);
+            assert!(keeping_length(connection, dir, checkpoint).unwrap());
+            assert_eq!(length(), long);
+        }
+        // What SQLite does by itself.
+        change(5);
+        assert!(checkpoint().unwrap());
+        assert!(length() < long);
+    }
 }
