@@ -48,9 +48,9 @@ pub struct EnvironmentRules<'a> {
 
 impl EnvironmentRules<'_> {
     /// The child's variables, from those of the parent. A name appears once; given ones win.
-    pub fn apply<'p>(
+    pub fn apply(
         &self,
-        parent: &mut dyn Iterator<Item = &'p (OsString, OsString)>,
+        parent: &mut dyn Iterator<Item = &(OsString, OsString)>,
     ) -> Vec<(OsString, OsString)> {
         let given = |name: &OsStr| self.set.iter().any(|(set, _)| set == name);
         let mut variables: Vec<_> = match self.mode {

@@ -81,7 +81,7 @@ mod tests {
             .filter(|name| !name.as_bytes().iter().all(u8::is_ascii_digit))
             .filter(|name| name != "self" && name != "thread-self")
             .collect();
-        let mut found = names(&std::fs::File::open("/proc").unwrap());
+        let mut found = names(&File::open("/proc").unwrap());
         all.sort();
         found.sort();
         assert_eq!(found, all);
