@@ -73,14 +73,19 @@ pub fn findings(
     for cause in causes {
         let state =
             rebuild(recording, *model, options, &cause.key).map_err(CrashTestError::Glob)?;
-        let Some(state) = state else { continue };
-        let state = CrashState { acks: cause.acks, ..state };
-        let (verdict, output) = match worker.check(check, CheckInput::new(&state, &acks))? {
+        let state = state.map(|state| CrashState { acks: cause.acks, ..state });
+        let checked = match &state {
+            Some(state) => worker.check(check, CheckInput::new(state, &acks))?,
+            // It failed, and that is not taken back because it cannot be shown again.
+            None => CheckOutcome::Cancelled,
+        };
+        let (verdict, output) = match checked {
             CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
             CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
             CheckOutcome::Cancelled => (NOT_REPEATED.to_owned(), String::new()),
         };
-        findings.push(finding(cause, &state, verdict, output));
+        let label = state.and_then(|state| state.label);
+        findings.push(finding(cause, label, verdict, output));
     }
     findings.extend(unexplained(&explainer, &failing[explained..]));
     for (at, finding) in findings.iter_mut().enumerate() {

@@ -68,7 +68,11 @@ fn is_change(entry: &Entry) -> bool {
     match entry {
         Entry::Operation(operation) => !matches!(
             operation.action,
-            Action::Sync { .. } | Action::SyncRange { .. } | Action::SyncAll | Action::Close { .. }
+            Action::Sync { .. }
+                | Action::SyncPart { .. }
+                | Action::SyncRange { .. }
+                | Action::SyncAll
+                | Action::Close { .. }
         ),
         _ => false,
     }

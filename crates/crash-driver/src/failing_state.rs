@@ -1,7 +1,7 @@
 //! A failing state as a finding, with its cause or without.
 
 use retake_crash::model::{
-    Circumstance, CrashState, Explainer, Finding, ProofAnswer, ProofRole, ProofState, path_text,
+    Circumstance, Explainer, Finding, ProofAnswer, ProofRole, ProofState, path_text,
 };
 use retake_types::loop_record::crash::{
     CrashFinding, CrashProofAnswer, CrashProofRole, CrashProofState,
@@ -24,13 +24,13 @@ pub(crate) fn unexplained(
         Some(failed) => (failed.verdict(), failed.output.clone()),
         None => (NOT_REPEATED.to_owned(), String::new()),
     };
-    Some(CrashFinding { unexplained: true, ..finding(cause, state, verdict, output) })
+    Some(CrashFinding { unexplained: true, ..finding(cause, state.label.clone(), verdict, output) })
 }
 
 /// A cause with the check of its smallest state.
 pub(crate) fn finding(
     cause: Finding,
-    state: &CrashState,
+    label: Option<String>,
     verdict: String,
     output: String,
 ) -> CrashFinding {
@@ -42,7 +42,7 @@ pub(crate) fn finding(
         states: cause.states as u64,
         key: cause.key.to_string(),
         operation: cause.key.point.operation,
-        label: state.label.clone(),
+        label,
         acknowledgements: cause.acks,
         verdict,
         output,

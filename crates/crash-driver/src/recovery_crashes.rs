@@ -176,14 +176,20 @@ impl<'a> RecoveryCrashes<'a> {
         }
         for cause in explainer.findings() {
             let state = rebuild(recording, self.model, &self.options, &cause.key);
-            let Some(state) = state.map_err(CheckError::Glob)? else { continue };
-            let (verdict, output) = match worker.check(self.check, recovered.input(&state))? {
+            let state = state.map_err(CheckError::Glob)?;
+            let checked = match &state {
+                Some(state) => worker.check(self.check, recovered.input(state))?,
+                None => CheckOutcome::Cancelled,
+            };
+            let (verdict, output) = match checked {
                 CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
                 CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
-                CheckOutcome::Cancelled => return Ok(()),
+                // It failed before, and a signal does not take that back.
+                CheckOutcome::Cancelled => (failing_state::NOT_REPEATED.to_owned(), String::new()),
             };
             let sentence = cause.sentence.clone();
-            let finding = failing_state::finding(cause, &state, verdict, output);
+            let label = state.and_then(|state| state.label);
+            let finding = failing_state::finding(cause, label, verdict, output);
             self.add_finding(recovered, &sentence, finding, recording);
         }
         Ok(())

@@ -179,6 +179,8 @@ struct ReportJson<'a> {
 struct FindingJson<'a> {
     id: &'a str,
     sentence: &'a str,
+    /// How the check failed, such as `exited with 1`.
+    verdict: &'a str,
     files: &'a [String],
     lost_operations: &'a [u32],
     states: u64,
@@ -202,6 +204,7 @@ impl CrashReport {
         let findings = self.findings.iter().map(|finding| FindingJson {
             id: &finding.id,
             sentence: &finding.sentence,
+            verdict: &finding.verdict,
             files: &finding.files,
             lost_operations: &finding.lost_operations,
             states: finding.states,
@@ -231,6 +234,11 @@ impl CrashReport {
     pub fn is_complete(&self) -> bool {
         (!self.crashes || self.complete)
             && self.faults.as_ref().is_none_or(|tested| tested.complete)
+    }
+
+    /// Whether nothing that was checked failed.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty() && self.failed == 0
     }
 
     /// Whether something that was to be checked could not be: states on another machine, a run with a
@@ -274,6 +282,7 @@ impl CrashReport {
         let crashes = self.findings.iter().filter(|finding| finding.fault.is_none()).count();
         match crashes as u64 {
             0 if self.verified == 0 => format!("no state of {model} was checked"),
+            0 if self.failed > 0 => format!("{states} of {model} checked: {}", fail(self.failed)),
             0 if self.complete => format!("{states} of {model} checked: every one recovers"),
             0 => format!("{states} of {model} checked: every one of them recovers"),
             count => {
@@ -347,4 +356,38 @@ impl CrashReport {
 /// `1 fails`, `2 fail`.
 fn fail(count: u64) -> String {
     if count == 1 { "1 fails".to_owned() } else { format!("{count} fail") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_verdict_says_that_a_state_recovers_which_failed() {
+        let report = |failed, complete| CrashReport {
+            model: Model::Kill,
+            coverage: Coverage::default(),
+            verified: 3,
+            complete,
+            lost: 0,
+            failed,
+            interrupted: None,
+            during_recovery: 0,
+            faults: None,
+            crashes: true,
+            findings: Vec::new(),
+            recoveries: Vec::new(),
+            faulted: Vec::new(),
+            notes: Vec::new(),
+            command: String::new(),
+            verify: String::new(),
+            root: PathBuf::new(),
+        };
+        assert_eq!(report(0, true).verdict(), "3 states of kill checked: every one recovers");
+        for complete in [true, false] {
+            assert_eq!(report(2, complete).verdict(), "3 states of kill checked: 2 fail");
+            assert!(!report(2, complete).is_clean());
+        }
+        assert!(report(0, false).is_clean());
+    }
 }

@@ -41,7 +41,7 @@ pub(super) fn write_report(
         let width = if std::io::stdout().is_terminal() { term::width() } else { None };
         term::data(report_text(report, Palette::of_stdout(), width).as_bytes())?;
     }
-    Ok(match report.findings.is_empty() {
+    Ok(match report.is_clean() {
         false => Exit::FAILED,
         // Whether those recover is not known.
         true if report.lacks_answers() => Exit::REFUSED,

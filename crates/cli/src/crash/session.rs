@@ -196,7 +196,7 @@ impl<'a> CrashSession<'a> {
         }
         self.recorder.finish(&match (signals::received(), &report) {
             (Some(_), _) => StopReason::Interrupted,
-            (None, CrashReport { findings, .. }) if !findings.is_empty() => StopReason::Findings,
+            (None, report) if !report.is_clean() => StopReason::Findings,
             (None, report) if report.lacks_answers() => StopReason::Incomplete,
             (None, report) if report.is_complete() => StopReason::Clean,
             (None, _) => StopReason::Budget,
@@ -269,7 +269,7 @@ impl<'a> CrashSession<'a> {
         log: &Path,
     ) -> Result<(), CrashTestError> {
         if let Source::Program { .. } = self.source {
-            if report.findings.is_empty() && report.interrupted.is_none() {
+            if report.is_clean() && report.interrupted.is_none() {
                 return Ok(());
             }
             self.keep_log(recording, log)?;

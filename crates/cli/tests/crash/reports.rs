@@ -32,6 +32,7 @@ fn json_has_its_documented_shape() {
     let mut expected = [
         "id",
         "sentence",
+        "verdict",
         "sourceSentence",
         "places",
         "files",
