@@ -325,7 +325,7 @@ impl Measurement<'_> {
                 Origin::CommandLine => "give it more with --budget",
             };
             self.screen.screen().notice(&format!(
-                "the budget of {} is exhausted, and {} of {} is not decided; {more}",
+                "the budget of {} is exhausted, with {} of {} undecided; {more}",
                 term::duration(budget),
                 all - decided,
                 term::count(all as u64, "comparison"),

@@ -100,7 +100,7 @@ fn a_spent_budget_ends_sampling_that_would_go_on() {
     );
     let verdicts = ran.json()["comparisons"].clone();
     assert!(verdicts.as_array().unwrap().iter().any(|c| c["verdict"] == "not_sure"), "{verdicts}");
-    assert!(ran.stderr.contains("the budget of 1s is spent"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the budget of 1s is exhausted"), "{}", ran.stderr);
     assert!(env.expect(0, &["run", "--help"]).stdout.contains("[default: 1h]"));
     // Too little for any result is no success.
     env.config("command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n");

@@ -18,7 +18,7 @@ fn every_mistake_has_its_message() {
         (&["status", "-f", "missing.yml"], 2, "missing.yml"),
         (&["compare", "v1", "nope"], 2, "nope is not a value of any axis"),
         (&["compare", "v1"], 2, "<B>"),
-        (&["compare", "n=1", "n=2", "--fail-if", "wrong"], 2, "is no gate"),
+        (&["compare", "n=1", "n=2", "--fail-if", "wrong"], 2, "is not a valid condition"),
         (&["compare", "n=1", "n=2", "--metric", "nope"], 2, "no run has reported nope"),
         (&["bisect", "--good", "v1", "--bad", "v1"], 2, "which axis"),
         (&["bisect", "--axis", "x", "--good", "v1", "--bad", "v1"], 2, "there is no axis x"),

@@ -172,7 +172,7 @@ fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
     let here = expect(1, &site.retake(&site.explore(&verify, &[])));
     let again = || {
         let called = site.retake(&site.explore(&verify, &["--on", "slurm"]));
-        assert!(called.stderr.contains("is taken over"), "{}", called.snapshot());
+        assert!(called.stderr.contains("its results are reused"), "{}", called.snapshot());
         assert_eq!(expect(1, &called), here);
         site.settled();
     };
