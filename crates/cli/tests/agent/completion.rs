@@ -213,5 +213,5 @@ fn an_agent_that_says_it_was_aborted_has_failed() {
     let called = sandbox.run_agent(&["--no-delay", "--max-failures", "2"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 failed, 2 completed");
-    assert!(called.stderr.contains("not by retake"), "{}", called.snapshot());
+    assert!(called.stderr.contains("by something other than retake"), "{}", called.snapshot());
 }

@@ -381,7 +381,7 @@ fn agents_are_shown_stopped_and_told_one_by_one() {
     let diff = sandbox.retake(&["agent", "fleet", "diff", "two"]);
     assert!(diff.stdout.contains("+2"), "while it works: {}", diff.snapshot());
     let wrong = sandbox.retake(&["agent", "fleet", "diff", "nobody"]);
-    assert!(wrong.stderr.contains("they are one, two"), "{}", wrong.snapshot());
+    assert!(wrong.stderr.contains("choose from one, two"), "{}", wrong.snapshot());
     let stopped = sandbox.retake(&["agent", "fleet", "stop", "two", "--now"]);
     assert_eq!(stopped.code, 0, "{}", stopped.snapshot());
     eventually("two has ended", || states(&sandbox) == "one running, two kept");

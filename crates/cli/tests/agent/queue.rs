@@ -191,7 +191,7 @@ fn the_queue_changes_while_it_runs() {
     assert_eq!(states(&sandbox), "a running, b waiting, c waiting");
     assert_eq!(good(&sandbox, &["list", "--json"]).json()["running"], true);
     let refused = queue(&sandbox, &["remove", "a"]);
-    assert!(refused.stderr.contains("a runs now"), "{}", refused.snapshot());
+    assert!(refused.stderr.contains("a is running"), "{}", refused.snapshot());
     let second = queue(&sandbox, &["run"]);
     assert!(
         second.stderr.contains("already run by `retake agent queue run`"),

@@ -166,7 +166,7 @@ fn a_search_goes_on_where_it_stopped() {
         if facts["next"].is_null() {
             break;
         }
-        assert!(text(&page).contains("go on with the same pattern and \"lines\""), "{page}");
+        assert!(text(&page).contains("continue with the same pattern and \"lines\""), "{page}");
         asked["lines"] = facts["next"].clone();
     }
     assert_eq!(found, (1..=10).map(|n| format!("{n}00")).collect::<Vec<_>>());

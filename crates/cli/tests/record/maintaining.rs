@@ -325,7 +325,7 @@ fn doctor_finds_and_ends_processes_of_runs_that_are_over() {
         .unwrap();
     let found = sandbox.retake(&["doctor"]);
     assert_eq!(found.code, 1);
-    let problem = format!("sleep 99 ({}) is left over from run {id}, which is over", left.id());
+    let problem = format!("sleep 99 ({}) is left over from run {id}, which has ended", left.id());
     assert!(found.stdout.contains(&problem), "{}", found.stdout);
     assert_eq!(left.try_wait().unwrap(), None, "looking changes nothing");
     let repaired = sandbox.retake(&["doctor", "--repair"]);
