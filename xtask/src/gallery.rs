@@ -38,15 +38,17 @@ struct Case {
 type Found = BTreeMap<String, (BTreeSet<String>, u64)>;
 
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
-    run_built_with(words, &[])
+    succeed(cargo().args(["build", "--quiet", "-p", "retake"]).current_dir(root()))?;
+    run_built(words)
 }
 
-/// The same where retake is built with these variables, as by `cargo xtask test`: with others it
-/// would be built once more.
-pub(crate) fn run_built_with(
-    words: &[&str],
-    variables: &[(&'static str, PathBuf)],
-) -> Result<(), String> {
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The same with the debug program that is there. `cargo xtask test` has built it together with all
+/// tests; alone it has other features, and all crates would be compiled once more.
+pub(crate) fn run_built(words: &[&str]) -> Result<(), String> {
     let short = words.contains(&"--short");
     let write = words.contains(&"--write");
     let names: Vec<&&str> = words.iter().filter(|word| !word.starts_with("--")).collect();
@@ -60,7 +62,7 @@ pub(crate) fn run_built_with(
         .filter(|case| names.is_empty() || names.iter().any(|name| case.name == **name))
         .filter(|case| !short || case.short)
         .collect();
-    let place = Place::new(&chosen, variables)?;
+    let place = Place::new(&chosen)?;
     let (mut wrong, mut all) = (Vec::new(), BTreeMap::new());
     for case in chosen {
         if let Some(missing) = place.missing(case) {
@@ -136,11 +138,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(cases: &[&Case], variables: &[(&'static str, PathBuf)]) -> Result<Self, String> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(&cargo);
-        build.args(["build", "--quiet", "-p", "retake"]).current_dir(root());
-        succeed(build.envs(variables.iter().map(|(name, value)| (name, value))))?;
+    fn new(cases: &[&Case]) -> Result<Self, String> {
         let needs = |what: &str| cases.iter().any(|case| case.needs.iter().any(|one| one == what));
         let python = target().join("gallery/python");
         if needs("packages") && !python.join("bin/python3").exists() {
@@ -153,7 +151,7 @@ impl Place {
             let manifest = directory().join("stores/Cargo.toml");
             let build = ["build", "--quiet", "--manifest-path"];
             let into = target().join("gallery/stores");
-            succeed(Command::new(&cargo).args(build).arg(manifest).arg("--target-dir").arg(into))?;
+            succeed(cargo().args(build).arg(manifest).arg("--target-dir").arg(into))?;
         }
         let scratch =
             PathBuf::from("/dev/shm").join(format!("retake-gallery-{}", std::process::id()));
