@@ -1,7 +1,7 @@
 //! Looks through JSON strings 64 bytes at a time: where they end, and which bytes are escaped.
 //!
 //! Source code as JSON has an escape every few dozen bytes. A search from one to the next costs more
-//! in calls and wrong guesses of the processor than in bytes; as bits, all escapes of a block are told
+//! in calls and wrong guesses of the processor than in bytes; as bits, all escapes of a block are found
 //! apart by a few operations, however many there are.
 
 #[cfg(target_arch = "x86_64")]

@@ -39,7 +39,7 @@ impl Recent {
             self.harmless.clear();
             self.since = Some(now);
         }
-        // Whoever makes another call has finished the last one.
+        // A task that makes another call has finished the last one.
         self.under_way.retain(|(other, since)| {
             *other != pid && now.saturating_duration_since(*since) < UNDER_WAY
         });
