@@ -3,9 +3,9 @@
 //!
 //! A sandbox protects what is there; it cannot protect what is not there yet, and at the Landlock
 //! level not even that. So the project is looked at when nothing of the run is alive any more. What
-//! was changed since the start is decided by its change time (ctime)
-//! (ctime), which no program can set. No symbolic link is followed, nothing is executed, and the
-//! number of entries that are looked at is bounded.
+//! was changed since the start is decided by its change time (ctime), which no program can set. No
+//! symbolic link is followed, nothing is executed, and the number of entries that are looked at is
+//! bounded.
 
 mod git_config;
 mod quarantine;
@@ -54,8 +54,20 @@ struct FileBefore {
 struct Moment(i64, i64);
 
 impl Moment {
-    /// The clock that file systems use: it is behind the precise one by up to a tick.
+    /// The clock that file systems use, read off a new file in memory: it is behind the precise clock
+    /// by up to a tick, and since Linux 6.13 it is ahead of the coarse one after a file got a precise
+    /// time.
     fn now() -> Self {
+        let file = rustix::fs::memfd_create(c"retake-now", rustix::fs::MemfdFlags::CLOEXEC);
+        let noted = file.and_then(rustix::fs::fstat);
+        noted.map_or_else(
+            |_| Self::coarse_clock(),
+            |stat| Self(stat.st_ctime, stat.st_ctime_nsec.cast_signed()),
+        )
+    }
+
+    /// Where no file can be made in memory.
+    fn coarse_clock() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Self(now.tv_sec, now.tv_nsec)
     }
