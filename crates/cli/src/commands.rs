@@ -99,9 +99,33 @@ struct MockAgent {
     words: Vec<String>,
 }
 
+impl Cli {
+    /// What was typed. A plain `retake exec`, of which there are thousands for each other command, does
+    /// not wait for clap.
+    fn read(typed: &[OsString]) -> Result<Self, clap::Error> {
+        Self::read_exec(typed).map_or_else(|| Self::try_parse_from(typed), Ok)
+    }
+
+    /// A command line of `exec` that can be read without clap.
+    fn read_exec(typed: &[OsString]) -> Option<Self> {
+        let [_, command, words @ ..] = typed else { return None };
+        // A record can be named before the command as well.
+        let (args, store) = match (command.to_str()?, words) {
+            ("exec", words) => exec::Args::read_directly(words)?,
+            ("--store", [directory, command, words @ ..]) if command == "exec" => {
+                let named = [OsString::from("--store"), directory.clone()];
+                exec::Args::read_directly(&[&named, words].concat())?
+            }
+            _ => return None,
+        };
+        let store = store.or_else(|| std::env::var_os("RETAKE_STORE")).map(PathBuf::from);
+        Some(Self { store, command: Command::Exec(Box::new(args)) })
+    }
+}
+
 pub(crate) fn main() -> Exit {
     let typed = invoked_as::in_full(std::env::args_os().collect());
-    let cli = match Cli::try_parse_from(&typed) {
+    let cli = match Cli::read(&typed) {
         Ok(cli) => cli,
         Err(error) => return usage(error, &typed),
     };
@@ -239,7 +263,73 @@ pub(crate) fn definition() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Words of command lines of `exec`: every option in each of its forms, values, and mistakes.
+    fn words() -> Vec<String> {
+        let mut words: Vec<String> =
+            ["-q", "-qq", "--", "-", "", "echo hi", "5", "a=b", "-1", "--help"]
+                .map(String::from)
+                .to_vec();
+        for flag in retake_types::exec_flags::EXEC_FLAGS.iter().map(|flag| flag.long) {
+            words.extend(["", "=", "=5", "=a=b", "=-1"].map(|value| format!("--{flag}{value}")));
+            words.push(format!("--{}", &flag[..flag.len() - 1]));
+        }
+        words.extend(["--store", "--store=x", "--store=", "-V"].map(String::from));
+        words
+    }
+
+    fn exec_args(cli: Cli) -> Option<(Option<PathBuf>, exec::Args)> {
+        match cli.command {
+            Command::Exec(args) => Some((cli.store, *args)),
+            _ => None,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(600))]
+        #[test]
+        fn what_is_read_directly_is_what_clap_reads(
+            words in proptest::collection::vec(proptest::sample::select(words()), 0..7),
+            end in proptest::collection::vec("[a-z-]{1,3}", 0..3),
+            with_store in any::<bool>(),
+        ) {
+            let before: &[&str] = match with_store {
+                true => &["retake", "--store", "dir", "exec"],
+                false => &["retake", "exec"],
+            };
+            let words = words.iter().chain(std::iter::once(&"--".to_owned())).chain(&end).cloned();
+            let line: Vec<OsString> =
+                before.iter().map(ToString::to_string).chain(words).map(OsString::from).collect();
+            if let Some(read) = Cli::read_exec(&line) {
+                let clap = Cli::try_parse_from(&line);
+                let clap = clap.map_err(|error| TestCaseError::fail(format!("{line:?}: {error}")))?;
+                prop_assert_eq!(exec_args(read), exec_args(clap), "{:?}", line);
+            }
+        }
+    }
+
+    #[test]
+    fn usual_lines_are_read_directly() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in [
+            "retake exec -- true",
+            "retake exec true",
+            "retake --store dir exec --quiet -- ls -l --color",
+            "retake exec --json --timeout 5m --limit memory=4G --limit cpu=5s --tests -- cargo test",
+            "retake exec --sandbox --allow-net=localhost --label a=b -q -- make",
+        ] {
+            let read = Cli::read_exec(&words(line)).and_then(exec_args);
+            let clap = Cli::try_parse_from(words(line)).ok().and_then(exec_args);
+            assert!(read.is_some() && read == clap, "{line}");
+        }
+        // A mistake is clap's to explain.
+        for line in ["retake exec --timeout", "retake exec --exact -- x", "retake exec --no -- x"] {
+            assert!(Cli::read_exec(&words(line)).is_none(), "{line}");
+        }
+    }
 
     #[test]
     fn the_definition_is_consistent() {

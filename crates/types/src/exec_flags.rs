@@ -79,6 +79,20 @@ pub struct FlagDefinition {
     pub hyphen_values: bool,
 }
 
+impl FlagDefinition {
+    /// Whether this is how it is typed: `--quiet`, `-q`.
+    #[must_use]
+    pub fn is_named(&self, typed: &str) -> bool {
+        match typed.strip_prefix("--") {
+            Some(long) => long == self.long,
+            None => typed.strip_prefix('-').is_some_and(|letter| {
+                let mut letters = letter.chars();
+                letters.next() == self.short && self.short.is_some() && letters.next().is_none()
+            }),
+        }
+    }
+}
+
 const TIME: &str = "Time and limits";
 const SURROUNDINGS: &str = "Surroundings";
 const SANDBOX: &str = "Sandbox";

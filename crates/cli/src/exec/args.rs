@@ -1,18 +1,21 @@
-//! What was typed after `retake exec`: the options as their table defines them, read by clap.
+//! What was typed after `retake exec`: the options as their table defines them, read by clap or, for
+//! command lines without a mistake, directly.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use retake_types::exec_flags::{EXEC_FLAGS, ExecFlag, FlagDefinition, FlagValue, exec_flag};
 
 /// The options and the command, as typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Args {
     /// The command as one string; several words are a mistake.
     pub(super) line: Vec<OsString>,
     /// The program and its arguments, passed on exactly as they are.
     pub(super) program: Vec<OsString>,
-    matches: ArgMatches,
+    /// In the order of the table; the value of an option that takes none is empty.
+    options: Vec<(ExecFlag, OsString)>,
 }
 
 const LINE: &str = "line";
@@ -20,15 +23,12 @@ const PROGRAM: &str = "program";
 
 impl Args {
     pub(super) fn given(&self, flag: ExecFlag) -> bool {
-        match exec_flag(flag).value {
-            FlagValue::None => self.matches.get_flag(exec_flag(flag).long),
-            _ => self.matches.contains_id(exec_flag(flag).long),
-        }
+        self.value(flag).is_some()
     }
 
     /// The value of an option, exactly.
     pub(super) fn value(&self, flag: ExecFlag) -> Option<&OsString> {
-        self.matches.get_one(exec_flag(flag).long)
+        self.values(flag).next()
     }
 
     /// The value of an option as text; what is not UTF-8 is replaced, and refused by what reads it.
@@ -42,11 +42,103 @@ impl Args {
 
     /// Every value of an option that may be repeated.
     pub(super) fn values(&self, flag: ExecFlag) -> impl Iterator<Item = &OsString> {
-        self.matches.get_many(exec_flag(flag).long).into_iter().flatten()
+        self.options.iter().filter(move |(given, _)| *given == flag).map(|(_, value)| value)
     }
 
     pub(super) fn texts(&self, flag: ExecFlag) -> Vec<String> {
         self.values(flag).map(|value| value.to_string_lossy().into_owned()).collect()
+    }
+
+    /// The options of these definitions, as clap read them.
+    fn options<'a>(
+        matches: &ArgMatches,
+        definitions: impl Iterator<Item = &'a FlagDefinition>,
+    ) -> Vec<(ExecFlag, OsString)> {
+        let mut options = Vec::new();
+        for definition in definitions {
+            let (flag, long) = (definition.flag, definition.long);
+            match definition.value {
+                FlagValue::None => {
+                    options.extend(matches.get_flag(long).then(|| (flag, OsString::new())));
+                }
+                _ => {
+                    let values = matches.get_many::<OsString>(long).into_iter().flatten();
+                    options.extend(values.map(|value| (flag, value.clone())));
+                }
+            }
+        }
+        options
+    }
+
+    /// Reads the words after `retake exec` without clap, which describes every option to itself before
+    /// it reads one: a tenth of a short run. Also gives the value of `--store`. `None` for everything
+    /// that clap might refuse or read differently.
+    pub(crate) fn read_directly(words: &[OsString]) -> Option<(Self, Option<OsString>)> {
+        let (mut args, mut store) = (Self::default(), None);
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let text = word.to_str()?;
+            if text == "--" {
+                args.program = words.cloned().collect();
+                break;
+            }
+            if !text.starts_with('-') {
+                args.line.push(word.clone());
+                continue;
+            }
+            let (name, value) = match text.split_once('=') {
+                Some((name, value)) => (name, Some(OsStr::new(value))),
+                None => (text, None),
+            };
+            // A value of its own word, which must not look like an option.
+            let mut value_or_next = || {
+                let value = value.or_else(|| words.next().map(OsString::as_os_str))?;
+                let plain = !value.is_empty() && !value.as_encoded_bytes().starts_with(b"-");
+                plain.then(|| value.to_owned())
+            };
+            if name == "--store" {
+                let again = store.replace(value_or_next()?).is_some();
+                (!again).then_some(())?;
+                continue;
+            }
+            let definition = EXEC_FLAGS.iter().find(|definition| definition.is_named(name))?;
+            let value = match (definition.value, value) {
+                (FlagValue::None | FlagValue::Optional(_), None) => OsString::new(),
+                (FlagValue::None, Some(_)) => return None,
+                (FlagValue::Optional(_), Some(value)) => {
+                    (!value.is_empty()).then(|| value.to_owned())?
+                }
+                (FlagValue::One(_) | FlagValue::Many(_), _) => value_or_next()?,
+            };
+            let once = !matches!(definition.value, FlagValue::Many(_));
+            (!(once && args.given(definition.flag))).then_some(())?;
+            args.options.push((definition.flag, value));
+        }
+        args.add_variables();
+        args.options.sort_by_key(|(flag, _)| *flag);
+        args.is_consistent().then_some((args, store))
+    }
+
+    /// What variables say where no option does.
+    fn add_variables(&mut self) {
+        for definition in &EXEC_FLAGS {
+            let Some(variable) = definition.variable else { continue };
+            if let (false, Some(value)) = (self.given(definition.flag), std::env::var_os(variable))
+            {
+                self.options.push((definition.flag, value));
+            }
+        }
+    }
+
+    /// Whether each option has those that it needs, and none that it excludes.
+    fn is_consistent(&self) -> bool {
+        self.options.iter().all(|(flag, _)| {
+            let FlagDefinition { requires, conflicts_with, .. } = *exec_flag(*flag);
+            // A sandbox may also be configured.
+            let requires = requires.filter(|other| *other != ExecFlag::Sandbox);
+            requires.is_none_or(|other| self.given(other))
+                && !conflicts_with.is_some_and(|other| self.given(other))
+        })
     }
 }
 
@@ -94,7 +186,8 @@ impl FromArgMatches for Args {
         let words = |name: &str| -> Vec<OsString> {
             matches.get_many(name).into_iter().flatten().cloned().collect()
         };
-        Ok(Self { line: words(LINE), program: words(PROGRAM), matches: matches.clone() })
+        let options = Self::options(matches, EXEC_FLAGS.iter());
+        Ok(Self { line: words(LINE), program: words(PROGRAM), options })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -105,23 +198,27 @@ impl FromArgMatches for Args {
 
 /// The options of a sandbox, for every command that has one.
 #[derive(Clone)]
-pub(crate) struct SandboxArgs(ArgMatches);
+pub(crate) struct SandboxArgs(Args);
 
 impl SandboxArgs {
-    pub(super) fn args(&self) -> Args {
-        Args { line: Vec::new(), program: Vec::new(), matches: self.0.clone() }
+    pub(super) fn args(&self) -> &Args {
+        &self.0
     }
 
     /// Whether the command line says how to confine.
     pub(crate) fn has_mode(&self) -> bool {
-        self.args().given(ExecFlag::Sandbox)
+        self.0.given(ExecFlag::Sandbox)
+    }
+
+    fn definitions() -> impl Iterator<Item = &'static FlagDefinition> {
+        let sandbox = exec_flag(ExecFlag::Sandbox).heading;
+        EXEC_FLAGS.iter().filter(move |flag| flag.heading == sandbox)
     }
 }
 
 impl clap::Args for SandboxArgs {
     fn augment_args(command: Command) -> Command {
-        let sandbox = exec_flag(ExecFlag::Sandbox).heading;
-        command.args(EXEC_FLAGS.iter().filter(|flag| flag.heading == sandbox).map(argument))
+        command.args(Self::definitions().map(argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -131,7 +228,8 @@ impl clap::Args for SandboxArgs {
 
 impl FromArgMatches for SandboxArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self(matches.clone()))
+        let options = Args::options(matches, Self::definitions());
+        Ok(Self(Args { options, ..Args::default() }))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
