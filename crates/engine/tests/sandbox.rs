@@ -178,9 +178,19 @@ fn a_command_begins_in_the_directory_that_its_name_leads_to_now() {
     assert_eq!(names(&one), "first\n");
 }
 
+/// A directory that a confined command sees but may not write to. Temporary directories are private
+/// inside, so a clone below one has to look elsewhere.
+fn visible_directory() -> tempfile::TempDir {
+    let target = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target"));
+    let target = target.canonicalize().unwrap();
+    let private = ["/tmp", "/var/tmp"].iter().any(|temporary| target.starts_with(temporary));
+    let parent = if private { std::env::home_dir().unwrap() } else { target };
+    tempfile::tempdir_in(parent).unwrap()
+}
+
 #[test]
 fn what_is_denied_is_told_also_where_the_same_name_was_harmless_a_moment_ago() {
-    let dir = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap();
+    let dir = visible_directory();
     let top = dir.path().canonicalize().unwrap();
     let [project, outside] = ["project", "outside"].map(|name| top.join(name));
     // The repository that this test lies in would be writable otherwise.
