@@ -20,6 +20,7 @@ mod fuzz;
 mod gallery;
 mod page;
 mod promises;
+mod public_api;
 mod screenshots;
 mod test;
 mod test_programs;

@@ -107,8 +107,9 @@ pub(crate) fn run() -> Result<(), String> {
     crate::gallery::run_built(&["--short"])
 }
 
-/// Writes the pages of `docs/` that are made from definitions in the program.
+/// Writes what is made from definitions in the program: pages of `docs/`, and the interface of libraries.
 pub(crate) fn write_docs() -> Result<(), String> {
+    crate::public_api::write()?;
     let write = [("RETAKE_WRITE_DOCS", PathBuf::from("1"))];
     cargo(&["test", "--quiet", "-p", "retake", "--lib", "reference::"], &write)
 }
@@ -144,6 +145,7 @@ fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     variables.extend(chromiums::install(&target())?.map(|cache| (chromiums::VARIABLE, cache)));
     aarch64::check(&target())?;
     crate::documents::check()?;
+    crate::public_api::check()?;
     Ok(variables)
 }
 

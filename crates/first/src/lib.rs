@@ -30,6 +30,8 @@
 //! alone, starts nothing outside [`test()`], and ends the process only in children that it started
 //! itself or that were asked for by `FIRST_PHASE`. Linux only.
 
+#![warn(missing_docs)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "first kills, watches and cleans up processes the way Linux does, and runs nowhere else"
