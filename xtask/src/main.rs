@@ -46,10 +46,10 @@ fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         ["spin", ref batch @ ..] => bench::spin(batch),
         #[cfg(feature = "bench")]
-        ["fuzz", seconds] => fuzz::run(seconds),
+        ["fuzz", seconds, ref lines @ ..] if lines.len() < 2 => fuzz::run(seconds, lines.first().copied()),
         #[cfg(not(feature = "bench"))]
-        ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
+        ["fuzz", ref words @ ..] if (1..3).contains(&words.len()) => fuzz_with_policy(words),
+        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS [LINES]".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -93,8 +93,8 @@ fn bench_released(name: &str) -> Result<(), String> {
 
 /// The fuzzer needs the policy, which `cargo xtask test` need not wait for.
 #[cfg(not(feature = "bench"))]
-fn fuzz_with_policy(seconds: &str) -> Result<(), String> {
+fn fuzz_with_policy(words: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let run = ["run", "--quiet", "-p", "xtask", "--features", "bench", "--", "fuzz", seconds];
-    test::succeed(Command::new(cargo).args(run))
+    let run = ["run", "--quiet", "-p", "xtask", "--features", "bench", "--", "fuzz"];
+    test::succeed(Command::new(cargo).args(run).args(words))
 }

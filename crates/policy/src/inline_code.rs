@@ -1,11 +1,12 @@
 //! Code that a line hands to an interpreter, or to another program that can start commands. What it
 //! does cannot be determined, but a command that a rule denies may stand in it word for word.
 
+use super::sed_script;
 use super::word::Word;
 
 /// Programs, and what tells their code: options after which it follows, or `*` where any argument
 /// may be code.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 21] = [
     ("python python2 python3 pypy pypy3 ipython", "c"),
     ("perl", "e E"),
     ("ruby", "e"),
@@ -17,7 +18,8 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("awk gawk mawk nawk", "*"),
     ("sed gsed", "*"),
     ("tar gtar bsdtar", "*"),
-    ("vim vi nvim ex view emacs", "*"),
+    ("vim vi nvim ex view emacs ed", "*"),
+    ("m4", "*"),
     ("gdb lldb", "*"),
     ("sqlite3 psql mysql mariadb", "*"),
     ("make gmake", "*"),
@@ -30,7 +32,10 @@ const PROGRAMS: [(&str, &str); 20] = [
 
 /// Those that read code from their input when no file is named.
 const READING: &str = " python python2 python3 pypy pypy3 perl ruby node nodejs php lua luajit R \
-    julia sqlite3 psql mysql mariadb tclsh ";
+    julia sqlite3 psql mysql mariadb tclsh ed ex vi vim nvim view gdb m4 ";
+
+/// Names of a program's own input.
+const INPUTS: [&str; 4] = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
 
 /// The texts among the arguments of a program that it may take for code.
 pub(super) fn texts(name: &str, words: &[Word]) -> Vec<String> {
@@ -39,10 +44,15 @@ pub(super) fn texts(name: &str, words: &[Word]) -> Vec<String> {
         return Vec::new();
     };
     let arguments: Vec<Option<String>> = words.iter().skip(1).map(Word::text).collect();
+    if name == "sed" || name == "gsed" {
+        return sed_script::executed_text(words).into_iter().collect();
+    }
     if *options == "*" {
+        let starts = |text: &String| text.contains("system") || text.contains('|');
+        let has_awk_started = arguments.iter().flatten().any(starts);
         let runs = |text: &String| match name {
-            "awk" | "gawk" | "mawk" | "nawk" => text.contains("system") || text.contains('|'),
-            "sed" | "gsed" => sed_executes(text),
+            // What it starts may be the value of a variable.
+            "awk" | "gawk" | "mawk" | "nawk" => has_awk_started && !text.is_empty(),
             // A name alone is a file, or a page of the manual.
             _ => text.contains(|c: char| c.is_whitespace() || "!=:(".contains(c)),
         };
@@ -68,7 +78,9 @@ fn code_options(options: &str, arguments: &[Option<String>]) -> Vec<String> {
             let mut letters = letters.char_indices();
             if let Some((index, letter)) = letters.find(|(_, c)| is_listed(&c.to_string())) {
                 let rest = &text[1 + index + letter.len_utf8()..];
-                found.extend(if rest.is_empty() { next() } else { Some(rest.to_owned()) });
+                // `-pe` is two of them.
+                let is_group = rest.chars().all(|c| is_listed(&c.to_string()));
+                found.extend(if is_group { next() } else { Some(rest.to_owned()) });
             }
         } else if is_listed(text) {
             // `deno eval CODE`
@@ -80,13 +92,14 @@ fn code_options(options: &str, arguments: &[Option<String>]) -> Vec<String> {
 
 /// Whether text that a program reads may start commands.
 pub(super) fn may_start(name: &str, text: &str) -> bool {
-    matches!(name, "make" | "gmake" | "sqlite3" | "psql" | "mysql" | "mariadb")
-        || starts_something(text)
+    const WITHOUT_FUNCTIONS: &str =
+        " make gmake sqlite3 psql mysql mariadb ed ex vi vim nvim view gdb m4 ";
+    WITHOUT_FUNCTIONS.contains(&format!(" {name} ")) || starts_something(text)
 }
 
 /// Whether code uses what a language has to start commands.
 fn starts_something(code: &str) -> bool {
-    const WAYS: [&str; 16] = [
+    const WAYS: [&str; 20] = [
         "system",
         "popen",
         "exec",
@@ -103,49 +116,34 @@ fn starts_something(code: &str) -> bool {
         "os.",
         "Open3",
         "pty",
+        "open(",
+        "open ",
+        "passthru",
+        "Command",
     ];
     WAYS.iter().any(|way| code.contains(way))
 }
 
-/// Whether a script for sed has the command or the flag that runs something.
-pub(super) fn sed_executes(script: &str) -> bool {
-    let command = |part: &str| {
-        // An address: `/pattern/`, numbers, `$`, a range of these, `!`.
-        let mut rest = part.trim_start();
-        while let Some(inner) = rest.strip_prefix('/') {
-            let end = inner.find('/').map_or(inner.len(), |end| end + 1);
-            rest = inner[end..].trim_start_matches([',', ' ', '!', 'I', 'M']);
-        }
-        let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit() || ",$!~+ ".contains(c));
-        rest == "e" || rest.starts_with("e ")
-    };
-    // `s/a/b/e`, with any flags and any character in place of the slash.
-    let flag = |part: &str| {
-        let Some(rest) = part.trim_start().strip_prefix('s') else { return false };
-        let Some(delimiter) = rest.chars().next() else { return false };
-        let flags = rest.rsplit(delimiter).next().unwrap_or_default();
-        rest.matches(delimiter).count() >= 3
-            && flags.contains('e')
-            && flags.chars().all(|c| c.is_ascii_alphanumeric())
-    };
-    script.split([';', '\n', '{', '}']).any(|part| command(part) || flag(part))
-}
-
 /// Whether a program reads its code from its input.
 pub(super) fn reads_code(name: &str, words: &[Word]) -> bool {
+    let is_input =
+        |word: &Word, before: &str| INPUTS.iter().any(|input| word.is(&format!("{before}{input}")));
     let from_input = |option: &str| {
         let at = words.iter().position(|word| word.is(option));
-        at.and_then(|at| words.get(at + 1)).is_some_and(|file| file.is("-"))
+        at.and_then(|at| words.get(at + 1)).is_some_and(|file| is_input(file, ""))
     };
     match name {
         "make" | "gmake" | "awk" | "gawk" | "mawk" | "nawk" => {
-            from_input("-f") || words.iter().any(|word| word.is("-f-"))
+            let attached = ["-f", "--file=", "--makefile="];
+            ["-f", "--file", "--makefile"].iter().any(|option| from_input(option))
+                || words.iter().any(|word| attached.iter().any(|option| is_input(word, option)))
         }
         name if READING.contains(&format!(" {name} ")) => {
-            let is_database = matches!(name, "sqlite3" | "psql" | "mysql" | "mariadb");
+            // They are told what to do there, whatever file they are given.
+            const TOLD: &str = " sqlite3 psql mysql mariadb ed ex vi vim nvim view gdb ";
             let operand = words.iter().skip(1).find(|word| !word.lead().starts_with('-'));
-            let dash = words.iter().skip(1).any(|word| word.is("-"));
-            is_database || dash || operand.is_none()
+            let dash = words.iter().skip(1).any(|word| is_input(word, ""));
+            TOLD.contains(&format!(" {name} ")) || dash || operand.is_none()
         }
         _ => false,
     }
@@ -170,20 +168,4 @@ pub(super) fn possible_commands(text: &str) -> Vec<Vec<Word>> {
         }
     }
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_script_of_sed_that_runs_something_is_told_from_one_that_edits() {
-        for script in ["1e git push", "e", "s/.*/git push/e", "$!{s,a,b,ge}", "/x/e ls"] {
-            assert!(sed_executes(script), "{script}");
-        }
-        for script in ["s/git push/git pull/g", "/error/d", "1,5p", "s/e/f/", "s|a|b e|", "y/e/f/"]
-        {
-            assert!(!sed_executes(script), "{script}");
-        }
-    }
 }

@@ -11,6 +11,7 @@ mod meaning;
 mod path;
 mod refusal;
 mod rule;
+mod sed_script;
 mod shell;
 mod started_commands;
 mod word;
@@ -306,7 +307,7 @@ impl Policy {
                     _ => PolicyRefusal::DeniedByRule { rule, command },
                 });
             } else {
-                refusals.extend(self.check_arguments(command));
+                refusals.extend(self.check_arguments(command, started));
                 refusals.extend(self.check_code(command, started));
             }
             let is_relative = || command.programs.iter().any(Program::is_relative);
@@ -341,10 +342,22 @@ impl Policy {
     }
 
     /// A program that nothing is known of may run what its arguments are.
-    fn check_arguments(&self, command: &StartedCommand) -> Option<PolicyRefusal> {
+    fn check_arguments(
+        &self,
+        command: &StartedCommand,
+        started: &StartedCommands,
+    ) -> Option<PolicyRefusal> {
         let possible = command.possible.as_ref()?;
-        let (rule, inner) =
-            self.denied_among(&command.words).or_else(|| self.denied_possibly(possible))?;
+        // One that starts a shell may leave its input to it.
+        let read = || {
+            let reads = matches!(possible.shell, Some(ShellUse::ReadsInput { .. }));
+            let texts = reads.then(|| read_texts(command, started)).into_iter().flatten();
+            self.denied_in(&texts.collect::<Vec<_>>())
+        };
+        let (rule, inner) = self
+            .denied_among(&command.words)
+            .or_else(|| self.denied_possibly(possible))
+            .or_else(read)?;
         Some(PolicyRefusal::MayRunDenied {
             rule: rule.to_string(),
             command: command_line(&command.words),
@@ -409,21 +422,24 @@ impl Policy {
         }
         let mut texts = inline_code::texts(name, &command.words);
         if inline_code::reads_code(name, &command.words) {
-            let writers = started.commands.iter().filter(|other| command.reads_from(other));
-            let written = writers.flat_map(|writer| writer.words.iter().skip(1));
-            let read = started.documents.iter().cloned().chain(written.filter_map(Word::text));
+            let read = read_texts(command, started).into_iter();
             texts.extend(read.filter(|text| inline_code::may_start(name, text)));
         }
-        for words in texts.iter().flat_map(|text| inline_code::possible_commands(text)) {
-            if let Some(rule) = self.deny.iter().find(|rule| rule.denies_words(&words)) {
-                return Some(PolicyRefusal::MayRunDenied {
-                    rule: rule.to_string(),
-                    command: command_line(&command.words),
-                    inner: command_line(&words),
-                });
-            }
-        }
-        None
+        let (rule, inner) = self.denied_in(&texts)?;
+        Some(PolicyRefusal::MayRunDenied {
+            rule: rule.to_string(),
+            command: command_line(&command.words),
+            inner: command_line(&inner),
+        })
+    }
+
+    /// The first command that stands in these texts word for word and that a rule denies.
+    fn denied_in(&self, texts: &[String]) -> Option<(&Rule, Vec<Word>)> {
+        let mut possible = texts.iter().flat_map(|text| inline_code::possible_commands(text));
+        possible.find_map(|words| {
+            let rule = self.deny.iter().find(|rule| rule.denies_words(&words))?;
+            Some((rule, words))
+        })
     }
 
     fn check_allowed(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
@@ -437,7 +453,7 @@ impl Policy {
                 continue;
             }
             let unknown = started.is_directory_unknown(command);
-            let is_allowed = command.is_harmless() || command.calls(&started.functions);
+            let is_allowed = command.is_harmless() || command.is_function;
             let rule = self.allow.iter().find(|rule| rule.allows(command, unknown));
             if let (Some(rule), Some(start)) = (rule, command.runs_from) {
                 let inner = at + 1..at + 1 + command.inner;
@@ -482,6 +498,13 @@ impl Policy {
         let found = resolved(directory);
         self.directories.iter().any(|allowed| found.starts_with(allowed))
     }
+}
+
+/// What a command could read: the here-documents of the line, and words of those that write to it.
+fn read_texts(command: &StartedCommand, started: &StartedCommands) -> Vec<String> {
+    let writers = started.commands.iter().filter(|other| command.reads_from(other));
+    let written = writers.flat_map(|writer| writer.words.iter().skip(1));
+    started.documents.iter().cloned().chain(written.filter_map(Word::text)).collect()
 }
 
 /// Lowers a limit to a cap; whether more was asked for.

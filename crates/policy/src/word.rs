@@ -49,26 +49,50 @@ pub(super) enum Piece {
 }
 
 impl Pieces {
-    /// The same pieces with the values of variables; `whole` where nothing is split.
-    fn filled_in(&self, value: &dyn Fn(&str) -> Option<Value>, whole: bool) -> Vec<Piece> {
+    /// The same pieces with the values of variables, where nothing is split.
+    fn filled_in(&self, value: &dyn Fn(&str) -> Option<Value>) -> Vec<Piece> {
         let mut filled = Vec::new();
         for piece in &self.pieces {
             match piece {
-                Piece::Variable { name, split } => {
-                    let fits = |value: &Value| {
-                        whole || !split || known_value(value).is_some_and(|value| is_plain(&value))
-                    };
-                    match value(name).filter(fits) {
-                        Some(value) => filled.extend(value),
-                        None if whole => filled.push(Piece::Gap { split: false }),
-                        None => filled.push(piece.clone()),
-                    }
+                Piece::Char(_) => filled.push(piece.clone()),
+                Piece::Gap { .. } => filled.push(Piece::Gap { split: false }),
+                Piece::Variable { name, .. } => {
+                    filled.extend(value(name).unwrap_or_else(|| vec![Piece::Gap { split: false }]));
                 }
-                Piece::Gap { .. } if whole => filled.push(Piece::Gap { split: false }),
-                other => filled.push(other.clone()),
             }
         }
         filled
+    }
+
+    /// The pieces of each word that these become. A variable whose value is not known is kept if it
+    /// is inherited, and is a gap if `is_set` says that the line sets it.
+    fn split(
+        &self,
+        value: &dyn Fn(&str) -> Option<Value>,
+        is_set: &dyn Fn(&str) -> bool,
+    ) -> Vec<Vec<Piece>> {
+        let mut words = vec![Vec::new()];
+        for piece in &self.pieces {
+            let last = words.last_mut().expect("one word at least");
+            let Piece::Variable { name, split } = piece else {
+                last.push(piece.clone());
+                continue;
+            };
+            match value(name) {
+                Some(value) if !split => last.extend(value),
+                Some(value) => match known_value(&value).filter(|value| splits_plainly(value)) {
+                    Some(value) => {
+                        let mut parts = value.split_whitespace().map(known_pieces);
+                        last.extend(parts.next().unwrap_or_default());
+                        words.extend(parts);
+                    }
+                    None => last.push(Piece::Gap { split: true }),
+                },
+                None if is_set(name) => last.push(Piece::Gap { split: *split }),
+                None => last.push(piece.clone()),
+            }
+        }
+        words
     }
 
     /// The word that these are; `written` is for people.
@@ -115,9 +139,32 @@ pub(super) fn known_pieces(text: &str) -> Value {
     text.chars().map(Piece::Char).collect()
 }
 
-/// A value that stays one word and the same text where a shell splits words and expands patterns.
+/// A word that stays the same text where a shell splits words and expands patterns.
 fn is_plain(value: &str) -> bool {
     !value.is_empty() && value.chars().all(|c| c.is_alphanumeric() || "-_./=:,@%+".contains(c))
+}
+
+/// A value that a shell splits into its words and nothing else. One that begins or ends with a blank
+/// also ends the word before it, or begins the one after it.
+fn splits_plainly(value: &str) -> bool {
+    !value.is_empty() && value.trim() == value && value.split_whitespace().all(is_plain)
+}
+
+/// Whether text would run something if a shell evaluated it.
+pub(super) fn runs_commands(text: &str) -> bool {
+    ["`", "$(", "${"].iter().any(|start| text.contains(start))
+}
+
+/// The same for a value, as far as it is known.
+pub(super) fn value_runs_commands(value: &[Piece]) -> bool {
+    let text: String = value
+        .iter()
+        .map(|piece| match piece {
+            Piece::Char(c) => *c,
+            Piece::Gap { .. } | Piece::Variable { .. } => ' ',
+        })
+        .collect();
+    runs_commands(&text)
 }
 
 impl Word {
@@ -175,25 +222,37 @@ impl Word {
         })
     }
 
-    /// The words that this one becomes when variables have these values.
-    pub(super) fn filled_in(&self, value: &dyn Fn(&str) -> Option<Value>) -> Vec<Self> {
+    /// The words that this one becomes when variables have these values, and the line sets those
+    /// that `is_set` names.
+    pub(super) fn filled_in(
+        &self,
+        value: &dyn Fn(&str) -> Option<Value>,
+        is_set: &dyn Fn(&str) -> bool,
+    ) -> Vec<Self> {
         let Some(pieces) = &self.pieces else { return vec![self.clone()] };
-        if let [Piece::Variable { name, split: true }] = pieces.pieces.as_slice()
-            && let Some(value) = value(name).as_deref().and_then(known_value)
-            && !value.trim().is_empty()
-            && value.split_whitespace().all(is_plain)
-        {
-            return value.split_whitespace().map(Self::known).collect();
-        }
-        let filled = Pieces { pieces: pieces.filled_in(value, false), ..**pieces };
-        vec![filled.word(&self.written()).run_when_evaluated(self.runs_when_evaluated)]
+        let runs = self.runs_when_evaluated || value_runs_commands(&pieces.filled_in(value));
+        let word = |filled| {
+            let filled = Pieces { pieces: filled, ..**pieces };
+            filled.word(&self.written()).run_when_evaluated(runs)
+        };
+        pieces.split(value, is_set).into_iter().map(word).collect()
+    }
+
+    /// Whether it may become no word or many, other than by what inherited variables hold.
+    pub(super) fn is_split_here(&self) -> bool {
+        let is_inherited = |pieces: &Pieces| {
+            !pieces.several
+                && !pieces.rewritten
+                && !pieces.pieces.iter().any(|piece| matches!(piece, Piece::Gap { split: true }))
+        };
+        self.several && !self.pieces.as_deref().is_some_and(is_inherited)
     }
 
     /// What a variable stands for that is assigned this word, which is neither split nor expanded.
     pub(super) fn assigned(&self, value: &dyn Fn(&str) -> Option<Value>) -> Option<Value> {
         match (&self.pieces, self.text()) {
             (_, Some(text)) => Some(known_pieces(&text)),
-            (Some(pieces), None) if !pieces.rewritten => Some(pieces.filled_in(value, true)),
+            (Some(pieces), None) if !pieces.rewritten => Some(pieces.filled_in(value)),
             _ => None,
         }
     }
@@ -228,6 +287,14 @@ impl Word {
     /// The word as text, if it is known.
     pub(super) fn text(&self) -> Option<String> {
         self.get().map(|text| text.to_string_lossy().into_owned())
+    }
+
+    /// The word with a character that no text has in place of each gap.
+    pub(super) fn text_with_gaps(&self) -> String {
+        match &self.shape {
+            None => self.written(),
+            Some(shape) => shape.iter().map(|c| c.unwrap_or('\0')).collect(),
+        }
     }
 
     pub(super) fn is(&self, text: &str) -> bool {

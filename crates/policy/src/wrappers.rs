@@ -91,9 +91,9 @@ const WRAPPERS: [&str; 88] = [
     "gtimeout 1 f p v k= s= foreground preserve-status verbose kill-after= signal=",
     "genv 0 i 0 v u= C/ S# ignore-environment null debug unset= chdir/ split-string#",
     "sshpass 0 p= f= d= P= e v",
-    "hyperfine 0 w= m= M= r= i N s| p| c| n= L= P# D= S= u= warmup= min-runs= max-runs= runs= setup| prepare| \
+    "hyperfine 0 w= m= M= r= i N s| p| c| n= L= P# D= S| u= warmup= min-runs= max-runs= runs= setup| prepare| \
      cleanup| conclude| C| reference| reference-name= command-name= parameter-list= parameter-scan# \
-     parameter-step-size= shell= style= sort= time-unit= export-asciidoc= export-csv= export-json= \
+     parameter-step-size= shell| style= sort= time-unit= export-asciidoc= export-csv= export-json= \
      export-markdown= export-orgmode= show-output output= input= ignore-failure? \
      min-benchmarking-time=",
     "npx 0 y q yes no no-install quiet ignore-existing p= package= c| call| w= workspace= prefix/",
@@ -198,6 +198,8 @@ pub(super) struct Call {
     pub(super) directories: Vec<String>,
     /// Lines for a shell that are run, too.
     pub(super) lines: Vec<String>,
+    /// Inherited variables that stand in assignments without quotes, where a shell splits words.
+    pub(super) split_variables: Vec<String>,
     /// Where the command begins.
     pub(super) start: Option<usize>,
     /// An option says that nothing is started.
@@ -284,6 +286,12 @@ impl Wrapper {
             while let Some((name, _)) = words.get(at).map(Word::lead).as_deref().and_then(|lead| {
                 lead.split_once('=').map(|(name, rest)| (name.to_owned(), rest.to_owned()))
             }) {
+                if words[at].is_split_here() {
+                    return Err(Hidden(words[at].written()));
+                }
+                if words[at].is_several() {
+                    call.split_variables.extend(words[at].variables().map(str::to_owned));
+                }
                 let value = words[at].text().map(|text| text[name.len() + 1..].to_owned());
                 call.assigns.push((name, value));
                 at += 1;

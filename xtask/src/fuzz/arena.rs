@@ -79,6 +79,12 @@ impl Arena {
         for (name, lines) in WRAPPERS {
             script(&bin.join(name), lines)?;
         }
+        let git = which(OsStr::new("git"), Some(&usual), &root).ok_or("there is no git")?;
+        for (program, link, copy) in [(bin.join("trip"), "tlink", "tcopy"), (git, "glink", "gcopy")]
+        {
+            std::os::unix::fs::symlink(&program, bin.join(link)).map_err(text)?;
+            fs::copy(&program, bin.join(copy)).map_err(text)?;
+        }
         repository(&root, &template, &trace)?;
         let Some(keeper) = keeper(&bin, &project, &template)? else { return Ok(None) };
         let policies =
@@ -237,6 +243,11 @@ fn repository(root: &Path, template: &Path, trace: &Path) -> Result<(), String> 
     git(template, &["init", "-q", "-b", "main", "--template="])?;
     fs::write(template.join("file"), "1\n").map_err(text)?;
     fs::write(template.join("words"), "trip push\n").map_err(text)?;
+    // The forbidden program under the name of an allowed one.
+    for place in ["other", "deep/sub"] {
+        fs::create_dir_all(template.join(place)).map_err(text)?;
+        fs::copy(root.join("bin/trip"), template.join(place).join("ls")).map_err(text)?;
+    }
     git(template, &["add", "."])?;
     git(template, &["commit", "-q", "-m", "first"])?;
     fs::write(template.join("file"), "2\n").map_err(text)?;

@@ -86,7 +86,8 @@ impl Case {
     /// Blocks that are apart by `---`: the name of the rules and variables in the first line, then
     /// the text.
     pub(super) fn all(corpus: &str) -> Result<Vec<Self>, String> {
-        corpus.trim_end_matches('\n').split("\n---\n").map(Self::parse).collect()
+        let blocks = corpus.trim_end_matches('\n').split("\n---\n");
+        blocks.filter(|block| !block.is_empty()).map(Self::parse).collect()
     }
 
     fn parse(block: &str) -> Result<Self, String> {

@@ -240,7 +240,8 @@ impl Generator {
             Rules::DenyGitPush => ("git", "push -q origin main"),
             _ => ("trip", "push"),
         };
-        let mut text = match random.below(8) {
+        let mut text = match random.below(9) {
+            8 => self.command(random.pick(&other_names(program)), arguments, random),
             0 => random.pick(&RENAMED).replace('@', program).replace('#', arguments),
             1 if rules == Rules::DenyGitPush => random.pick(&PUSHES).to_owned(),
             1 | 2 if rules == Rules::AllowSome => variable(random, &mut set),
@@ -290,6 +291,14 @@ impl Generator {
             text = format!("{wrapper} {text}{end}");
         }
         before + &text
+    }
+}
+
+/// Links to a program and copies of it that are there before the line.
+fn other_names(program: &str) -> [&'static str; 2] {
+    match program {
+        "git" => ["glink", "gcopy"],
+        _ => ["tlink", "tcopy"],
     }
 }
 

@@ -1,9 +1,10 @@
-//! `cargo xtask fuzz SECONDS`: lines that the policy lets through must not do what its rules forbid.
+//! `cargo xtask fuzz SECONDS [LINES]`: lines that the policy lets through must not do what its rules forbid.
 //!
 //! Lines are made by a grammar and by changing known ones. What the policy allows is run for real, by
 //! dash and by bash, in a sandbox with programs that leave a trace when they are started. A line that
 //! is allowed and leaves the trace that a rule forbids is a bypass. `corpus.txt` has the lines that
-//! once were one, and others that are worth to begin with; they come first.
+//! once were one, and others that are worth to begin with; they come first. A file of that form can be
+//! given in its place: an empty one leaves the fuzzer to the grammar, and `0` seconds to the lines.
 //!
 //! What the guide says that a policy does not see is not made, or not counted: scripts that a line
 //! writes and then runs, code for interpreters, and what only a shell could tell of the arguments of a
@@ -33,7 +34,7 @@ struct Tally {
     found: Vec<Case>,
 }
 
-pub(crate) fn run(seconds: &str) -> Result<(), String> {
+pub(crate) fn run(seconds: &str, lines: Option<&str>) -> Result<(), String> {
     let seconds: u64 = seconds.parse().map_err(|_| format!("{seconds} is no number of seconds"))?;
     let mut arena = match Arena::new()? {
         Some(arena) => arena,
@@ -42,7 +43,14 @@ pub(crate) fn run(seconds: &str) -> Result<(), String> {
             return Ok(());
         }
     };
-    let corpus = Case::all(CORPUS)?;
+    let corpus = match lines {
+        None => Case::all(CORPUS)?,
+        Some(file) => {
+            let lines =
+                std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            Case::all(&lines)?
+        }
+    };
     let mut tally = Tally::default();
     for case in &corpus {
         examine(&mut arena, case.clone(), &mut tally)?;
@@ -59,12 +67,13 @@ pub(crate) fn run(seconds: &str) -> Result<(), String> {
     let generator = Generator::new(arena.programs());
     let (begun, mut told) = (Instant::now(), Instant::now());
     while begun.elapsed() < Duration::from_secs(seconds) && tally.found.len() < MOST {
-        let mut case = match random.one_in(4) {
+        let mut any_case = || match random.one_in(4) && !corpus.is_empty() {
             true => corpus[random.below(corpus.len())].clone(),
             false => generator.case(&mut random),
         };
+        let (mut case, other) = (any_case(), any_case());
         if random.one_in(2) {
-            case.text = mutated(&case.text, &corpus[random.below(corpus.len())].text, &mut random);
+            case.text = mutated(&case.text, &other.text, &mut random);
         }
         // A line of the corpus was seen once and must stay refused; only new ones may be beyond it.
         if !arena.is_beyond_the_policy(&case) {
@@ -76,7 +85,7 @@ pub(crate) fn run(seconds: &str) -> Result<(), String> {
         }
     }
     println!("{} lines, {} of them allowed and run by both shells", tally.made, tally.allowed);
-    report(&mut arena, tally.found)
+    report(&mut arena, tally.found, seconds > 0)
 }
 
 fn examine(arena: &mut Arena, case: Case, tally: &mut Tally) -> Result<(), String> {
@@ -92,11 +101,12 @@ fn examine(arena: &mut Arena, case: Case, tally: &mut Tally) -> Result<(), Strin
     Ok(())
 }
 
-/// Names every bypass, as short as it can be made.
-fn report(arena: &mut Arena, found: Vec<Case>) -> Result<(), String> {
+/// Names every bypass; `shorten` what it does not need.
+fn report(arena: &mut Arena, found: Vec<Case>, shorten: bool) -> Result<(), String> {
     let mut shortest = BTreeSet::new();
     for case in found {
-        shortest.insert(shortened(arena, case)?.to_string());
+        let case = if shorten { shortened(arena, case)? } else { case };
+        shortest.insert(case.to_string());
     }
     if shortest.is_empty() {
         return Ok(());

@@ -240,7 +240,7 @@ impl Reader {
 
     fn function_body(&mut self, name: &str) -> Read<()> {
         self.newlines()?;
-        self.script.items.push(Item::Function(name.to_owned()));
+        self.script.items.push(Item::Function { name: name.to_owned(), conditional: false });
         let first = self.script.items.len();
         self.repeats += 1;
         self.command()?;

@@ -123,6 +123,7 @@ impl Reader {
                 Some(')') if self.peek() == Some(')') => {
                     self.at += 1;
                     let text: String = self.chars[start..self.at - 2].iter().collect();
+                    self.script.evaluates_variables |= text.contains(|c: char| c.is_alphabetic());
                     if text.contains(['=', '+', '-']) {
                         // It may set any variable that it names.
                         let names = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
@@ -255,6 +256,7 @@ impl Reader {
         self.script.items.push(Item::Leave);
         self.script.sets.extend(script.sets);
         self.script.documents.extend(script.documents);
+        self.script.evaluates_variables |= script.evaluates_variables;
         draft.gap(!quoted);
         Ok(())
     }
@@ -283,6 +285,7 @@ impl Reader {
         self.pipelines = inner.pipelines;
         self.script.items.extend(inner.script.items);
         self.script.sets.extend(inner.script.sets);
+        self.script.evaluates_variables |= inner.script.evaluates_variables;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Document, Item, Read, Reader, is_name, unexpected};
 use crate::refusal::{AmbiguousSyntax, UnreadableLine};
-use crate::word::{Piece, Pieces, Word};
+use crate::word::{Piece, Pieces, Word, runs_commands};
 
 /// A word, and whether any of it was quoted.
 pub(super) struct Token {
@@ -53,7 +53,7 @@ impl Draft {
 
     fn token(self, written: &str) -> Token {
         let is_test = matches!(self.literal.as_str(), "[" | "[[");
-        let runs = ["`", "$(", "${"].iter().any(|start| self.literal.contains(start));
+        let runs = runs_commands(&self.literal);
         let pieces = Pieces {
             pieces: self.pieces,
             several: self.several,

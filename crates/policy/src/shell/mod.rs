@@ -21,6 +21,8 @@ pub(super) struct Script {
     pub(super) sets: Vec<String>,
     /// Texts that commands read: here-documents and here-strings.
     pub(super) documents: Vec<String>,
+    /// Sums have variables in them, whose values bash evaluates.
+    pub(super) evaluates_variables: bool,
 }
 
 #[derive(Debug)]
@@ -29,7 +31,11 @@ pub(super) enum Item {
     Enter,
     Leave,
     /// The body of a function begins; it runs when the function is called.
-    Function(String),
+    Function {
+        name: String,
+        /// It may not be defined, or in a shell of its own.
+        conditional: bool,
+    },
     EndFunction,
     /// A variable takes each of these words in the commands that follow.
     For {
@@ -53,6 +59,8 @@ pub(super) struct Simple {
     pub(super) conditional: bool,
     /// Only some shells read a command here.
     pub(super) is_arithmetic: bool,
+    /// After `time`, which is a program in some shells and knows no functions there.
+    pub(super) is_timed: bool,
     /// Pipelines it is in, each with its place there. What a command substitution prints goes
     /// to the command whose words it is in, as through a pipe.
     pub(super) pipes: Vec<Pipe>,
@@ -199,8 +207,11 @@ impl Reader {
     /// The commands since then may not run, or in a shell of their own.
     fn mark_conditional(&mut self, first: usize) {
         for item in &mut self.script.items[first..] {
-            if let Item::Command(command) = item {
-                command.conditional = true;
+            match item {
+                Item::Command(Simple { conditional, .. }) | Item::Function { conditional, .. } => {
+                    *conditional = true;
+                }
+                _ => {}
             }
         }
     }
@@ -221,13 +232,25 @@ impl Reader {
 
     fn pipeline(&mut self) -> Read<()> {
         self.blanks();
-        while self.eat_word("!") || self.time() {
+        let mut is_timed = false;
+        loop {
+            let time = self.time();
+            if !time && !self.eat_word("!") {
+                break;
+            }
+            is_timed |= time;
             self.blanks();
         }
         let first = self.script.items.len();
         self.enter_pipeline();
         loop {
+            let before = self.script.items.len();
             self.command()?;
+            if let Some(Item::Command(command)) =
+                self.script.items.get_mut(before..).and_then(<[_]>::last_mut)
+            {
+                command.is_timed = std::mem::take(&mut is_timed);
+            }
             self.blanks();
             if self.peek() != Some('|') || self.chars.get(self.at + 1) == Some(&'|') {
                 if self.pipes.pop().is_some_and(|pipe| pipe.place > 0) {
@@ -372,6 +395,10 @@ impl Reader {
         let appended = self.chars[self.at - 2] == '+';
         if self.peek() == Some('(') {
             self.array()?;
+            // bash takes what follows for a part of the same word.
+            if !self.is_between_words() {
+                return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Array));
+            }
             return Ok(Word::anything("(...)"));
         }
         let value = if self.is_between_words() { Word::known("") } else { self.word()?.word };

@@ -65,16 +65,17 @@ const HARMLESS: [&str; 45] = [
 const HARMLESS_PROGRAMS: [&str; 7] = ["[", "echo", "false", "printf", "pwd", "test", "true"];
 
 /// Options that make a builtin evaluate what it is given, or run it.
-const EVALUATING: [(&str, &[char]); 5] = [
+const EVALUATING: [(&str, &[char]); 6] = [
     ("declare", &['i', 'n', 'f', 'F']),
     ("typeset", &['i', 'n', 'f', 'F']),
+    ("local", &['i', 'n']),
     ("mapfile", &['C']),
     ("readarray", &['C']),
     ("hash", &['p', 'd', 'l', 't']),
 ];
 
 /// They take names of variables; bash evaluates what stands in brackets after one.
-const NAMING: [&str; 17] = [
+const NAMING: [&str; 18] = [
     "[",
     "[[",
     "declare",
@@ -89,14 +90,34 @@ const NAMING: [&str; 17] = [
     "readarray",
     "readonly",
     "set",
+    "shopt",
     "test",
     "typeset",
     "unset",
 ];
 
-/// Whether a command of a shell needs no rule to be allowed.
-pub(super) fn is_harmless(name: &str) -> bool {
-    HARMLESS.contains(&name)
+/// Those of them that only some shells have; others look for a program.
+const NOT_EVERYWHERE: [&str; 15] = [
+    "[[",
+    "builtin",
+    "chdir",
+    "declare",
+    "dirs",
+    "disown",
+    "let",
+    "logout",
+    "mapfile",
+    "popd",
+    "pushd",
+    "readarray",
+    "shopt",
+    "typeset",
+    "local",
+];
+
+/// Whether a command of a shell needs no rule to be allowed; `is_found` if a program has its name.
+pub(super) fn is_harmless(name: &str, is_found: bool) -> bool {
+    HARMLESS.contains(&name) && !(is_found && NOT_EVERYWHERE.contains(&name))
 }
 
 /// Whether a program needs no rule to be allowed.
@@ -144,9 +165,38 @@ pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
             Some(text) => Word::known(&text[name.len() + 1..]),
             None => word.after(name.chars().count() + 1),
         };
-        Some((name, value))
+        // `name+=value` and `name[0]=value` change a part of it.
+        match name.split(['+', '[']).next() {
+            Some(whole) if whole != name => Some((whole.to_owned(), Word::anything("..."))),
+            _ => Some((name, value)),
+        }
     };
     words.iter().skip(1).filter_map(assignment).collect()
+}
+
+/// Whether `readonly` and its like name variables that cannot be assigned again.
+pub(super) fn makes_read_only(words: &[Word]) -> bool {
+    words.first().is_some_and(|name| name.is("readonly"))
+        || (declares(words) && options(&words[1..]).any(|option| option.contains('r')))
+}
+
+/// Variables whose values bash changes whenever they are assigned: `declare -l`.
+pub(super) fn converted(words: &[Word]) -> Vec<String> {
+    if !declares(words) || !options(&words[1..]).any(|option| option.contains(['l', 'u', 'c'])) {
+        return Vec::new();
+    }
+    let name =
+        |word: &Word| word.lead().split(['=', '+', '[']).next().unwrap_or_default().to_owned();
+    words[1..].iter().map(name).filter(|name| is_name(name)).collect()
+}
+
+fn declares(words: &[Word]) -> bool {
+    words.first().is_some_and(|name| ["declare", "typeset", "local"].iter().any(|one| name.is(one)))
+}
+
+/// The words that begin with a dash.
+fn options(words: &[Word]) -> impl Iterator<Item = String> {
+    words.iter().map(Word::lead).filter(|word| word.starts_with('-'))
 }
 
 impl StartedCommands {
@@ -218,15 +268,19 @@ impl StartedCommands {
             self.hide(call.words, HiddenBecause::EvaluatedText);
         }
         let evaluating = EVALUATING.iter().find(|(name, _)| *name == call.program);
-        let options = call.arguments().iter().map(Word::lead);
-        let mut options = options.filter(|word| word.starts_with('-'));
         if let Some((_, letters)) = evaluating
-            && let Some(option) = options.find(|option| option.contains(*letters))
+            && let Some(option) = options(call.arguments()).find(|option| option.contains(*letters))
         {
             return self.hide(call.words, HiddenBecause::Word(option));
         }
         match call.program {
-            "[" | "[[" | "test" | "set" | "hash" => return,
+            "[" | "[[" | "test" | "hash" => return,
+            "set" | "shopt" => {
+                if let Some(option) = reading_option(call.arguments()) {
+                    self.hide(call.words, HiddenBecause::Word(option));
+                }
+                return;
+            }
             "let" => {
                 let is_sum = |word: &Word| {
                     word.text().is_some_and(|text| !text.contains(['[', '$', '`', '"', '\'']))
@@ -246,16 +300,37 @@ impl StartedCommands {
         }
         for word in call.arguments() {
             let lead = word.lead();
-            let variable = lead.split('=').next().unwrap_or_default();
+            let variable = lead.split(['=', '+', '[']).next().unwrap_or_default();
+            // To export it changes nothing, and what it is assigned was seen before.
+            let is_set = !["export", "readonly", "unset"].contains(&call.program);
             if word.get().is_none() && !lead.contains('=') {
                 self.hide(call.words, HiddenBecause::NameKnownLater);
             } else if is_name(variable) && !lead.contains('=') {
-                self.variables.push(SetVariable { name: variable.to_owned(), value: None });
+                match is_set {
+                    true => self.set_variable(variable, None, call.location),
+                    false => {
+                        self.variables.push(SetVariable { name: variable.to_owned(), value: None })
+                    }
+                }
             }
-            // To export it changes nothing, and what it is assigned was seen before.
-            if word.is("PATH") && !["export", "readonly"].contains(&call.program) {
+            if variable == "PATH" && (is_set || lead.contains('[')) {
                 self.unpredictable.push(Unpredictable::SearchPath);
             }
         }
     }
+}
+
+/// An option of `set`, of `shopt` or of a shell that makes it read words in another way: `-k` takes
+/// assignments among arguments for variables, and comments can be switched off.
+pub(super) fn reading_option(words: &[Word]) -> Option<String> {
+    let mut words = words.iter().take_while(|word| !word.is("--"));
+    words.find_map(|word| {
+        let lead = word.lead();
+        let is_letter =
+            lead.starts_with(['-', '+']) && !lead.starts_with("--") && lead.contains('k');
+        let is_named = ["keyword", "interactive_comments", "interactive-comments"]
+            .iter()
+            .any(|name| word.is(name));
+        (is_letter || is_named).then_some(lead)
+    })
 }

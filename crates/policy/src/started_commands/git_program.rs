@@ -33,7 +33,8 @@ const HARMLESS_SECTIONS: &str = " user author committer color advice init safe i
 const DANGEROUS_KEYS: &str = " pager editor sshcommand fsmonitor hookspath gitproxy askpass external \
     command textconv driver helper program clean smudge process tool cmd path uploadpack \
     receivepack proxy vcs allow worktree templatedir alternaterefscommand packobjectshook \
-    recursive update url pushurl insteadof pushinsteadof credentialhelper defaultdriver ";
+    recursive update url pushurl insteadof pushinsteadof credentialhelper defaultdriver \
+    recentobjectshook instructionformat ";
 
 /// Global options whose value is the next word.
 const WITH_VALUE: [&str; 8] = [
@@ -48,19 +49,50 @@ const WITH_VALUE: [&str; 8] = [
 ];
 
 /// Options of `git send-email` that name programs.
-const MAILERS: [&str; 4] = ["--sendmail-cmd", "--smtp-server", "--to-cmd", "--cc-cmd"];
+const MAILERS: [&str; 4] = ["sendmail-cmd", "smtp-server", "to-cmd", "cc-cmd"];
+
+/// Options of `git config` whose value is the next word.
+const CONFIG_VALUES: [&str; 9] =
+    ["-f", "--file", "--blob", "--comment", "--default", "--type", "-t", "--url", "--value"];
+
+/// Whether a word is this long option, which may be shortened.
+fn is_long(word: &str, option: &str) -> bool {
+    let given = word.strip_prefix("--").map(|rest| rest.split('=').next().unwrap_or(rest));
+    given.is_some_and(|given| given.len() > 1 && option.starts_with(given))
+}
+
+/// Whether a group of short options has this letter; a value follows each of `with_value`.
+fn has_letter(word: &str, letter: char, with_value: &str) -> bool {
+    let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-')).unwrap_or_default();
+    letters.chars().take_while(|c| !with_value.contains(*c)).any(|c| c == letter)
+}
 
 /// Where the subcommand of a call of git stands in its words, the program's name included.
 pub(crate) fn subcommand_position(words: &[Word]) -> Option<usize> {
     let mut at = 1;
     while let Some(word) = words.get(at) {
         let lead = word.lead();
-        if !lead.starts_with('-') {
+        // A word that becomes many may have the subcommand among them.
+        if !lead.starts_with('-') || word.is_split_here() {
             return Some(at);
         }
-        at += if WITH_VALUE.iter().any(|option| word.is(option)) { 2 } else { 1 };
+        let takes_value = WITH_VALUE.iter().any(|option| word.is(option));
+        if takes_value && words.get(at + 1).is_some_and(Word::is_split_here) {
+            return Some(at + 1);
+        }
+        at += if takes_value { 2 } else { 1 };
     }
     None
+}
+
+/// Whether it is not known which of its arguments git would run: its subcommand, or an option of one
+/// that runs commands, is only known later.
+pub(super) fn may_run_arguments(words: &[Word]) -> bool {
+    let Some(at) = subcommand_position(words) else { return false };
+    let runs = ["bisect", "submodule", "rebase", "difftool", "grep", "merge-index"];
+    words[at].get().is_none()
+        || (runs.iter().any(|command| words[at].is(command))
+            && words[at..].iter().any(|word| word.get().is_none()))
 }
 
 impl StartedCommands {
@@ -141,11 +173,20 @@ impl StartedCommands {
             "rebase" => {
                 for (at, word) in arguments.iter().enumerate() {
                     let lead = word.lead();
-                    if word.is("-x") || word.is("--exec") {
-                        self.add_line_argument(arguments.get(at + 1), call);
-                    } else if lead.starts_with("--exec=") || lead.starts_with("-x") {
+                    let is_attached =
+                        lead.contains('=') || !(lead.starts_with("--") || lead.ends_with('x'));
+                    if !(is_long(&lead, "exec") || has_letter(&lead, 'x', "CSXrs")) {
+                    } else if is_attached {
                         self.hide(call.words, HiddenBecause::Word(lead));
+                    } else {
+                        self.add_line_argument(arguments.get(at + 1), call);
                     }
+                }
+            }
+            "merge-index" => {
+                let mut program = arguments.iter().filter(|word| !word.lead().starts_with('-'));
+                if let Some(program) = program.next() {
+                    self.add(&[program.clone(), Word::anything("<file>")], &location);
                 }
             }
             "config" => self.git_config(arguments, call),
@@ -156,15 +197,15 @@ impl StartedCommands {
         }
         let starts = |word: &&Word| {
             let lead = word.lead();
-            let long = ["--upload-pack", "--receive-pack", "--open-files-in-pager", "--extcmd"];
-            long.iter().any(|option| lead.starts_with(option))
+            let long = ["upload-pack", "receive-pack", "open-files-in-pager", "extcmd"];
+            long.iter().any(|option| is_long(&lead, option))
                 || lead.contains("ext::")
-                || (lead.starts_with("--exec") && name != "rebase")
-                || (name == "grep" && lead.starts_with("-O"))
-                || (name == "difftool" && lead.starts_with("-x"))
-                || (name == "clone" && (lead.starts_with("-u") || lead.starts_with("--config")))
-                || (name == "clone" && lead.starts_with("-c"))
-                || (name == "send-email" && MAILERS.iter().any(|option| lead.starts_with(option)))
+                || (is_long(&lead, "exec") && name != "rebase")
+                || (name == "grep" && has_letter(&lead, 'O', "ABCefm"))
+                || (name == "difftool" && has_letter(&lead, 'x', "t"))
+                || (name == "clone" && (has_letter(&lead, 'u', "bjo") || is_long(&lead, "config")))
+                || (name == "clone" && has_letter(&lead, 'c', "bjou"))
+                || (name == "send-email" && MAILERS.iter().any(|option| is_long(&lead, option)))
         };
         if let Some(word) = arguments.iter().take_while(|word| !word.is("--")).find(starts) {
             self.hide(call.words, HiddenBecause::Word(word.written()));
@@ -173,14 +214,23 @@ impl StartedCommands {
 
     /// A setting that is made for later.
     fn git_config(&mut self, arguments: &[Word], call: ProgramCall<'_>) {
-        let reads =
-            ["--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list", "--unset"];
-        if arguments.iter().any(|word| reads.iter().any(|read| word.is(read))) {
-            return;
+        let reads = ["--get", "--get-all", "--get-regexp", "--list", "-l", "--unset"];
+        let (mut operands, mut at) = (Vec::new(), 0);
+        while let Some(word) = arguments.get(at) {
+            if reads.iter().any(|read| word.is(read)) {
+                return;
+            }
+            if word.is_split_here() {
+                let setting = word.written();
+                return self.hide(call.words, HiddenBecause::GitSetting { setting });
+            }
+            at += if CONFIG_VALUES.iter().any(|option| word.is(option)) { 2 } else { 1 };
+            if !word.lead().starts_with('-') {
+                operands.push(word);
+            }
         }
-        let operands: Vec<&Word> =
-            arguments.iter().filter(|word| !word.lead().starts_with('-')).collect();
         let operands = match operands.as_slice() {
+            [first, ..] if ["get", "list", "unset"].iter().any(|read| first.is(read)) => return,
             [first, rest @ ..] if first.is("set") => rest,
             all => all,
         };

@@ -4,27 +4,67 @@
 //! Compilers and build tools make programs that are new; only what copies, links, unpacks or
 //! downloads files counts here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{ProgramCall, StartedCommands};
-use crate::refusal::Unpredictable;
+use super::{ProgramCall, RunLocation, StartedCommands};
+use crate::path::without_dots;
+use crate::refusal::{HiddenBecause, Unpredictable};
 use crate::word::{Word, command_line};
 
 /// They give their operands, or copies of them, other names.
-const COPYING: [&str; 12] =
-    ["ln", "link", "cp", "mv", "install", "rsync", "scp", "tee", "dd", "gcp", "gln", "gmv"];
+const COPYING: [&str; 21] = [
+    "ln", "link", "cp", "mv", "install", "rsync", "scp", "tee", "dd", "gcp", "gln", "gmv", "iconv",
+    "objcopy", "openssl", "shuf", "sort", "sponge", "strip", "uniq", "xxd",
+];
 
 /// They make files whose names are not among their arguments.
-const UNPACKING: [&str; 16] = [
-    "tar", "bsdtar", "gtar", "unzip", "cpio", "pax", "7z", "7za", "7zr", "unrar", "ar", "curl",
-    "wget", "aria2c", "fetch", "ditto",
+const UNPACKING: [&str; 33] = [
+    "tar",
+    "bsdtar",
+    "gtar",
+    "unzip",
+    "cpio",
+    "pax",
+    "7z",
+    "7za",
+    "7zr",
+    "unrar",
+    "ar",
+    "curl",
+    "wget",
+    "aria2c",
+    "fetch",
+    "ditto",
+    "bunzip2",
+    "bzip2",
+    "csplit",
+    "gunzip",
+    "gzip",
+    "lz4",
+    "lzma",
+    "patch",
+    "rename",
+    "split",
+    "uncompress",
+    "unlz4",
+    "unlzma",
+    "unxz",
+    "unzstd",
+    "xz",
+    "zstd",
 ];
+
+/// Programs that write their operands.
+const WRITING: [&str; 10] =
+    ["tee", "cp", "mv", "ln", "install", "dd", "rsync", "sed", "sponge", "perl"];
 
 /// A file that a command of the line makes.
 #[derive(Debug)]
 pub(super) struct MadeFile {
     /// `None`: any file.
     path: Option<Word>,
+    /// It may be a directory with programs in it.
+    is_link: bool,
 }
 
 impl StartedCommands {
@@ -32,8 +72,16 @@ impl StartedCommands {
     pub(super) fn note_made_files(&mut self, call: ProgramCall<'_>) {
         let name = call.name();
         let arguments = call.arguments();
-        if UNPACKING.contains(&name.as_str()) {
-            self.made.push(MadeFile { path: None });
+        if WRITING.contains(&name.as_str()) {
+            let settings = arguments.iter().find(|word| is_git_settings(word, call.location));
+            if let Some(file) = settings {
+                let setting = file.written();
+                self.hide(call.words, HiddenBecause::GitSetting { setting });
+            }
+        }
+        let moves = call.program == "git" && arguments.iter().any(|word| word.is("mv"));
+        if moves || UNPACKING.contains(&name.as_str()) {
+            self.made.push(MadeFile { path: None, is_link: false });
             return;
         }
         if !COPYING.contains(&name.as_str()) {
@@ -45,8 +93,9 @@ impl StartedCommands {
                 || ["--recursive", "--archive"].iter().any(|option| word.is(option))
         };
         if name == "mv" || name == "rsync" || arguments.iter().any(is_whole) {
-            self.made.push(MadeFile { path: None });
+            self.made.push(MadeFile { path: None, is_link: false });
         }
+        let is_link = matches!(name.as_str(), "ln" | "gln");
         for word in arguments {
             // `of=FILE`, `--target-directory=DIR`
             let word = match (word.text(), name.as_str()) {
@@ -54,17 +103,34 @@ impl StartedCommands {
                     Some(file) => Word::known(file),
                     None => continue,
                 },
+                (Some(text), "sort" | "shuf" | "strip" | "iconv") if text.starts_with("-o") => {
+                    Word::known(&text[2..])
+                }
+                (Some(text), _) if text.starts_with("--output=") => {
+                    Word::known(&text["--output=".len()..])
+                }
                 (Some(text), _) if text.starts_with('-') => continue,
                 _ => word.clone(),
             };
-            self.made.push(MadeFile { path: Some(word) });
+            self.made.push(MadeFile { path: Some(word), is_link });
         }
     }
 
     /// Refuses programs that are files which the line itself makes.
     pub(super) fn check_made_files(&mut self) {
+        let settings = self.written_files.iter().filter(|written| {
+            let is_it = |dir: &PathBuf| {
+                written.file.text().is_some_and(|f| names_git_settings(&dir.join(f)))
+            };
+            written.directories.iter().any(is_it)
+        });
+        let settings: Vec<Word> = settings.map(|written| written.file.clone()).collect();
+        for file in settings {
+            let setting = file.written();
+            self.hide(&[Word::known(">"), file], HiddenBecause::GitSetting { setting });
+        }
         for written in &self.written_files {
-            self.made.push(MadeFile { path: Some(written.file.clone()) });
+            self.made.push(MadeFile { path: Some(written.file.clone()), is_link: false });
         }
         if self.made.is_empty() {
             return;
@@ -76,6 +142,7 @@ impl StartedCommands {
             let exists = command.programs.iter().all(|program| program.real().is_some());
             let is_made = self.made.iter().any(|made| match &made.path {
                 None => is_path && !exists,
+                Some(path) if is_path && made.is_link => could_be_part(path, &given),
                 Some(path) if is_path => could_be_file(path, &given),
                 // A bare name is looked for along PATH only.
                 Some(path) => {
@@ -95,9 +162,24 @@ impl StartedCommands {
     }
 }
 
+/// Whether a word names a file with settings of git, which can name programs.
+fn is_git_settings(word: &Word, location: &RunLocation) -> bool {
+    let is_it = |directory: &PathBuf| {
+        word.text().is_some_and(|file| names_git_settings(&directory.join(file)))
+    };
+    location.possible_directories.iter().any(is_it)
+}
+
+fn names_git_settings(file: &Path) -> bool {
+    let file = without_dots(file);
+    [".git/config", ".git/config.worktree", ".gitconfig", ".config/git/config", ".gitmodules"]
+        .iter()
+        .any(|settings| file.ends_with(settings))
+}
+
 /// Builtins are found before any file is.
 fn is_own_builtin(given: &str, in_shell: bool) -> bool {
-    in_shell && super::builtins::is_harmless(given)
+    in_shell && super::builtins::is_harmless(given, false)
 }
 
 fn name_of(path: &str) -> &str {
@@ -112,6 +194,11 @@ fn could_be_file(made: &Word, program: &str) -> bool {
         Some(made) => name_of(&made) == name,
         None => made.could_be(name) || made.could_be(&format!("*/{name}")),
     }
+}
+
+/// Whether a made link may be any of the directories on the way to a program, or the program.
+fn could_be_part(made: &Word, program: &str) -> bool {
+    program.split('/').any(|part| !matches!(part, "" | "." | "..") && could_be_file(made, part))
 }
 
 fn could_be_name(made: &Word, program: &str, exists: bool) -> bool {

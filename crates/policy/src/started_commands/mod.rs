@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use retake_engine::{ShellNeeded, interpret};
+use retake_engine::{ShellNeeded, interpret, which};
 use retake_types::ShellMode;
 
 use super::ProposedCommand;
@@ -58,8 +58,6 @@ pub(super) struct StartedCommands {
     made: Vec<made_files::MadeFile>,
     /// Texts that lines hand to commands: here-documents and here-strings.
     pub(super) documents: Vec<String>,
-    /// Functions that lines define.
-    pub(super) functions: BTreeSet<String>,
     /// How many pipelines there are so far.
     pipelines: usize,
     /// A line sets PATH.
@@ -99,6 +97,8 @@ pub(super) struct StartedCommand {
     pub(super) inner: usize,
     /// A shell runs it, which has commands of its own.
     pub(super) in_shell: bool,
+    /// It is a call of a function that the line surely defines before.
+    pub(super) is_function: bool,
     /// Most shells do not read it as a command, or read it as a script: no allow list needs to name it.
     pub(super) is_unlikely: bool,
     /// What its arguments would start, if it is one of those programs that run what follows.
@@ -119,6 +119,8 @@ struct RunLocation {
     search_paths: Vec<Option<OsString>>,
     /// A shell runs it, which has commands of its own.
     in_shell: bool,
+    /// Functions that this shell surely has.
+    functions: BTreeSet<String>,
     /// Pipelines that it is in.
     pipes: Vec<Pipe>,
     /// How many commands it is inside of.
@@ -154,6 +156,7 @@ impl StartedCommands {
             directory_unknown: false,
             search_paths: vec![proposed.path.map(OsStr::to_owned)],
             in_shell: false,
+            functions: BTreeSet::new(),
             pipes: Vec::new(),
             depth: 0,
         };
@@ -208,6 +211,11 @@ impl StartedCommands {
         if location.depth > DEPTH {
             return self.hide(words, HiddenBecause::TooDeep);
         }
+        // What these files are depends on the process that opens them.
+        if given.as_encoded_bytes().contains(&b'/') && programs::is_stream(first, location) {
+            self.unnamed.push(words.to_vec());
+            return;
+        }
         let given = given.to_owned();
         let at = self.add_as_given(words, location);
         let program = programs::kind(&given, &self.commands[at].programs, location.in_shell);
@@ -236,6 +244,9 @@ impl StartedCommands {
             let name = text.rsplit('/').next().unwrap_or_default();
             if programs::is_special(name) {
                 possible.add(&words[at..], &location);
+            } else if !text.starts_with('-') && location.finds(&text) {
+                // Under another name it may be one that a rule is about.
+                possible.add_as_given(&words[at..], &location);
             }
             // Most texts are no lines, and say nothing.
             if text.contains(char::is_whitespace) && shell::read(&text).is_ok() {
@@ -249,7 +260,10 @@ impl StartedCommands {
     fn add_as_given(&mut self, words: &[Word], location: &RunLocation) -> usize {
         let given = words.first().and_then(Word::get).unwrap_or_default();
         let programs = location.look_up(given);
+        let is_function = location.in_shell
+            && given.to_str().is_some_and(|name| location.functions.contains(name));
         self.commands.push(StartedCommand {
+            is_function,
             words: words.to_vec(),
             programs,
             directories: location.possible_directories.clone(),
@@ -275,13 +289,29 @@ impl StartedCommands {
                 return false;
             }
         };
+        if call
+            .split_variables
+            .iter()
+            .any(|name| self.variables.iter().any(|set| set.name == *name))
+        {
+            self.hide(called.words, HiddenBecause::WordsKnownLater);
+            return false;
+        }
         let mut location = called.location.clone();
         location.in_shell &= ["command", "builtin", "time"].contains(&wrapper.name);
+        location.functions.clear();
         for directory in &call.directories {
             self.change_directory(&mut location, directory);
         }
         self.apply_assignments(&wrapper, &call, &mut location);
         for line in &call.lines {
+            self.add_line(line, &location.inside(), false);
+        }
+        // `strace` can write what it finds into a pipe.
+        if wrapper.name == "strace"
+            && let Some(line) =
+                call.value(&["o", "output"]).and_then(|o| o.strip_prefix(['|', '!']))
+        {
             self.add_line(line, &location.inside(), false);
         }
         let Some(start) = call.start else {
@@ -369,14 +399,9 @@ impl StartedCommand {
     /// Whether no allow list needs to name it.
     pub(super) fn is_harmless(&self) -> bool {
         let Some(name) = self.bare_name() else { return false };
-        (self.in_shell && builtins::is_harmless(&name))
+        (self.in_shell && builtins::is_harmless(&name, self.is_found()))
             || (builtins::is_harmless_program(&name)
                 && self.programs.iter().all(|program| program.is_usually(&name)))
-    }
-
-    /// Whether it is a call of one of these functions.
-    pub(super) fn calls(&self, functions: &BTreeSet<String>) -> bool {
-        self.in_shell && self.bare_name().is_some_and(|name| functions.contains(&name))
     }
 
     /// Whether there is a file that it could run.
@@ -395,6 +420,12 @@ impl RunLocation {
             .collect()
     }
 
+    /// Whether there is a program of this name.
+    fn finds(&self, program: &str) -> bool {
+        let path = self.search_paths.first().and_then(Option::as_deref);
+        which(OsStr::new(program), path, &self.directory).is_some()
+    }
+
     /// The same for a command inside one that runs here.
     fn inside(&self) -> Self {
         Self { depth: self.depth + 1, ..self.clone() }
@@ -402,7 +433,7 @@ impl RunLocation {
 
     /// The same for a command that a program starts, not a shell.
     fn inside_program(&self) -> Self {
-        Self { in_shell: false, ..self.inside() }
+        Self { in_shell: false, functions: BTreeSet::new(), ..self.inside() }
     }
 }
 
@@ -414,6 +445,9 @@ impl<'a> ProgramCall<'a> {
     /// Whether it is known what the program does with its arguments.
     fn is_known(&self) -> bool {
         let is_data = treats_arguments_as_data(&self.name());
+        if self.program == "git" {
+            return !git_program::may_run_arguments(self.words);
+        }
         if Wrapper::has_subcommands(self.program) {
             // Which subcommand it is must be known, too.
             let is_plain = || self.arguments().iter().take(2).all(|word| word.text().is_some());

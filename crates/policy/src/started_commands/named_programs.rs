@@ -7,7 +7,7 @@ use retake_types::ShellMode;
 
 use super::variables::Variables;
 use super::{RunLocation, SetVariable, StartedCommands};
-use crate::refusal::{HiddenBecause, LineSource, ShellUse};
+use crate::refusal::{HiddenBecause, LineSource, ShellUse, Unpredictable, UnreadableLine};
 use crate::shell::Simple;
 use crate::word::Word;
 
@@ -86,8 +86,11 @@ const PROGRAM_ENDINGS: [&str; 14] = [
 ];
 
 /// They hold settings or options, which can name programs and code.
-const SETTINGS: [&str; 16] = [
+const SETTINGS: [&str; 23] = [
     "ANSIBLE_CONFIG",
+    "BASHOPTS",
+    "BASH_ALIASES",
+    "BASH_CMDS",
     "EXINIT",
     "FZF_DEFAULT_OPTS",
     "GIT_ALLOW_PROTOCOL",
@@ -97,11 +100,15 @@ const SETTINGS: [&str; 16] = [
     "INPUTRC",
     "LESSKEY",
     "LESSKEYIN",
+    "MAKEFILES",
     "MFLAGS",
     "MYVIMRC",
     "RIPGREP_CONFIG_PATH",
+    "SHELLOPTS",
     "TAR_OPTIONS",
     "VIMINIT",
+    "WGETRC",
+    "ZIPOPT",
     "npm_config_script_shell",
 ];
 
@@ -133,6 +140,12 @@ pub(crate) fn loads_code(variable: &SetVariable) -> bool {
         "MAKEFLAGS" => flags("jklnsBiw"),
         // A shell that traces evaluates it.
         "PS4" => value.is_none_or(|value| value.contains(['$', '`'])),
+        // A relative `cd` goes to places that the line does not name.
+        "CDPATH" => value != Some(""),
+        "RUSTFLAGS" | "CARGO_ENCODED_RUSTFLAGS" => {
+            value.is_some_and(|value| value.contains("linker"))
+        }
+        "GOFLAGS" => value.is_some_and(|value| value.contains("exec") || value.contains("vettool")),
         // Options that begin with a plus sign are commands.
         "LESS" => value.is_none_or(|value| value.contains('+')),
         _ => {
@@ -160,6 +173,11 @@ impl StartedCommands {
         let exported = super::builtins::assigned(&command.words);
         let assigned = command.assigns.iter().map(|one| (one.name.clone(), one.value.clone()));
         for (name, value) in assigned.chain(exported) {
+            if variables.runs_when_evaluated(&value) {
+                let line = format!("{name}={}", value.written());
+                let why = UnreadableLine::EvaluatedVariable;
+                self.unpredictable.push(Unpredictable::Line { line, why });
+            }
             let value = variables.assigned_text(&value);
             self.set_variable(&name, value, location);
         }

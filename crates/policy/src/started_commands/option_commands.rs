@@ -2,13 +2,13 @@
 //! `rsync -e`. What they name is judged like any other command.
 
 use super::{ProgramCall, StartedCommands};
-use crate::inline_code;
 use crate::refusal::HiddenBecause;
+use crate::sed_script;
 use crate::word::Word;
 
 /// Programs, and their options whose value is a command. One character is a short option; others are
-/// long, and may be abbreviated.
-const OPTIONS: [(&str, &str); 12] = [
+/// long, and may be abbreviated. One that begins with a dash is written with a single one.
+const OPTIONS: [(&str, &str); 16] = [
     ("sort gsort", "compress-program"),
     ("split gsplit", "filter"),
     (
@@ -23,9 +23,19 @@ const OPTIONS: [(&str, &str); 12] = [
     ("ag ack bat batcat delta", "pager"),
     ("sdiff diff3", "diff-program"),
     ("install ginstall", "strip-program"),
-    ("zip", "unzip-command"),
+    ("zip", "unzip-command -TT"),
     ("tcpdump", "z"),
+    ("wget", "use-askpass"),
+    ("svn", "diff-cmd diff3-cmd editor-cmd"),
+    ("gcc cc g++ c++", "-wrapper"),
+    ("go", "exec toolexec vettool -exec -toolexec -vettool"),
 ];
+
+/// Options of `ssh` that name programs, for those that hand its options on.
+const SSH_SETTINGS: [&str; 3] = ["proxycommand", "localcommand", "knownhostscommand"];
+
+/// Letters of `tar` that a value follows.
+const TAR_VALUES: &str = "bCfFgHIKLNTVX";
 
 /// They take everything after one of these options for a command, up to a semicolon.
 const FINDERS: [&str; 2] = ["fd", "fdfind"];
@@ -38,12 +48,17 @@ impl StartedCommands {
         if FINDERS.contains(&name.as_str()) {
             return self.finder(call);
         }
-        if matches!(name.as_str(), "sed" | "gsed") {
-            let texts = call.arguments().iter().filter_map(Word::text);
-            if texts.into_iter().any(|text| inline_code::sed_executes(&text)) {
-                self.hide(call.words, HiddenBecause::StartsCommands);
+        match name.as_str() {
+            "sed" | "gsed" => {
+                if sed_script::executes(call.words) {
+                    self.hide(call.words, HiddenBecause::StartsCommands);
+                }
+                return;
             }
-            return;
+            "tar" | "gtar" => self.old_tar(call),
+            "rustc" => self.settings(call, &["linker"]),
+            "scp" | "sftp" => self.settings(call, &SSH_SETTINGS),
+            _ => {}
         }
         let has = |names: &str| names.split(' ').any(|one| one == name);
         let Some((_, options)) = OPTIONS.iter().find(|(names, _)| has(names)) else { return };
@@ -54,8 +69,41 @@ impl StartedCommands {
             };
             // `--checkpoint-action=exec=COMMAND`; its other actions are words alone.
             let line = value.strip_prefix("exec=").unwrap_or(&value);
+            // `gcc -wrapper gdb,--args`
+            let line = if options.starts_with("-wrapper") { &line.replace(',', " ") } else { line };
             if !(line.is_empty() || is_transport(line)) {
                 self.add_line(line, &call.location.inside(), false);
+            }
+        }
+    }
+
+    /// `tar cIf zstd a.tar.zst dir`: letters without a dash, whose values follow in their order.
+    fn old_tar(&mut self, call: ProgramCall<'_>) {
+        let Some((letters, values)) = call.arguments().split_first() else { return };
+        let letters = letters.lead();
+        if letters.starts_with('-') {
+            return;
+        }
+        let with_value = letters.chars().filter(|letter| TAR_VALUES.contains(*letter));
+        for (letter, value) in with_value.zip(values) {
+            if "FI".contains(letter) {
+                self.add_line_argument(Some(value), call);
+            }
+        }
+    }
+
+    /// Settings among the arguments, `NAME=COMMAND`, whatever option stands before them.
+    fn settings(&mut self, call: ProgramCall<'_>, names: &[&str]) {
+        for word in call.arguments() {
+            let lead = word.lead().to_ascii_lowercase();
+            let Some((name, _)) = lead.split_once(['=', ' ']) else { continue };
+            if names.iter().any(|setting| name.ends_with(setting)) {
+                match word.text() {
+                    Some(text) => {
+                        self.add_line(&text[name.len() + 1..], &call.location.inside(), false);
+                    }
+                    None => self.hide(call.words, HiddenBecause::LineKnownLater),
+                }
             }
         }
     }
@@ -92,7 +140,9 @@ fn is_transport(line: &str) -> bool {
 /// The values of these options; `None` for one that is only known later.
 fn values(options: &str, arguments: &[Word]) -> Vec<Option<String>> {
     let is_long = |given: &str| {
-        let mut long = options.split_whitespace().filter(|option| option.len() > 1);
+        let mut long = options
+            .split_whitespace()
+            .filter(|option| option.len() > 1 && !option.starts_with('-'));
         given.len() > 1 && long.any(|option| option.starts_with(given))
     };
     let is_short = |letter: char| options.split_whitespace().any(|o| o.chars().eq([letter]));
@@ -103,7 +153,14 @@ fn values(options: &str, arguments: &[Word]) -> Vec<Option<String>> {
         if word.is("--") {
             break;
         }
-        if let Some(long) = lead.strip_prefix("--") {
+        let mut single = options.split_whitespace().filter(|option| option.starts_with('-'));
+        if let Some(rest) = single.find_map(|option| lead.strip_prefix(option)) {
+            match (rest, word.text()) {
+                ("", _) => found.extend(next()),
+                (rest, Some(_)) => found.push(Some(rest.trim_start_matches('=').to_owned())),
+                (_, None) => found.push(None),
+            }
+        } else if let Some(long) = lead.strip_prefix("--") {
             let (given, attached) = long.split_once('=').map_or((long, false), |(o, _)| (o, true));
             if !is_long(given) {
                 continue;

@@ -24,7 +24,7 @@ const FOREIGN_SHELLS: [&str; 14] = [
 ];
 
 /// They hand a line to a shell, or run what no rule can see, in ways of their own.
-const OPAQUE: [&str; 42] = [
+const OPAQUE: [&str; 43] = [
     "at",
     "batch",
     "bwrap",
@@ -48,6 +48,7 @@ const OPAQUE: [&str; 42] = [
     "proxychains",
     "proxychains4",
     "rlwrap",
+    "run-parts",
     "runcon",
     "runuser",
     "schroot",
@@ -225,7 +226,7 @@ impl StartedCommands {
     fn shell_call(&mut self, call: ProgramCall<'_>) {
         let shell = call.program.to_owned();
         let arguments = call.arguments();
-        match shell_options(arguments) {
+        match shell_options(arguments, call.location) {
             Ok(Source::Line(at)) => {
                 self.note_shell(ShellUse::CommandOption { shell });
                 self.add_line_argument(arguments.get(at), call);
@@ -317,7 +318,7 @@ impl StartedCommands {
     }
 }
 
-fn shell_options(words: &[Word]) -> Result<Source, String> {
+fn shell_options(words: &[Word], location: &RunLocation) -> Result<Source, String> {
     let (mut line, mut input) = (false, false);
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -328,7 +329,12 @@ fn shell_options(words: &[Word]) -> Result<Source, String> {
         }
         if let Some(long) = text.strip_prefix("--") {
             match long {
-                "rcfile" | "init-file" => at += 1,
+                "rcfile" | "init-file" => {
+                    at += 1;
+                    if let Some(script) = words.get(at).filter(|word| is_stream(word, location)) {
+                        return Err(script.written());
+                    }
+                }
                 "login" | "noediting" | "noprofile" | "norc" | "posix" | "restricted"
                 | "verbose" | "debugger" => {}
                 "help" | "version" => return Ok(Source::Nothing),
@@ -341,8 +347,14 @@ fn shell_options(words: &[Word]) -> Result<Source, String> {
                     'c' => line = true,
                     's' => input = true,
                     // Where its value is depends on the shell unless it comes last.
-                    'o' | 'O' if index + 1 == letters.len() => values += 1,
-                    _ if "abefhiklmnprtuvxBCEHPTVIq".contains(letter) => {}
+                    'o' | 'O' if index + 1 == letters.len() => {
+                        values += 1;
+                        let value = words.get(at + values..=at + values).unwrap_or_default();
+                        if let Some(option) = builtins::reading_option(value) {
+                            return Err(option);
+                        }
+                    }
+                    _ if "abefhilmnprtuvxBCEHPTVIq".contains(letter) => {}
                     _ => return Err(text.clone()),
                 }
             }

@@ -28,7 +28,12 @@ impl StartedCommands {
         loop {
             match wrapper.read(rest) {
                 Ok(read) => {
-                    for line in &read.lines {
+                    // A shell by its name is given the lines that are judged anyway.
+                    let is_said = |line: &&String| {
+                        !(super::programs::is_shell(line)
+                            || ["none", "default"].contains(&line.as_str()))
+                    };
+                    for line in read.lines.iter().filter(is_said) {
                         self.add_line(line, &call.location.inside(), false);
                     }
                     let Some(start) = read.start else { return true };

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::variables::Variables;
 use super::{DIRECTORIES, RunLocation, StartedCommands, WrittenFile, builtins};
-use crate::refusal::Unpredictable;
-use crate::shell::{self, Item, Pipe, Simple};
-use crate::word::{Word, known_pieces, known_value};
+use crate::refusal::{Unpredictable, UnreadableLine};
+use crate::shell::{self, Item, Pipe, Script, Simple};
+use crate::word::{Word, known_pieces, known_value, runs_commands};
 
 impl StartedCommands {
     /// Adds the commands of a line. `same_shell` is whether the shell that runs it also runs
@@ -35,13 +35,17 @@ impl StartedCommands {
             self.set_variable(&name, None, &location);
         }
         for item in &script.items {
-            match item {
-                Item::Command(command) => {
-                    self.apply_line_assignments(command, &mut location, same_shell);
-                }
-                Item::Function(name) => _ = self.functions.insert(name.clone()),
-                _ => {}
+            if let Item::Command(command) = item {
+                self.apply_line_assignments(command, &mut location, same_shell);
             }
+        }
+        if !same_shell {
+            location.functions.clear();
+        }
+        let undefined = UndefinedFunctions::of(&script);
+        if evaluates_variables(&script) && has_text_to_evaluate(&script) {
+            let (line, why) = (line.to_owned(), UnreadableLine::EvaluatedVariable);
+            self.unpredictable.push(Unpredictable::Line { line, why });
         }
         let first_pipeline = self.pipelines;
         let outer_pipes = location.pipes.clone();
@@ -52,7 +56,12 @@ impl StartedCommands {
                 Item::Leave | Item::EndFunction => {
                     (location, variables) = around.pop().unwrap_or((location, variables));
                 }
-                Item::Function(_) => {
+                Item::Function { name, conditional } => {
+                    let is_sure = !conditional && !undefined.could_be(&name);
+                    // It can call itself, and what comes after it can.
+                    if is_sure {
+                        location.functions.insert(name);
+                    }
                     around.push((location.clone(), variables.clone()));
                     variables = variables.inside_function();
                 }
@@ -97,9 +106,13 @@ impl StartedCommands {
             self.change_line_directory(words, command.repeats, location, same_shell);
             return;
         }
+        let mut inside = location.inside();
+        if command.is_timed {
+            inside.functions.clear();
+        }
         for words in variants {
             let before = self.commands.len();
-            self.add(&words, &location.inside());
+            self.add(&words, &inside);
             if command.is_arithmetic {
                 self.commands[before..].iter_mut().for_each(|command| command.is_unlikely = true);
             }
@@ -172,6 +185,59 @@ impl StartedCommands {
             location.directory_unknown = true;
         }
     }
+}
+
+/// Functions that a line may remove again.
+struct UndefinedFunctions {
+    /// Arguments of `unset`.
+    names: Vec<Word>,
+    /// `unset` stands somewhere else, such as in a line for `eval`.
+    any: bool,
+}
+
+impl UndefinedFunctions {
+    fn of(script: &Script) -> Self {
+        let mut found = Self { names: Vec::new(), any: false };
+        for item in &script.items {
+            let Item::Command(command) = item else { continue };
+            match command.words.split_first() {
+                Some((first, rest)) if first.is("unset") => found.names.extend_from_slice(rest),
+                _ => found.any |= command.words.iter().any(|word| word.written().contains("unset")),
+            }
+        }
+        found
+    }
+
+    fn could_be(&self, name: &str) -> bool {
+        self.any || self.names.iter().any(|word| word.could_be(name))
+    }
+}
+
+/// Whether bash evaluates variables of a line as numbers.
+fn evaluates_variables(script: &Script) -> bool {
+    const COMPARING: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
+    let compares = |item: &Item| match item {
+        Item::Command(Simple { words, .. }) => {
+            words.first().is_some_and(|first| first.is("[["))
+                && words.iter().any(|word| COMPARING.iter().any(|option| word.is(option)))
+        }
+        _ => false,
+    };
+    script.evaluates_variables || script.items.iter().any(compares)
+}
+
+/// Whether text in a line, which a variable could get to hold, runs something where bash evaluates
+/// the variable as a number: `a[$(command)]`.
+fn has_text_to_evaluate(script: &Script) -> bool {
+    let is_it = |text: &str| text.split_once('[').is_some_and(|(_, rest)| runs_commands(rest));
+    let in_words = |item: &Item| match item {
+        Item::Command(command) => command
+            .words
+            .iter()
+            .any(|word| word.runs_when_evaluated() && word.written().contains('[')),
+        _ => false,
+    };
+    script.documents.iter().any(|text| is_it(text)) || script.items.iter().any(in_words)
 }
 
 /// What a command does to variables of its shell.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::builtins;
 use crate::shell::{Item, Script, Simple, is_name};
-use crate::word::{Value, Word, known_value};
+use crate::word::{Value, Word, known_value, value_runs_commands};
 
 /// More values than these are too many to look at one by one.
 const COMBINATIONS: usize = 16;
@@ -24,6 +24,8 @@ pub(super) struct Variables {
     repeated: BTreeSet<String>,
     /// Something in the line may set any variable, or changes how words are split.
     is_anything_set: bool,
+    /// The same, for what is sure to be such a command.
+    is_anything_assigned: bool,
 }
 
 /// They run commands in the same shell that are not known here.
@@ -47,6 +49,36 @@ const SETS_NAMED: [&str; 13] = [
     "readonly",
 ];
 
+/// Shells set them without being told to.
+const KEPT_BY_SHELLS: [&str; 22] = [
+    "_",
+    "COPROC",
+    "DIRSTACK",
+    "EPOCHREALTIME",
+    "EPOCHSECONDS",
+    "EUID",
+    "FUNCNAME",
+    "GROUPS",
+    "HISTCMD",
+    "LINENO",
+    "MAPFILE",
+    "OLDPWD",
+    "OPTARG",
+    "OPTERR",
+    "OPTIND",
+    "PIPESTATUS",
+    "PPID",
+    "PWD",
+    "RANDOM",
+    "REPLY",
+    "SECONDS",
+    "UID",
+];
+
+fn is_kept_by_shells(name: &str) -> bool {
+    KEPT_BY_SHELLS.contains(&name) || name.starts_with("BASH") || name.starts_with("COMP_")
+}
+
 impl Variables {
     /// What a line does to variables.
     pub(super) fn of(script: &Script) -> Self {
@@ -65,6 +97,7 @@ impl Variables {
                 _ => {}
             }
         }
+        found.is_anything_assigned = found.is_anything_set;
         for item in &script.items {
             if let Item::Command(Simple { words, .. }) = item {
                 found.is_anything_set |= words.first().is_some_and(|first| found.may_set(first));
@@ -97,7 +130,10 @@ impl Variables {
             (Some(values), Some(value)) => values.push(value),
             _ => *values = None,
         }
-        if repeated {
+        if is_kept_by_shells(name) {
+            *values = None;
+        }
+        if repeated || is_kept_by_shells(name) {
             self.repeated.insert(name.to_owned());
         }
         self.is_anything_set |= name == "IFS";
@@ -109,8 +145,13 @@ impl Variables {
             self.note(&assignment.name, value, command.repeats);
         }
         let exported = builtins::assigned(&command.words);
+        // A later assignment to a variable that is read-only may fail, and the line still runs.
+        let is_final = builtins::makes_read_only(&command.words);
         for (name, value) in &exported {
-            self.note(name, value.assigned(&|_| None), command.repeats);
+            self.note(name, value.assigned(&|_| None), command.repeats || is_final);
+        }
+        for name in builtins::converted(&command.words) {
+            self.note(&name, None, true);
         }
         let Some(first) = command.words.first() else { return };
         let Some(first) = first.text() else { return };
@@ -121,7 +162,7 @@ impl Variables {
         if SETS_NAMED.contains(&first.as_str()) {
             for word in &command.words[1..] {
                 let lead = word.lead();
-                let name = lead.split(['=', '+']).next().unwrap_or_default();
+                let name = lead.split(['=', '+', '[']).next().unwrap_or_default();
                 let is_exported = exported.iter().any(|(exported, _)| exported == name);
                 let is_only_exported = ["export", "readonly"].contains(&first.as_str());
                 if is_name(name) && !is_exported && !is_only_exported {
@@ -187,6 +228,12 @@ impl Variables {
         }
     }
 
+    /// Whether what is assigned to a variable would run something where bash evaluates the variable.
+    pub(super) fn runs_when_evaluated(&self, word: &Word) -> bool {
+        let value = word.assigned(&|name| self.only(name));
+        value.is_some_and(|value| value_runs_commands(&value))
+    }
+
     /// What a word is that is assigned to a variable, if that is known.
     pub(super) fn assigned_text(&self, word: &Word) -> Option<String> {
         word.assigned(&|name| self.only(name)).as_deref().and_then(known_value)
@@ -217,7 +264,8 @@ impl Variables {
         }
         let fill = |chosen: &BTreeMap<&str, &Value>| {
             let value = |name: &str| chosen.get(name).map(|value| (*value).clone());
-            words.iter().flat_map(|word| word.filled_in(&value)).collect()
+            let is_set = |name: &str| self.is_anything_assigned || self.times.contains_key(name);
+            words.iter().flat_map(|word| word.filled_in(&value, &is_set)).collect()
         };
         combinations.iter().map(fill).collect()
     }
