@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(seconds),
         #[cfg(not(feature = "bench"))]
         ["fuzz", seconds] => fuzz_with_policy(seconds),
-        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [--built] [--model NAME] [--budget TIME] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

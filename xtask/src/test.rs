@@ -104,7 +104,7 @@ pub(crate) fn run() -> Result<(), String> {
     variables.extend(lints);
     test_programs::run(programs, &variables)?;
     cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)?;
-    crate::gallery::run_built(&["--short"])
+    crate::gallery::run_short()
 }
 
 /// Writes the pages of `docs/` that are made from definitions in the program.

@@ -238,7 +238,7 @@ impl CheckWorker {
     /// Replaces what is in the state directory, and writes the acknowledgements if they changed.
     pub(crate) fn write_state(&mut self, input: CheckInput<'_>) -> io::Result<()> {
         if self.used {
-            clear(&self.state)?;
+            retake_crash::scratch::clear_dir(&self.state)?;
         }
         self.used = true;
         retake_crash::materialise(input.tree, &self.state)?;
@@ -264,22 +264,4 @@ impl CheckWorker {
             (variables::CRASH_LABEL.into(), label.into()),
         ]
     }
-}
-
-/// Empties a directory that itself has to stay. Checks may have removed permissions.
-fn clear(directory: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o700))?;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            if std::fs::remove_dir_all(entry.path()).is_err() {
-                clear(&entry.path())?;
-                std::fs::remove_dir(entry.path())?;
-            }
-        } else {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }
