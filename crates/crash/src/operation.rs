@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::call_stack::CallStacks;
+use crate::recorded_bytes::RecordedBytes;
 
 /// A file, directory or symbolic link of the watched tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -54,7 +55,7 @@ pub enum Content {
     /// The bytes by extent, in order, holes left out.
     File {
         size: u64,
-        extents: Vec<(u64, Arc<[u8]>)>,
+        extents: Vec<(u64, RecordedBytes)>,
     },
     Symlink {
         target: OsString,
@@ -95,7 +96,7 @@ pub enum Action {
     Write {
         node: Node,
         offset: u64,
-        data: Arc<[u8]>,
+        data: RecordedBytes,
         sync: WriteSync,
         mapped: bool,
     },
