@@ -81,18 +81,20 @@ pub struct CheckWorkers {
 impl CheckWorkers {
     /// Only for a process without threads and open records: keepers are forks. `owns_children` says
     /// that nothing else will start processes here.
-    pub fn start(count: usize, root: &Path, owns_children: bool) -> io::Result<Self> {
-        Self::start_confined(count, root, owns_children, None)
+    pub fn start(count: usize, recording: &Recording, owns_children: bool) -> io::Result<Self> {
+        Self::start_confined(count, recording, owns_children, None)
     }
 
     /// The same with checks that are confined.
     pub fn start_confined(
         count: usize,
-        root: &Path,
+        recording: &Recording,
         owns_children: bool,
         sandbox: Option<CheckSandbox<'_>>,
     ) -> io::Result<Self> {
-        let scratch = StateScratch::new(root)?;
+        let root = &recording.root;
+        let bytes = recording.largest_state().saturating_mul(count as u64);
+        let scratch = StateScratch::new(root, bytes)?;
         let dispositions = signals::original();
         let original = if root.is_dir() {
             OriginalNamespace::new().map_err(|error| {
