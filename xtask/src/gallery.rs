@@ -2,7 +2,11 @@
 //! lose under each model, and why. The page `docs/gallery.md` is written from it.
 //!
 //! `cargo xtask gallery --short` runs the few that are quick, under the default model; names run
-//! those cases alone; `--write` writes the page. A program that is not installed is skipped by name.
+//! those cases alone, and those that end in `*` all that begin like that; `--model NAME` runs one model
+//! alone. A program that is not installed is skipped by name.
+//!
+//! `--write` puts what was found into `results.json`, beside the cases, and writes the page from all of
+//! it: a whole run takes hours, and one case can be run again alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::test::{root, succeed, target};
@@ -17,6 +22,7 @@ use crate::test::{root, succeed, target};
 const PACKAGES: [&str; 3] = ["lmdb==3.0.0", "plyvel==1.5.1", "rocksdict==0.3.29"];
 /// A case that takes longer is cut off, and its findings until then are compared.
 const BUDGET: &str = "600s";
+const MODELS: [&str; 5] = ["kill", "ext4", "xfs", "btrfs", "posix"];
 
 struct Case {
     name: String,
@@ -35,61 +41,155 @@ struct Case {
 }
 
 /// What was found, by model.
-type Found = BTreeMap<String, (BTreeSet<String>, u64)>;
+type Found = BTreeMap<String, FoundInModel>;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct FoundInModel {
+    kinds: BTreeSet<String>,
+    /// How many states were checked, and whether those were all.
+    states: u64,
+    complete: bool,
+}
+
+impl FoundInModel {
+    /// Of a test that was cut off, what is missing may be in the rest.
+    fn is_as_expected(&self, expected: &BTreeSet<String>) -> bool {
+        if self.complete { self.kinds == *expected } else { self.kinds.is_subset(expected) }
+    }
+
+    fn words(&self) -> String {
+        let rest = if self.complete { "" } else { ", not all" };
+        format!("{} ({}{rest})", words_of(&self.kinds), self.states)
+    }
+}
+
+/// What to run, and with which program.
+#[derive(Default)]
+struct Choice<'a> {
+    short: bool,
+    write: bool,
+    /// The debug program that is there is used as it is.
+    built: bool,
+    model: Option<&'a str>,
+    budget: Option<&'a str>,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Choice<'a> {
+    fn new(words: &[&'a str], cases: &[Case]) -> Result<Self, String> {
+        let mut choice = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().copied().ok_or(format!("{word} needs a value"));
+            match *word {
+                "--short" => choice.short = true,
+                "--write" => choice.write = true,
+                "--built" => choice.built = true,
+                "--model" => choice.model = Some(value()?),
+                "--budget" => choice.budget = Some(value()?),
+                word if word.starts_with("--") => return Err(format!("unknown option {word}")),
+                name => choice.names.push(name),
+            }
+        }
+        if let Some(model) = choice.model.filter(|model| !MODELS.contains(model)) {
+            return Err(format!("the gallery has no model `{model}`"));
+        }
+        for name in &choice.names {
+            if !cases.iter().any(|case| is_named(case, name)) {
+                return Err(format!("the gallery has no case `{name}`"));
+            }
+        }
+        Ok(choice)
+    }
+
+    fn has(&self, case: &Case) -> bool {
+        let named = self.names.is_empty() || self.names.iter().any(|name| is_named(case, name));
+        named && (!self.short || case.short)
+    }
+
+    fn has_model(&self, model: &str) -> bool {
+        self.model.map_or(!self.short || model == "ext4", |only| only == model)
+    }
+}
+
+fn is_named(case: &Case, name: &str) -> bool {
+    match name.strip_suffix('*') {
+        Some(start) => case.name.starts_with(start),
+        None => case.name == name,
+    }
+}
 
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
-    succeed(cargo().args(["build", "--quiet", "-p", "retake"]).current_dir(root()))?;
-    run_built(words)
+    let cases = cases()?;
+    let choice = Choice::new(words, &cases)?;
+    if !choice.built {
+        succeed(cargo().args(["build", "--quiet", "-p", "retake"]).current_dir(root()))?;
+    }
+    run_cases(&cases, &choice)
 }
 
 fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The same with the debug program that is there. `cargo xtask test` has built it together with all
-/// tests; alone it has other features, and all crates would be compiled once more.
-pub(crate) fn run_built(words: &[&str]) -> Result<(), String> {
-    let short = words.contains(&"--short");
-    let write = words.contains(&"--write");
-    let names: Vec<&&str> = words.iter().filter(|word| !word.starts_with("--")).collect();
-    let cases = cases()?;
-    if let Some(unknown) = names.iter().find(|name| !cases.iter().any(|case| case.name == ***name))
-    {
-        return Err(format!("the gallery has no case `{unknown}`"));
-    }
-    let chosen: Vec<&Case> = cases
-        .iter()
-        .filter(|case| names.is_empty() || names.iter().any(|name| case.name == **name))
-        .filter(|case| !short || case.short)
-        .collect();
-    let place = Place::new(&chosen)?;
-    let (mut wrong, mut all) = (Vec::new(), BTreeMap::new());
+/// The short part, with the debug program that is there. `cargo xtask test` has built it together with
+/// all tests; alone it has other features, and all crates would be compiled once more.
+pub(crate) fn run_short() -> Result<(), String> {
+    run(&["--short", "--built"])
+}
+
+fn run_cases(cases: &[Case], choice: &Choice<'_>) -> Result<(), String> {
+    let chosen: Vec<&Case> = cases.iter().filter(|case| choice.has(case)).collect();
+    let place = Place::new(&chosen, choice.budget.unwrap_or(BUDGET))?;
+    let mut wrong = Vec::new();
     for case in chosen {
         if let Some(missing) = place.missing(case) {
             println!("SKIP {}: {missing}", case.name);
             continue;
         }
-        let mut found = Found::new();
         for (model, expected) in &case.expected {
-            if short && model != "ext4" {
+            if !choice.has_model(model) {
                 continue;
             }
-            let (kinds, states) = place.run(case, model)?;
-            let verdict = if kinds == *expected { "ok" } else { "DIFFERS" };
-            println!("{verdict} {} {model}: {} in {states} states", case.name, words_of(&kinds));
-            if kinds != *expected {
+            let found = match place.run(case, model) {
+                Ok(found) => found,
+                Err(why) => {
+                    println!("FAILED {} {model}: {why}", case.name);
+                    wrong.push(why);
+                    continue;
+                }
+            };
+            let is_as_expected = found.is_as_expected(expected);
+            let verdict = if is_as_expected { "ok" } else { "DIFFERS" };
+            println!("{verdict} {} {model}: {}", case.name, found.words());
+            if !is_as_expected {
                 let expected = words_of(expected);
-                wrong.push(format!("{} {model}: {}, not {expected}", case.name, words_of(&kinds)));
+                wrong.push(format!("{} {model}: {}, not {expected}", case.name, found.words()));
             }
-            found.insert(model.clone(), (kinds, states));
+            if choice.write {
+                keep(cases, &case.name, model, found)?;
+            }
         }
-        all.insert(case.name.clone(), found);
-    }
-    if write {
-        let page = page(&cases, &all);
-        fs::write(root().join("docs/gallery.md"), page).map_err(|error| error.to_string())?;
     }
     if wrong.is_empty() { Ok(()) } else { Err(format!("not as expected:\n{}", wrong.join("\n"))) }
+}
+
+/// Adds one result to those that are known, and writes the page.
+fn keep(cases: &[Case], case: &str, model: &str, found: FoundInModel) -> Result<(), String> {
+    let path = directory().join("results.json");
+    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let mut all: BTreeMap<String, Found> = match fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|error| told(&error))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(error) => return Err(told(&error)),
+    };
+    all.entry(case.to_owned()).or_default().insert(model.to_owned(), found);
+    // A case that is not there any more is not shown either.
+    all.retain(|name, _| cases.iter().any(|case| case.name == *name));
+    let mut text = serde_json::to_string_pretty(&all).map_err(|error| told(&error))?;
+    text.push('\n');
+    fs::write(&path, text).map_err(|error| told(&error))?;
+    fs::write(root().join("docs/gallery.md"), page(cases, &all)).map_err(|error| error.to_string())
 }
 
 fn directory() -> PathBuf {
@@ -110,7 +210,7 @@ fn read(case: &Value) -> Option<Case> {
         value.as_array()?.iter().map(|one| one.as_str().map(str::to_owned)).collect()
     };
     let mut expected = Vec::new();
-    for model in ["kill", "ext4", "xfs", "btrfs", "posix"] {
+    for model in MODELS {
         if let Some(kinds) = case.get("expected")?.get(model) {
             expected.push((model.to_owned(), texts(kinds)?.into_iter().collect()));
         }
@@ -131,6 +231,7 @@ fn read(case: &Value) -> Option<Case> {
 
 /// Where cases are run.
 struct Place {
+    budget: String,
     retake: PathBuf,
     /// Packages of Python are here.
     python: PathBuf,
@@ -138,7 +239,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(cases: &[&Case]) -> Result<Self, String> {
+    fn new(cases: &[&Case], budget: &str) -> Result<Self, String> {
         let needs = |what: &str| cases.iter().any(|case| case.needs.iter().any(|one| one == what));
         let python = target().join("gallery/python");
         if needs("packages") && !python.join("bin/python3").exists() {
@@ -156,7 +257,8 @@ impl Place {
         let scratch =
             PathBuf::from("/dev/shm").join(format!("retake-gallery-{}", std::process::id()));
         fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-        Ok(Self { retake: target().join("debug/retake"), python, scratch })
+        let (budget, retake) = (budget.to_owned(), target().join("debug/retake"));
+        Ok(Self { budget, retake, python, scratch })
     }
 
     /// What a case needs and is not there.
@@ -185,8 +287,7 @@ impl Place {
         command
     }
 
-    /// The kinds of findings, and how many states were checked.
-    fn run(&self, case: &Case, model: &str) -> Result<(BTreeSet<String>, u64), String> {
+    fn run(&self, case: &Case, model: &str) -> Result<FoundInModel, String> {
         if let Some(prepare) = &case.prepare {
             succeed(self.command(Path::new("/bin/sh")).args(["-c", prepare]))?;
         }
@@ -197,27 +298,34 @@ impl Place {
         };
         let mut command = self.command(&self.retake);
         command.env("RETAKE_STORE", self.scratch.join("record"));
-        command.args(["crash", "--model", model, "--budget", BUDGET, &fresh, "--root"]).arg(&data);
+        command.args(["crash", "--json", "--model", model, "--budget", &self.budget, &fresh]);
+        command.arg("--root").arg(&data);
         command.args(["--verify", &case.check, "--", "/bin/sh", "-c", &case.program]);
         let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-        let text = String::from_utf8_lossy(&output.stdout);
         if !matches!(output.status.code(), Some(0 | 1)) {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{} {model}: {}\n{text}{said}", case.name, output.status));
+            return Err(format!("{} {model}: {}\n{said}", case.name, output.status));
         }
-        let kinds =
-            text.lines().filter_map(|line| line.rsplit_once("; the check ")).map(|(_, how)| {
-                match how {
-                    "exited with 1" => "lost".to_owned(),
-                    // Other codes are a check that failed to read what is there, or died of it.
-                    how if how.starts_with("exited with ") => "corrupt".to_owned(),
-                    how => how.to_owned(),
-                }
-            });
-        let states = text.split_once(" states of ").or_else(|| text.split_once(" state of "));
-        let states = states.and_then(|(before, _)| before.rsplit(' ').next()?.trim().parse().ok());
-        Ok((kinds.collect(), states.unwrap_or(0)))
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("{} {model}: {error}", case.name))?;
+        // The program's own output cannot be before it: it goes to stderr.
+        found(&report).ok_or_else(|| format!("{} {model}: not a report: {report}", case.name))
     }
+}
+
+/// What a report says, as the checks of the gallery mean it: 1 is a broken promise, and every other
+/// end one that cannot read what is there, or dies of it.
+fn found(report: &Value) -> Option<FoundInModel> {
+    let findings = report.get("findings")?.as_array()?;
+    let kinds = findings.iter().map(|finding| match finding.get("verdict")?.as_str()? {
+        "exited with 1" => Some("lost".to_owned()),
+        _ => Some("corrupt".to_owned()),
+    });
+    Some(FoundInModel {
+        kinds: kinds.collect::<Option<_>>()?,
+        states: report.get("verified")?.as_u64()?,
+        complete: report.get("complete")?.as_bool()?,
+    })
 }
 
 impl Drop for Place {
@@ -232,21 +340,21 @@ fn words_of(kinds: &BTreeSet<String>) -> String {
     if words.is_empty() { "clean".to_owned() } else { words.join(", ") }
 }
 
-/// The page: expectations, and the number of states where they were seen.
+/// The page: what was found, in how many states, and why.
 fn page(cases: &[Case], all: &BTreeMap<String, Found>) -> String {
     let mut page = String::from(
         "# Gallery\n\n\
          What `retake crash` says about well-known programs, model by model. `cargo xtask gallery --write` runs them and \
          writes this page; `cargo xtask test` runs a few. A program that is not installed is skipped.\n\n\
          *clean*: every state recovers. *lost*: what was acknowledged can be gone. *corrupt*: what is left cannot be read, or is \
-         damaged. The number is that of the states that were checked; a dash is a case that was not run when this page was \
-         written. What is expected of it, and the programs and checks, are in `crates/crash/gallery/`.\n\n\
+         damaged. The number is that of the states that were checked; *not all*: the time ran out before every state was checked. A \
+         dash is a case that was not run when this page was written. What is expected of it, and the programs and checks, are in `crates/crash/gallery/`.\n\n\
          | program | kill | ext4 | xfs | btrfs | posix |\n|---|---|---|---|---|---|\n",
     );
     for case in cases {
         let found = all.get(&case.name);
         let cell = |model: &str| match found.and_then(|found| found.get(model)) {
-            Some((kinds, states)) => format!("{} ({states})", words_of(kinds)),
+            Some(found) => found.words(),
             None => "–".to_owned(),
         };
         // Writing to a string cannot fail.
@@ -291,8 +399,41 @@ mod tests {
             }
         }
         assert!(cases.iter().any(|case| case.short));
-        let found = Found::from([("ext4".to_owned(), (BTreeSet::new(), 7))]);
-        let seen = BTreeMap::from([(cases[0].name.clone(), found)]);
-        assert!(page(&cases, &seen).contains("| – | clean (7) | – |"));
+        let report = serde_json::json!({
+            "verified": 7, "complete": true,
+            "findings": [{"verdict": "exited with 1"}, {"verdict": "was killed by SIGABRT"}],
+        });
+        let seen = found(&report).unwrap();
+        assert_eq!(seen.words(), "corrupt, lost (7)");
+        let all = BTreeMap::from([(
+            cases[0].name.clone(),
+            Found::from([("ext4".to_owned(), seen.clone())]),
+        )]);
+        assert!(page(&cases, &all).contains("| – | corrupt, lost (7) | – |"));
+        let expected = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect();
+        assert!(!seen.is_as_expected(&expected(&["lost"])));
+        assert!(seen.is_as_expected(&expected(&["lost", "corrupt"])));
+        let cut = FoundInModel { kinds: expected(&["lost"]), complete: false, ..seen };
+        assert!(cut.is_as_expected(&expected(&["lost", "corrupt"])));
+        assert!(!cut.is_as_expected(&expected(&[])), "what was found counts");
+    }
+
+    #[test]
+    fn a_choice_is_of_cases_and_models_that_are_there() {
+        let cases = cases().unwrap();
+        let choice = |words: &[&'static str]| {
+            Choice::new(words, &cases).map(|choice| {
+                let count = cases.iter().filter(|case| choice.has(case)).count();
+                let models = MODELS.iter().filter(|model| choice.has_model(model)).count();
+                (count, models)
+            })
+        };
+        assert_eq!(choice(&[]), Ok((cases.len(), 5)));
+        assert_eq!(choice(&["sqlite-*", "--model", "xfs"]), Ok((24, 1)));
+        assert_eq!(choice(&["redb", "--built"]), Ok((1, 5)));
+        assert!(choice(&["--short"]).unwrap().0 < cases.len());
+        for wrong in [&["unknown"][..], &["--wrong"], &["--model"], &["--model", "ntfs"]] {
+            assert!(choice(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds, ref lines @ ..] if lines.len() < 2 => fuzz::run(seconds, lines.first().copied()),
         #[cfg(not(feature = "bench"))]
         ["fuzz", ref words @ ..] if (1..3).contains(&words.len()) => fuzz_with_policy(words),
-        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS [LINES]".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [--built] [--model NAME] [--budget TIME] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS [LINES]".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

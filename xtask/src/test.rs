@@ -104,7 +104,7 @@ pub(crate) fn run() -> Result<(), String> {
     variables.extend(lints);
     test_programs::run(programs, &variables)?;
     cargo(&["test", "-p", "retake-first", "--quiet", "--doc"], &variables)?;
-    crate::gallery::run_built(&["--short"])
+    crate::gallery::run_short()
 }
 
 /// Writes what is made from definitions in the program: pages of `docs/`, and the interface of libraries.

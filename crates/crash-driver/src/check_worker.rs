@@ -81,18 +81,20 @@ pub struct CheckWorkers {
 impl CheckWorkers {
     /// Only for a process without threads and open records: keepers are forks. `owns_children` says
     /// that nothing else will start processes here.
-    pub fn start(count: usize, root: &Path, owns_children: bool) -> io::Result<Self> {
-        Self::start_confined(count, root, owns_children, None)
+    pub fn start(count: usize, recording: &Recording, owns_children: bool) -> io::Result<Self> {
+        Self::start_confined(count, recording, owns_children, None)
     }
 
     /// The same with checks that are confined.
     pub fn start_confined(
         count: usize,
-        root: &Path,
+        recording: &Recording,
         owns_children: bool,
         sandbox: Option<CheckSandbox<'_>>,
     ) -> io::Result<Self> {
-        let scratch = StateScratch::new(root)?;
+        let root = &recording.root;
+        let bytes = recording.largest_state().saturating_mul(count as u64);
+        let scratch = StateScratch::new(root, bytes)?;
         let dispositions = signals::original();
         let original = if root.is_dir() {
             OriginalNamespace::new().map_err(|error| {
@@ -238,7 +240,7 @@ impl CheckWorker {
     /// Replaces what is in the state directory, and writes the acknowledgements if they changed.
     pub(crate) fn write_state(&mut self, input: CheckInput<'_>) -> io::Result<()> {
         if self.used {
-            clear(&self.state)?;
+            retake_crash::scratch::clear_dir(&self.state)?;
         }
         self.used = true;
         retake_crash::materialise(input.tree, &self.state)?;
@@ -264,22 +266,4 @@ impl CheckWorker {
             (variables::CRASH_LABEL.into(), label.into()),
         ]
     }
-}
-
-/// Empties a directory that itself has to stay. Checks may have removed permissions.
-fn clear(directory: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o700))?;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            if std::fs::remove_dir_all(entry.path()).is_err() {
-                clear(&entry.path())?;
-                std::fs::remove_dir(entry.path())?;
-            }
-        } else {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }

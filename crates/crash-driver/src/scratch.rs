@@ -18,9 +18,10 @@ pub(crate) struct StateScratch {
 }
 
 impl StateScratch {
-    /// Not below `root`: what lies there is covered where states are checked.
-    pub(crate) fn new(root: &Path) -> io::Result<Self> {
-        let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| has_room(memory));
+    /// For states that need this many bytes at a time. Not below `root`: what lies there is covered
+    /// where states are checked.
+    pub(crate) fn new(root: &Path, bytes: u64) -> io::Result<Self> {
+        let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| has_room(memory, bytes));
         let disk = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
         let parent = memory
             .into_iter()
@@ -52,12 +53,25 @@ impl Drop for StateScratch {
     }
 }
 
-/// Whether this is a file system in memory with enough of it left.
-fn has_room(path: &Path) -> bool {
+/// Whether this is a file system in memory with enough of it left. A check may need as much again for
+/// what it writes, and so may everything else that runs on the machine.
+fn has_room(path: &Path, bytes: u64) -> bool {
     rustix::fs::statfs(path).is_ok_and(|about| {
-        about.f_type == libc::TMPFS_MAGIC
-            && about.f_bavail.saturating_mul(about.f_bsize.unsigned_abs()) >= ENOUGH
+        let free = about.f_bavail.saturating_mul(about.f_bsize.unsigned_abs());
+        about.f_type == libc::TMPFS_MAGIC && fits(bytes, free, available_memory())
     }) && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn fits(bytes: u64, free: u64, available: Option<u64>) -> bool {
+    let wanted = bytes.saturating_mul(2).max(ENOUGH);
+    free >= wanted && available.is_none_or(|available| available / 2 >= wanted)
+}
+
+/// How much memory can be used without taking it from somebody, as far as the kernel says so.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Removes directories of ours that nobody holds.
@@ -77,6 +91,18 @@ fn remove_abandoned(parent: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_that_memory_has_no_room_for_are_on_disk() {
+        const GIB: u64 = 1 << 30;
+        assert!(fits(0, GIB, None) && fits(GIB, 4 * GIB, Some(8 * GIB)));
+        assert!(!fits(0, ENOUGH - 1, None) && !fits(GIB, 4 * GIB, Some(2 * GIB)));
+        assert!(!fits(3 * GIB, 4 * GIB, Some(64 * GIB)) && !fits(u64::MAX, GIB, None));
+        assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        let root = Path::new("/nonexistent");
+        let large = StateScratch::new(root, u64::MAX).unwrap();
+        assert!(!large.path().starts_with("/dev/shm"), "{}", large.path().display());
+    }
 
     #[test]
     fn only_what_nobody_holds_is_removed() {

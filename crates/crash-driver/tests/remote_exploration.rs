@@ -214,7 +214,7 @@ impl Site {
             observer: &(),
             range: None,
         };
-        let mut workers = CheckWorkers::start(1, &self.recording.root, true).unwrap();
+        let mut workers = CheckWorkers::start(1, &self.recording, true).unwrap();
         let arguments = |command: &ShareCommand<'_>| vec![command.range.to_string()];
         let mut remote = RemoteExploration {
             executor,

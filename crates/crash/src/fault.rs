@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use crate::call_stack::CallStacks;
 use crate::model::Tree;
@@ -192,7 +191,7 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
                 file.read(offset, &mut now);
             }
             if now != data {
-                let (data, sync) = (Arc::from(data), WriteSync::None);
+                let (data, sync) = (data.into(), WriteSync::None);
                 let action = Action::Write { node, offset, data, sync, mapped: false };
                 let call = format!("lost by {}", site.call);
                 dropped.push(Entry::Operation(Operation { task: 0, call, action }));

@@ -3,6 +3,7 @@
 //!
 //! - [`recorder`] runs a program once and writes down what it does to a directory, as
 //!   [`operation`]s; [`log`] is a recording as a file.
+//! - [`recorded_bytes`] keeps what the program wrote, in memory or on disk.
 //! - [`model`] says what a crash may leave of a recording under a file system's rules, explores
 //!   these states, and explains why some fail. Pure: no I/O.
 //! - [`call_stack`] is where in the program an operation was called from, as it was in memory.
@@ -28,6 +29,7 @@ mod materialise;
 pub mod model;
 pub mod mount_namespace;
 pub mod operation;
+pub mod recorded_bytes;
 pub mod recorder;
 pub mod scratch;
 pub mod stray_processes;

@@ -4,11 +4,13 @@
 //! Nothing here does I/O or knows a profile. Inode numbers are reused at once by real file systems,
 //! so a [`Node`] is bound when it is created and never names anything else afterwards.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::call_stack::CallStacks;
+use crate::recorded_bytes::RecordedBytes;
 
 /// A file, directory or symbolic link of the watched tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,6 +40,39 @@ pub struct Recording {
     pub stacks: CallStacks,
 }
 
+impl Recording {
+    /// How many bytes a state can have at most: as if no file had ever been removed or cut.
+    pub fn largest_state(&self) -> u64 {
+        /// How long a file was at most, and how many bytes were ever put into it: it may be sparse.
+        #[derive(Default)]
+        struct Extent {
+            end: u64,
+            written: u64,
+        }
+        let mut files: HashMap<Node, Extent> = HashMap::new();
+        let mut put = |node: Node, offset: u64, length: usize| {
+            let file = files.entry(node).or_default();
+            file.end = file.end.max(offset.saturating_add(length as u64));
+            file.written += length as u64;
+        };
+        for initial in &self.initial {
+            if let Content::File { extents, .. } = &initial.content {
+                extents.iter().for_each(|(offset, data)| put(initial.node, *offset, data.len()));
+            }
+        }
+        for entry in &self.entries {
+            if let Entry::Operation(Operation {
+                action: Action::Write { node, offset, data, .. },
+                ..
+            }) = entry
+            {
+                put(*node, *offset, data.len());
+            }
+        }
+        files.values().map(|file| file.end.min(file.written)).sum()
+    }
+}
+
 /// A node that was there before the workload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Initial {
@@ -54,7 +89,7 @@ pub enum Content {
     /// The bytes by extent, in order, holes left out.
     File {
         size: u64,
-        extents: Vec<(u64, Arc<[u8]>)>,
+        extents: Vec<(u64, RecordedBytes)>,
     },
     Symlink {
         target: OsString,
@@ -95,7 +130,7 @@ pub enum Action {
     Write {
         node: Node,
         offset: u64,
-        data: Arc<[u8]>,
+        data: RecordedBytes,
         sync: WriteSync,
         mapped: bool,
     },
@@ -189,4 +224,38 @@ pub enum WriteSync {
     Data,
     /// `O_SYNC`, `RWF_SYNC`.
     Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_state_counts_every_byte_of_a_file_once() {
+        let write = |node, offset, length: usize| {
+            let data = vec![1; length].into();
+            let action = Action::Write {
+                node: Node(node),
+                offset,
+                data,
+                sync: WriteSync::None,
+                mapped: false,
+            };
+            Entry::Operation(Operation { task: 1, call: "write".into(), action })
+        };
+        let initial = Initial {
+            node: Node(1),
+            mode: 0o600,
+            dir_entries: Vec::new(),
+            content: Content::File { size: 1 << 40, extents: vec![(0, vec![1; 100].into())] },
+        };
+        let recording = Recording {
+            root: "/".into(),
+            initial: vec![initial],
+            // Written over three times; and far behind a hole.
+            entries: vec![write(1, 0, 100), write(1, 50, 100), write(2, 1 << 40, 7)],
+            stacks: CallStacks::default(),
+        };
+        assert_eq!(recording.largest_state(), 150 + 7);
+    }
 }

@@ -104,6 +104,20 @@ pub fn empty_dir(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
+/// Removes what is in a directory, which itself has to stay: it may be mounted somewhere.
+pub fn clear_dir(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes a directory and what is in it, read-only directories too. One that is missing is no
 /// error.
 pub fn remove_tree(path: &Path) -> io::Result<()> {

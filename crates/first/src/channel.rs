@@ -80,6 +80,13 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// From everything that a child announced.
+    pub(crate) fn of(announced: &[u8]) -> Self {
+        let mut inbox = Self::default();
+        inbox.push(announced);
+        inbox
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         let mut at = 0;

@@ -39,7 +39,9 @@ compile_error!(
 
 mod async_support;
 mod channel;
+mod check_request;
 mod child;
+mod child_watch;
 mod env;
 mod invocation;
 mod json;

@@ -1,6 +1,7 @@
 //! `first::test()`: the builder, and what it does in each phase.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -111,7 +112,7 @@ impl<R: FnOnce(&Env)> Workload<R> {
     /// see it again.
     #[track_caller]
     pub fn verify<V: FnOnce(&Env, &CrashInfo)>(self, check: V) -> Verified {
-        match Role::find(&self.options) {
+        match Role::find(&self.options, Check::Synchronous) {
             Ok(Role::Orchestrator(found)) => found.orchestrate(&self.options),
             Ok(Role::Execution { child, target, filter }) => {
                 child.arm(target, filter);
@@ -148,7 +149,7 @@ impl<R: AsyncFnOnce(Env)> AsyncWorkload<R> {
         async move {
             // Taken whole: naming a field would leave the rest, and its check, behind.
             let mut awaited = awaited;
-            match Role::find(&self.options) {
+            match Role::find(&self.options, Check::Asynchronous) {
                 Ok(Role::Orchestrator(found)) => found.orchestrate(&self.options),
                 Ok(Role::Execution { child, target, filter }) => {
                     child.arm(target, filter);
@@ -195,6 +196,14 @@ enum Role {
     Bystander,
 }
 
+/// What a check runs under. An executor has threads and descriptors of its own, which a copy of its
+/// process would have to share with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    Synchronous,
+    Asynchronous,
+}
+
 struct OrchestratorSetup {
     invocation: Invocation,
     index: usize,
@@ -203,7 +212,7 @@ struct OrchestratorSetup {
 }
 
 impl Role {
-    fn find(options: &Options) -> Result<Self, SetupError> {
+    fn find(options: &Options, check: Check) -> Result<Self, SetupError> {
         let filter = options.check()?;
         let variables = Variables::read(|name| std::env::var_os(name))?;
         let name = variables.test_name.as_deref();
@@ -229,8 +238,15 @@ impl Role {
             Phase::Execution { target } => {
                 Self::Execution { child: Child::enter(&variables, seed)?, target, filter }
             }
+            Phase::Verify { .. } if variables.check_server.is_some() => {
+                let may_copy = check == Check::Synchronous;
+                let (child, request) = Child::serve_checks(&variables, seed, may_copy)?;
+                let acks = promises(Some(&request.acks))?;
+                let crash = CrashInfo::new(request.point_id, request.label, seed, acks);
+                Self::Verify { child, crash }
+            }
             Phase::Verify { point_id, label } => Self::Verify {
-                crash: CrashInfo::new(point_id, label, seed, promises(&variables)?),
+                crash: CrashInfo::new(point_id, label, seed, promises(variables.acks.as_deref())?),
                 child: Child::enter(&variables, seed)?,
             },
         })
@@ -249,8 +265,8 @@ impl OrchestratorSetup {
 }
 
 /// What was promised before the crash, as a file tells it.
-fn promises(variables: &Variables) -> Result<Vec<String>, SetupError> {
-    let Some(path) = &variables.acks else { return Ok(Vec::new()) };
+fn promises(acks: Option<&Path>) -> Result<Vec<String>, SetupError> {
+    let Some(path) = acks else { return Ok(Vec::new()) };
     let text = std::fs::read(path).map_err(|source| SetupError::System {
         what: format!("{ACKS}={}", path.display()),
         source,

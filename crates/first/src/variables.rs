@@ -25,6 +25,8 @@ pub(crate) const REPLAY: &str = "FIRST_REPLAY";
 pub(crate) const STATE: &str = "FIRST_STATE";
 /// How a child talks to its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.
 pub(crate) const CHANNEL: &str = "FIRST_CHANNEL";
+/// In a child that serves checks: the descriptor that requests come from.
+pub(crate) const CHECK_SERVER: &str = "FIRST_CHECK_SERVER";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -57,6 +59,7 @@ pub(crate) struct Variables {
     pub(crate) state: Option<String>,
     pub(crate) events: Option<PathBuf>,
     pub(crate) channel: Option<Channel>,
+    pub(crate) check_server: Option<i32>,
     pub(crate) run_id: Option<String>,
 }
 
@@ -126,6 +129,7 @@ impl Variables {
             state: text(STATE)?,
             events: look_up(EVENTS).filter(|value| !value.is_empty()).map(PathBuf::from),
             channel: text(CHANNEL)?.map(channel).transpose()?,
+            check_server: text(CHECK_SERVER)?.map(check_server).transpose()?,
             run_id: text(RUN_ID)?,
         })
     }
@@ -168,6 +172,16 @@ fn channel(value: String) -> Result<Channel, SetupError> {
             value,
             must: "left to the orchestrator to set",
         }),
+    }
+}
+
+fn check_server(value: String) -> Result<i32, SetupError> {
+    match value.parse() {
+        Ok(fd) if fd > 2 => Ok(fd),
+        _ => {
+            let must = "left to the orchestrator to set";
+            Err(SetupError::Variable { name: CHECK_SERVER, value, must })
+        }
     }
 }
 

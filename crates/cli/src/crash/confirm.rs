@@ -76,7 +76,7 @@ pub(super) fn confirm(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let timeout = Duration::from_millis(found.verify_timeout_ms);
     let check = project.check(&found.verify, timeout, &SandboxRequest::default())?;
     let mut workers =
-        CheckWorkers::start(1, &recording.root, true).map_err(CrashTestError::NoWorkers)?;
+        CheckWorkers::start(1, &recording, true).map_err(CrashTestError::NoWorkers)?;
     if let Some(reason) = workers.other_path.clone() {
         term::say(&ReportNote::OtherPath(reason).to_string());
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use retake_crash::model::{ExploreOptions, Model, StateKey, rebuild};
+use retake_crash::operation::Recording;
 use retake_crash_driver::check::CheckOutcome;
 use retake_crash_driver::check_worker::{CheckInput, CheckWorkers};
 use retake_crash_driver::error::CrashTestError;
@@ -95,14 +96,14 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
         input.operation = finding.operation;
         input.label = finding.label.as_deref();
     }
-    check(args, &project, found.as_ref(), &recording.root, (&key, input))
+    check(args, &project, found.as_ref(), &recording, (&key, input))
 }
 
 fn check(
     args: &Args,
     project: &CrashProject,
     found: Option<&Findings>,
-    root: &Path,
+    recording: &Recording,
     (key, input): (&StateKey, CheckInput<'_>),
 ) -> Result<Exit, CrashFailure> {
     let verify = match (&args.verify, found) {
@@ -122,8 +123,8 @@ fn check(
     let sandbox = project.sandbox(&args.sandbox)?;
     let check = project.check(&verify, timeout, &sandbox)?;
     let confined = project.check_sandbox(&sandbox);
-    let mut workers =
-        CheckWorkers::start_confined(1, root, true, confined).map_err(CrashTestError::NoWorkers)?;
+    let mut workers = CheckWorkers::start_confined(1, recording, true, confined)
+        .map_err(CrashTestError::NoWorkers)?;
     if let Some(reason) = workers.other_path.clone() {
         term::say(&ReportNote::OtherPath(reason).to_string());
     }

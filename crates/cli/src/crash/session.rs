@@ -224,9 +224,9 @@ impl<'a> CrashSession<'a> {
         let started = self.recorder.while_closed(|| {
             // The scheduler's programs must not see what covers the recorded directory.
             let remote = remote.map(|remote| remote.explorer(project, args.jobs)).transpose()?;
-            let (root, alone) = (&recording.root, !args.recovery);
             let sandbox = project.check_sandbox(&self.sandbox);
-            Ok((CheckWorkers::start_confined(here, root, alone, sandbox)?, remote))
+            let workers = CheckWorkers::start_confined(here, recording, !args.recovery, sandbox)?;
+            Ok((workers, remote))
         });
         let (mut workers, mut remote) = started.map_err(CrashTestError::NoWorkers)?;
         let log = log.to_string_lossy();

@@ -97,8 +97,8 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
     let check = Check::with(request, environment);
     let options = ExploreOptions { seed: args.seed, ..ExploreOptions::default() };
     let jobs = args.jobs.unwrap_or_else(processors);
-    let mut workers = CheckWorkers::start(jobs, &recording.root, !args.recovery)
-        .map_err(CrashTestError::NoWorkers)?;
+    let mut workers =
+        CheckWorkers::start(jobs, &recording, !args.recovery).map_err(CrashTestError::NoWorkers)?;
     let recovery = args.recovery.then(|| RecoveryCrashes::new(&check, args.model, options.clone()));
     let exploration = Exploration {
         recording: &recording,

@@ -12,6 +12,7 @@ use crate::call_stack::{
 use crate::operation::{
     Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, WriteSync,
 };
+use crate::recorded_bytes::{ByteStore, RecordedBytes};
 
 pub(super) struct Encoder<'a>(pub(super) &'a mut Vec<u8>);
 
@@ -265,13 +266,14 @@ impl Encoder<'_> {
 pub(super) struct Decoder<'a, R> {
     from: &'a mut R,
     raw: &'a mut Vec<u8>,
+    bytes: &'a mut ByteStore,
 }
 
 type Decoded<T> = Result<T, LogError>;
 
 impl<'a, R: Read> Decoder<'a, R> {
-    pub(super) fn new(from: &'a mut R, raw: &'a mut Vec<u8>) -> Self {
-        Self { from, raw }
+    pub(super) fn new(from: &'a mut R, raw: &'a mut Vec<u8>, bytes: &'a mut ByteStore) -> Self {
+        Self { from, raw, bytes }
     }
 
     /// A damaged length must not be believed before the bytes are there.
@@ -328,8 +330,15 @@ impl<'a, R: Read> Decoder<'a, R> {
         String::from_utf8(bytes).map_err(|_| LogError::Damaged { why: "a text is not text".into() })
     }
 
-    fn data(&mut self) -> Decoded<Arc<[u8]>> {
+    fn value(&mut self) -> Decoded<Arc<[u8]>> {
         self.bytes().map(Into::into)
+    }
+
+    fn data(&mut self) -> Decoded<RecordedBytes> {
+        let length = self.long()?;
+        let start = self.raw.len();
+        self.take(length)?;
+        Ok(self.bytes.keep(&self.raw[start..])?)
     }
 
     fn node(&mut self) -> Decoded<Node> {
@@ -476,7 +485,7 @@ impl<'a, R: Read> Decoder<'a, R> {
                 second_entry: self.dir_entry()?,
             },
             9 => Action::Mode { node, mode: self.number()? },
-            10 => Action::Attribute { node, name: self.name()?, value: self.maybe(Self::data)? },
+            10 => Action::Attribute { node, name: self.name()?, value: self.maybe(Self::value)? },
             11 => Action::Sync { node, data_only: self.flag()? },
             12 => Action::SyncRange { node, offset: self.long()?, length: self.long()? },
             14 => Action::Close { node },

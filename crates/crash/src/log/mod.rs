@@ -11,7 +11,7 @@
 //! ```
 //!
 //! `bytes` is a length (u64) and as many bytes. Reading and writing are streams: neither holds more
-//! than one frame. A file that was cut short has no end, and is no recording.
+//! than one frame, and what is read goes into a [`ByteStore`]. A file that was cut short has no end, and is no recording.
 
 use std::fmt;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::call_stack::CallStacks;
 use crate::operation::{Entry, Initial, Recording};
+use crate::recorded_bytes::ByteStore;
 
 mod encoding;
 #[cfg(test)]
@@ -190,6 +191,7 @@ pub enum Frame {
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     from: BufReader<R>,
+    bytes: ByteStore,
     root: PathBuf,
     sum: Sum,
     frames: u64,
@@ -198,7 +200,8 @@ pub struct Reader<R: Read> {
 }
 
 impl<R: Read> Reader<R> {
-    pub fn new(from: R) -> Result<Self, LogError> {
+    /// `bytes` keeps what was written.
+    pub fn new(from: R, mut bytes: ByteStore) -> Result<Self, LogError> {
         let mut from = BufReader::new(from);
         let mut head = Vec::new();
         let mut magic = [0; 16];
@@ -212,7 +215,7 @@ impl<R: Read> Reader<R> {
             return Err(LogError::Foreign);
         }
         head.extend_from_slice(&magic);
-        let mut decoder = Decoder::new(&mut from, &mut head);
+        let mut decoder = Decoder::new(&mut from, &mut head, &mut bytes);
         let version = decoder.number()?;
         if !(OLDEST..=VERSION).contains(&version) {
             return Err(if version > VERSION {
@@ -224,7 +227,7 @@ impl<R: Read> Reader<R> {
         let root = PathBuf::from(decoder.name()?);
         let mut sum = Sum::new();
         sum.add(&head);
-        Ok(Self { from, root, sum, frames: 0, entries: false, over: false })
+        Ok(Self { from, bytes, root, sum, frames: 0, entries: false, over: false })
     }
 
     /// The absolute path the workload saw.
@@ -238,7 +241,7 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         let mut raw = Vec::new();
-        let mut decoder = Decoder::new(&mut self.from, &mut raw);
+        let mut decoder = Decoder::new(&mut self.from, &mut raw, &mut self.bytes);
         let frame = match decoder.byte()? {
             INITIAL if self.entries => {
                 return Err(damaged("a node that was there before comes after an entry"));
@@ -292,7 +295,12 @@ pub fn write<W: Write>(to: W, recording: &Recording) -> io::Result<W> {
 
 /// Reads a whole recording.
 pub fn read<R: Read>(from: R) -> Result<Recording, LogError> {
-    let mut reader = Reader::new(from)?;
+    read_into(from, ByteStore::default())
+}
+
+/// The same with another bound for what is kept in memory.
+pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogError> {
+    let mut reader = Reader::new(from, bytes)?;
     let root = reader.root().to_owned();
     let mut recording =
         Recording { root, initial: Vec::new(), entries: Vec::new(), stacks: CallStacks::default() };

@@ -9,6 +9,7 @@ use crate::call_stack::{
     CallStacks, CapturedStack, CodeImage, CodeMapping, ScriptLine, StackBlock,
 };
 use crate::operation::{Action, Content, DirEntry, Kind, Node, Operation, WriteSync};
+use crate::recorded_bytes::RecordedBytes;
 
 fn node() -> impl Strategy<Value = Node> {
     any::<u64>().prop_map(Node)
@@ -22,7 +23,11 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
     (node(), name()).prop_map(|(directory, name)| DirEntry { directory, name })
 }
 
-fn data() -> impl Strategy<Value = Arc<[u8]>> {
+fn data() -> impl Strategy<Value = RecordedBytes> {
+    prop::collection::vec(any::<u8>(), 0..40).prop_map(Into::into)
+}
+
+fn value() -> impl Strategy<Value = Arc<[u8]>> {
     prop::collection::vec(any::<u8>(), 0..40).prop_map(Into::into)
 }
 
@@ -71,7 +76,7 @@ fn action() -> impl Strategy<Value = Action> {
             }
         ),
         (node(), any::<u32>()).prop_map(|(node, mode)| Action::Mode { node, mode }),
-        (node(), name(), prop::option::of(data()))
+        (node(), name(), prop::option::of(value()))
             .prop_map(|(node, name, value)| Action::Attribute { node, name, value }),
         (node(), any::<bool>()).prop_map(|(node, data_only)| Action::Sync { node, data_only }),
         (node(), any::<u64>(), any::<u64>()).prop_map(|(node, offset, length)| Action::SyncRange {
@@ -160,9 +165,9 @@ fn recording() -> impl Strategy<Value = Recording> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(recording in recording()) {
+    fn what_was_written_is_read(recording in recording(), memory in 0..100_u64) {
         let bytes = write(Vec::new(), &recording).unwrap();
-        let read = read(&bytes[..]).unwrap();
+        let read = read_into(&bytes[..], ByteStore::new(memory, None)).unwrap();
         prop_assert_eq!(read.root, recording.root);
         prop_assert_eq!(read.initial, recording.initial);
         prop_assert_eq!(read.entries, recording.entries);

@@ -4,11 +4,11 @@
 //! A rename is one part. A write that grows a file is two: the size and the bytes.
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::model::tree::Tree;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node};
+use crate::recorded_bytes::RecordedBytes;
 
 /// Numbers every part of a recording in order.
 pub(crate) type MicroOpId = u64;
@@ -46,7 +46,7 @@ pub(crate) enum Effect {
     /// A file grows to at least this size by a write.
     Size { node: Node, size: u64 },
     /// Bytes of a write; `pieces` are the ranges of the file that nothing durable has overtaken.
-    Bytes { node: Node, offset: u64, data: Arc<[u8]>, pieces: Vec<(u64, u64)>, fresh: bool },
+    Bytes { node: Node, offset: u64, data: RecordedBytes, pieces: Vec<(u64, u64)>, fresh: bool },
     /// The file system allocated what was delayed.
     Flush { node: Node },
 }
@@ -106,7 +106,7 @@ impl MicroOp {
                     let to = to.min(limit);
                     if from < to {
                         let within = (from - offset) as usize..(to - offset) as usize;
-                        bytes.write(from, &data[within]);
+                        bytes.write(from, &data.part(within));
                     }
                 }
             }),

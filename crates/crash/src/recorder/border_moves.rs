@@ -11,8 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
-use super::MAX_BYTES;
-use super::directory_scan::{extents, names, open_directory};
+use super::directory_scan::{for_each_extent, names, open_directory};
 use super::error::RecordError;
 use super::file::{FileKind, FileStatus, c_string, open_at, read_link};
 use super::path_lookup::ResolvedPath;
@@ -68,16 +67,12 @@ impl Tracer {
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::File;
                 self.push(pid, call, Action::Create { node, mode, kind, dir_entry: None });
-                let mut left = MAX_BYTES;
-                let mut allow = |bytes| {
-                    left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
-                    Ok(())
-                };
-                for (offset, data) in extents(&file, status.size, &mut allow)? {
-                    let sync = WriteSync::None;
-                    let mapped = false;
+                for_each_extent(&file, status.size, |offset, data| {
+                    let data = self.bytes.keep(data)?;
+                    let (sync, mapped) = (WriteSync::None, false);
                     self.push(pid, call, Action::Write { node, offset, data, sync, mapped });
-                }
+                    Ok(())
+                })?;
                 self.push(pid, call, Action::Truncate { node, size: status.size });
                 if self.outside_is_clean(status.id) {
                     self.push(pid, call, Action::Sync { node, data_only: false });

@@ -11,6 +11,7 @@ use super::pending_call::{CallPlan, PendingCall};
 use super::tracer::{OpenFile, Tracer};
 use super::{call_entry, mapped_files, task_memory};
 use crate::operation::{Action, DirEntry, Kind};
+use crate::recorded_bytes::RecordedBytes;
 
 impl Tracer {
     /// `result` is what the call returned.
@@ -47,9 +48,10 @@ impl Tracer {
             CallPlan::Write { node, offset, vector, sync } if result > 0 => {
                 let data = gather(pid, &arguments, vector, result as usize);
                 // Another thread may have unmapped the buffer since; the file has the bytes.
-                let data = data
-                    .map(Into::into)
-                    .or_else(|_| self.read_back(pid, arguments[0] as i32, offset, result as usize));
+                let data = match data {
+                    Ok(data) => self.bytes.keep_all(data),
+                    Err(_) => self.read_back(pid, arguments[0] as i32, offset, result as usize),
+                };
                 let data = data.map_err(|source| RecordError::system(name, source))?;
                 let mapped = false;
                 self.push(pid, name, Action::Write { node, offset, data, sync, mapped });
@@ -252,8 +254,9 @@ impl Tracer {
         fd: i32,
         offset: u64,
         length: usize,
-    ) -> io::Result<std::sync::Arc<[u8]>> {
-        mapped_files::read_back(&self.reopen(pid, fd)?, offset, length)
+    ) -> io::Result<RecordedBytes> {
+        let read = mapped_files::read_back(&self.reopen(pid, fd)?, offset, length)?;
+        self.bytes.keep_all(read)
     }
 }
 

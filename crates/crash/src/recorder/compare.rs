@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::directory_scan::{extents, names, open_directory};
+use super::directory_scan::{for_each_extent, names, open_directory};
 use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 use crate::model::{FileView, Tree, TreeEntry, TreeEntryKind};
 use crate::operation::{Entry, Node, Recording};
@@ -132,15 +132,20 @@ fn bytes(view: FileView<'_>, file: &File, size: u64) -> io::Result<Option<String
     let differs = |at: u64| Some(format!("has another byte at {at}"));
     // Both directions: what the file holds, and what it should hold.
     let mut buffer = [0; BLOCK];
-    for (start, data) in extents(file, size, &mut |_| Ok(()))? {
+    let mut different = None;
+    for_each_extent(file, size, |start, data| {
         for (number, block) in data.chunks(BLOCK).enumerate() {
             let at = start + (number * BLOCK) as u64;
             let expected = &mut buffer[..block.len()];
             view.read(at, expected);
-            if let Some(first) = first_difference(block, expected) {
-                return Ok(differs(at + first));
+            if different.is_none() {
+                different = first_difference(block, expected).map(|first| at + first);
             }
         }
+        Ok(())
+    })?;
+    if let Some(at) = different {
+        return Ok(differs(at));
     }
     for (at, expected) in view.extents() {
         let real = &mut buffer[..expected.len()];
@@ -165,7 +170,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-    use crate::recorder::{directory_scan::scan, nodes::Nodes, open_root};
+    use crate::recorder::open_root;
 
     #[test]
     fn each_difference_is_told() {
@@ -222,7 +227,7 @@ mod tests {
             symlink("nowhere", path.join("link")).unwrap();
             File::create(path.join("hole")).unwrap().set_len(100_000).unwrap();
             let root = open_root(path).unwrap();
-            let tree = Tree::new(&scan(&root, &mut Nodes::default(), &mut |_| Ok(())).unwrap());
+            let tree = crate::recorder::tree_of(path).unwrap();
             assert_eq!(differences(&tree, &root).unwrap(), [""; 0]);
             change(path);
             let differences = differences(&tree, &root).unwrap();

@@ -9,23 +9,36 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 use super::nodes::Nodes;
 use crate::operation::{Content, DirEntry, Initial};
+use crate::recorded_bytes::ByteStore;
 
 const BLOCK: usize = 4096;
 const CHUNK: usize = 1 << 20;
 
-pub(crate) type Extents = Vec<(u64, Arc<[u8]>)>;
+/// Keeps what is read, and knows whether it is still wanted.
+pub(super) struct ScanBytes<'a> {
+    pub(super) bytes: &'a mut ByteStore,
+    pub(super) cancel: Option<&'a OwnedFd>,
+}
 
-/// The tree below an open directory. The root is bound first, so it is node 0. `allow` is told how
-/// much is about to be read, and may end it all.
+impl ScanBytes<'_> {
+    fn wanted(&self) -> io::Result<()> {
+        let fd = self.cancel.map_or(-1, AsRawFd::as_raw_fd);
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor that lives as long as the call; a negative one is not polled.
+        unsafe { libc::poll(&raw mut asked, 1, 0) };
+        if asked.revents == 0 { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+    }
+}
+
+/// The tree below an open directory. The root is bound first, so it is node 0.
 pub(super) fn scan(
     root: &OwnedFd,
     nodes: &mut Nodes,
-    allow: &mut dyn FnMut(u64) -> io::Result<()>,
+    into: &mut ScanBytes<'_>,
 ) -> io::Result<Vec<Initial>> {
     let status = FileStatus::of_descriptor(root.as_raw_fd())?;
     let node = nodes.bind(status.id, FileKind::Directory, false);
@@ -39,7 +52,7 @@ pub(super) fn scan(
     let mut directories = vec![(root.try_clone()?, node)];
     while let Some((directory, node)) = directories.pop() {
         for name in names(directory.as_raw_fd())? {
-            allow(0)?;
+            into.wanted()?;
             let dir_entry = DirEntry { directory: node, name };
             let c_name = c_string(&dir_entry.name)?;
             let fd = directory.as_raw_fd();
@@ -52,7 +65,7 @@ pub(super) fn scan(
             let content = match status.kind {
                 FileKind::Special => continue,
                 FileKind::Directory => Content::Directory,
-                FileKind::Regular => file(fd, &c_name, allow)?,
+                FileKind::Regular => file(fd, &c_name, into)?,
                 FileKind::Symlink => Content::Symlink { target: read_link(fd, &c_name)? },
             };
             let node = nodes.bind(status.id, status.kind, false);
@@ -73,39 +86,39 @@ pub(super) fn open_directory(base: RawFd, name: &CStr) -> io::Result<OwnedFd> {
     open_at(base, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW)
 }
 
-fn file(
-    base: RawFd,
-    name: &CStr,
-    allow: &mut dyn FnMut(u64) -> io::Result<()>,
-) -> io::Result<Content> {
+fn file(base: RawFd, name: &CStr, into: &mut ScanBytes<'_>) -> io::Result<Content> {
     let file = File::from(open_at(base, name, libc::O_RDONLY | libc::O_NOFOLLOW)?);
     let size = FileStatus::of_descriptor(file.as_raw_fd())?.size;
-    Ok(Content::File { size, extents: extents(&file, size, allow)? })
+    let mut extents = Vec::new();
+    for_each_extent(&file, size, |offset, data| {
+        into.wanted()?;
+        extents.push((offset, into.bytes.keep(data)?));
+        Ok(())
+    })?;
+    Ok(Content::File { size, extents })
 }
 
-/// The bytes of a file, without blocks of zeros.
-pub(crate) fn extents(
+/// The bytes of a file, without blocks of zeros, a piece at a time.
+pub(crate) fn for_each_extent(
     file: &File,
     size: u64,
-    allow: &mut dyn FnMut(u64) -> io::Result<()>,
-) -> io::Result<Extents> {
-    let mut extents = Extents::new();
+    mut tell: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;
     while let Some((start, end)) = next_data(file, at, size)? {
         at = start;
         while at < end {
             let wanted = CHUNK.min((end - at) as usize);
-            allow(wanted as u64)?;
             let chunk = &mut buffer[..wanted];
             file.read_exact_at(chunk, at)?;
             for run in runs(chunk) {
-                extents.push((at + run.start as u64, chunk[run].into()));
+                tell(at + run.start as u64, &chunk[run])?;
             }
             at += wanted as u64;
         }
     }
-    Ok(extents)
+    Ok(())
 }
 
 /// Stretches of blocks that hold something.
@@ -193,7 +206,8 @@ mod tests {
     fn scanned(path: &Path) -> Vec<Initial> {
         let path = c_string(path.as_os_str()).unwrap();
         let root = open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
-        scan(&root, &mut Nodes::default(), &mut |_| Ok(())).unwrap()
+        let into = &mut ScanBytes { bytes: &mut ByteStore::default(), cancel: None };
+        scan(&root, &mut Nodes::default(), into).unwrap()
     }
 
     #[test]
@@ -224,7 +238,12 @@ mod tests {
         file.seek(SeekFrom::Start(1 << 20)).unwrap();
         file.write_all(&[0; 3 * BLOCK]).unwrap();
         file.write_all(b"x").unwrap();
-        let extents = extents(&file, 64 << 20, &mut |_| Ok(())).unwrap();
+        let mut extents = Vec::new();
+        for_each_extent(&file, 64 << 20, |offset, data| {
+            extents.push((offset, data.to_vec()));
+            Ok(())
+        })
+        .unwrap();
         assert_eq!(extents.len(), 1);
         let (offset, data) = &extents[0];
         assert_eq!((*offset, data.len()), ((1 << 20) + 3 * BLOCK as u64, BLOCK));
@@ -232,16 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_not_read() {
+    fn a_scan_that_is_not_wanted_any_more_ends() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("large"), vec![b'x'; 3 << 20]).unwrap();
         let root = crate::recorder::open_root(dir.path()).unwrap();
-        let mut left = 2 << 20;
-        let mut allow = |bytes| {
-            left = u64::checked_sub(left, bytes).ok_or(io::ErrorKind::FileTooLarge)?;
-            Ok(())
-        };
-        let refused = scan(&root, &mut Nodes::default(), &mut allow).unwrap_err();
-        assert_eq!((refused.kind(), left), (io::ErrorKind::FileTooLarge, 0));
+        let (readable, writer) = crate::fd::pipe().unwrap();
+        drop(writer);
+        let mut bytes = ByteStore::default();
+        let into = &mut ScanBytes { bytes: &mut bytes, cancel: Some(&readable) };
+        let refused = scan(&root, &mut Nodes::default(), into).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::Interrupted);
     }
 }

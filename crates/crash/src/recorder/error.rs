@@ -19,8 +19,6 @@ pub enum RecordError {
     Start { program: OsString, source: io::Error },
     /// The watched directory cannot be read.
     Root { path: PathBuf, source: io::Error },
-    /// The watched directory holds, or the workload wrote, more than can be kept in memory.
-    TooLarge { what: String, most: u64 },
     /// The watched directory is not where it was.
     Moved { path: PathBuf },
     /// The workload did something to the directory that no model understands.
@@ -60,11 +58,6 @@ impl fmt::Display for RecordError {
                 write!(f, "cannot start {}: {source}", program.to_string_lossy())
             }
             Self::Root { path, source } => write!(f, "cannot read {}: {source}", path.display()),
-            Self::TooLarge { what, most } => write!(
-                f,
-                "{what} more than {} MiB, and a recording is kept in memory: crash a smaller one",
-                most >> 20
-            ),
             Self::Moved { path } => write!(
                 f,
                 "the workload removed or renamed {} itself; watch the directory above it instead",

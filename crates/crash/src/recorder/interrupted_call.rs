@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
-use super::directory_scan::extents;
+use super::directory_scan::for_each_extent;
 use super::error::RecordError;
 use super::file::{FileKind, FileStatus, c_string, open_at};
 use super::path_lookup::ResolvedPath;
@@ -18,6 +18,7 @@ use super::pending_call::{CallPlan, PendingCall};
 use super::tracer::Tracer;
 use crate::model::Tree;
 use crate::operation::{Action, Node, WriteSync};
+use crate::recorded_bytes::ByteStore;
 
 const BLOCK: usize = 4096;
 
@@ -67,7 +68,12 @@ impl Tracer {
 }
 
 /// The mode and the contents that the files of interrupted calls have in the end, as operations.
-pub(super) fn reread(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result<Vec<Action>> {
+pub(super) fn reread(
+    unsure: &[Node],
+    tree: &Tree,
+    root: &OwnedFd,
+    bytes: &mut ByteStore,
+) -> io::Result<Vec<Action>> {
     let mut actions = Vec::new();
     let mut done = Vec::new();
     for &node in unsure {
@@ -92,18 +98,19 @@ pub(super) fn reread(unsure: &[Node], tree: &Tree, root: &OwnedFd) -> io::Result
             actions.push(Action::Truncate { node, size });
         }
         let mut known = [0; BLOCK];
-        for (start, data) in extents(&file, size, &mut |_| Ok(()))? {
+        for_each_extent(&file, size, |start, data| {
             for (number, block) in data.chunks(BLOCK).enumerate() {
                 let offset = start + (number * BLOCK) as u64;
                 let known = &mut known[..block.len()];
                 known.fill(0);
                 view.read(offset, known);
                 if known != block {
-                    let (data, sync, mapped) = (block.into(), WriteSync::None, false);
+                    let (data, sync, mapped) = (bytes.keep(block)?, WriteSync::None, false);
                     actions.push(Action::Write { node, offset, data, sync, mapped });
                 }
             }
-        }
+            Ok(())
+        })?;
     }
     Ok(actions)
 }

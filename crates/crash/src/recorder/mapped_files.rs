@@ -10,13 +10,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use libc::pid_t;
 
 use super::directory_scan::next_data;
 use super::file::{FileId, FileStatus};
 use crate::operation::{Action, Node, WriteSync};
+use crate::recorded_bytes::ByteStore;
 
 const PAGE: usize = 4096;
 static ZEROS: [u8; PAGE] = [0; PAGE];
@@ -70,7 +70,7 @@ impl Mappings {
         }
         let mut mapped = MappedFile { node, id, file, pages: HashMap::new(), size: 0, quiet: 0 };
         self.buffer.resize(CHUNK, 0);
-        mapped.look(&mut self.buffer, &mut |_, _| {})?;
+        mapped.look(&mut self.buffer, &mut |_, _| Ok(()))?;
         self.written.push(mapped);
         self.count();
         Ok(())
@@ -112,18 +112,19 @@ impl Mappings {
     }
 
     /// What was stored since the last look, as writes.
-    pub(super) fn changes(&mut self, found: &mut Vec<Action>) -> io::Result<()> {
+    pub(super) fn changes(
+        &mut self,
+        bytes: &mut ByteStore,
+        found: &mut Vec<Action>,
+    ) -> io::Result<()> {
         for mapped in &mut self.written {
             let node = mapped.node;
             let before = found.len();
             mapped.look(&mut self.buffer, &mut |offset, data| {
-                found.push(Action::Write {
-                    node,
-                    offset,
-                    data: data.into(),
-                    sync: WriteSync::None,
-                    mapped: true,
-                });
+                let (sync, mapped) = (WriteSync::None, true);
+                let data = bytes.keep(data)?;
+                found.push(Action::Write { node, offset, data, sync, mapped });
+                Ok(())
             })?;
             mapped.quiet = if found.len() == before { mapped.quiet + 1 } else { 0 };
         }
@@ -150,6 +151,9 @@ impl Mappings {
     }
 }
 
+/// Takes what was stored, and where.
+type Tell<'a> = dyn FnMut(u64, &[u8]) -> io::Result<()> + 'a;
+
 impl MappedFile {
     fn apply(&mut self, action: &Action) {
         match action {
@@ -168,13 +172,13 @@ impl MappedFile {
     }
 
     /// Compares with the file, takes over what is new, and tells it.
-    fn look(&mut self, buffer: &mut [u8], tell: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
+    fn look(&mut self, buffer: &mut [u8], tell: &mut Tell<'_>) -> io::Result<()> {
         if self.size < buffer.len() as u64 {
             // One read tells everything about a small file, also that it is not small any more.
             let read = self.file.read_at(buffer, 0)?;
             if read < buffer.len() {
                 self.size = read as u64;
-                self.compare(0, &buffer[..read], tell);
+                self.compare(0, &buffer[..read], tell)?;
                 return Ok(());
             }
         }
@@ -189,14 +193,14 @@ impl MappedFile {
                 if n == 0 {
                     return Ok(());
                 }
-                self.compare(at, &buffer[..n], tell);
+                self.compare(at, &buffer[..n], tell)?;
                 at += n as u64;
             }
         }
         Ok(())
     }
 
-    fn compare(&mut self, mut at: u64, mut data: &[u8], tell: &mut dyn FnMut(u64, &[u8])) {
+    fn compare(&mut self, mut at: u64, mut data: &[u8], tell: &mut Tell<'_>) -> io::Result<()> {
         while !data.is_empty() {
             let within = at as usize % PAGE;
             let (piece, rest) = data.split_at(data.len().min(PAGE - within));
@@ -206,12 +210,13 @@ impl MappedFile {
                 let differs = |index: &usize| piece[*index] != known[*index];
                 let first = (0..piece.len()).find(differs).unwrap_or(0);
                 let last = (0..piece.len()).rfind(differs).unwrap_or(piece.len() - 1);
-                tell(at + first as u64, &piece[first..=last]);
+                tell(at + first as u64, &piece[first..=last])?;
                 self.store(at, piece);
             }
             at += piece.len() as u64;
             data = rest;
         }
+        Ok(())
     }
 
     fn store(&mut self, mut at: u64, mut data: &[u8]) {
@@ -306,10 +311,10 @@ pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<MappedRange> 
 }
 
 /// The bytes of a file, read back after the kernel put them there itself.
-pub(super) fn read_back(file: &File, offset: u64, length: usize) -> io::Result<Arc<[u8]>> {
+pub(super) fn read_back(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; length];
     file.read_exact_at(&mut buffer, offset)?;
-    Ok(buffer.into())
+    Ok(buffer)
 }
 
 #[cfg(test)]
@@ -318,7 +323,7 @@ mod tests {
 
     fn told(mappings: &mut Mappings) -> Vec<(u64, Vec<u8>)> {
         let mut found = Vec::new();
-        mappings.changes(&mut found).unwrap();
+        mappings.changes(&mut ByteStore::default(), &mut found).unwrap();
         let told = |action| match action {
             Action::Write { offset, data, mapped: true, .. } => (offset, data.to_vec()),
             other => panic!("{other:?}"),

@@ -26,6 +26,7 @@ use crate::fd;
 use crate::model::Tree;
 use crate::mount_namespace::MountNamespace;
 use crate::operation::{Entry, Operation, Recording};
+use crate::recorded_bytes::{ByteStore, MEMORY};
 use crate::scratch::ScratchDir;
 use crate::variables;
 
@@ -76,6 +77,7 @@ pub fn record(program: impl Into<OsString>) -> Recorder {
         namespace: None,
         faults: None,
         stacks: false,
+        memory: MEMORY,
     }
 }
 
@@ -96,6 +98,7 @@ pub struct Recorder {
     namespace: Option<MountNamespace>,
     faults: Option<Option<FaultTarget>>,
     stacks: bool,
+    memory: u64,
 }
 
 /// A workload that has ended.
@@ -206,6 +209,13 @@ impl Recorder {
         self
     }
 
+    /// How many bytes of what is in the directory, and of what the workload writes, are kept in
+    /// memory, [`MEMORY`] unless said. The rest is kept in a file on disk.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
     /// Runs the workload to its end. Nothing it started is alive afterwards.
     ///
     /// The workload finds the watched directory in `FIRST_WORK_DIR`.
@@ -240,15 +250,15 @@ impl Recorder {
         let failed = |source| RecordError::Root { path: root.clone(), source };
         let handle = open_root(&root).map_err(failed)?;
         let mut nodes = nodes::Nodes::default();
-        let mut budget = Budget { left: MAX_BYTES, cancel: self.cancel.as_ref() };
-        let initial = directory_scan::scan(&handle, &mut nodes, &mut |bytes| budget.take(bytes))
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::FileTooLarge => {
-                    let what = format!("{} holds", root.display());
-                    RecordError::TooLarge { what, most: MAX_BYTES }
+        let mut bytes = ByteStore::new(self.memory, None);
+        let into =
+            &mut directory_scan::ScanBytes { bytes: &mut bytes, cancel: self.cancel.as_ref() };
+        let initial =
+            directory_scan::scan(&handle, &mut nodes, into).map_err(|source| {
+                match source.kind() {
+                    io::ErrorKind::Interrupted => RecordError::Cancelled,
+                    _ => failed(source),
                 }
-                io::ErrorKind::Interrupted => RecordError::Cancelled,
-                _ => failed(source),
             })?;
 
         let system = |source| RecordError::system("pipe", source);
@@ -264,7 +274,8 @@ impl Recorder {
             table.push(syscalls::code_mapping());
         }
         let filter = (!every_call).then(|| seccomp_filter::program(&table));
-        let mut tracer = Tracer::new(&handle, nodes, stdout, table, every_call).map_err(failed)?;
+        let mut tracer =
+            Tracer::new(&handle, nodes, bytes, stdout, table, every_call).map_err(failed)?;
         tracer.stacks = self.stacks.then(stack_capture::StackCapture::default);
         tracer.faults = self.faults.clone().map(fault_injection::FaultWatch::new);
         let environment = self.environment(&root);
@@ -306,7 +317,8 @@ impl Recorder {
             stacks: stacks.unwrap_or_default(),
         };
         let mut tree = compare::replayed(&recording);
-        for action in interrupted_call::reread(&tracer.unsure, &tree, &handle).map_err(failed)? {
+        let reread = interrupted_call::reread(&tracer.unsure, &tree, &handle, &mut tracer.bytes);
+        for action in reread.map_err(failed)? {
             tree.apply(&action);
             let call = "exit".to_owned();
             recording.entries.push(Entry::Operation(Operation { task: 0, call, action }));
@@ -330,26 +342,6 @@ impl Recorder {
         environment.push((variables::RECORDING.into(), "1".into()));
         environment.push((variables::WORK_DIR.into(), root.into()));
         environment
-    }
-}
-
-/// What a watched directory may hold, and a workload may write, in bytes.
-pub(crate) const MAX_BYTES: u64 = 1 << 30;
-
-/// How much may still be read, and whether the recording was cancelled.
-struct Budget<'a> {
-    left: u64,
-    cancel: Option<&'a OwnedFd>,
-}
-
-impl Budget<'_> {
-    fn take(&mut self, bytes: u64) -> io::Result<()> {
-        self.left = self.left.checked_sub(bytes).ok_or(io::ErrorKind::FileTooLarge)?;
-        let fd = self.cancel.map_or(-1, AsRawFd::as_raw_fd);
-        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor that lives as long as the call; a negative one is not polled.
-        unsafe { libc::poll(&raw mut asked, 1, 0) };
-        if asked.revents == 0 { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
     }
 }
 
@@ -385,7 +377,8 @@ fn forward_output(mut reader: File, output: Option<Box<dyn Write + Send>>) {
 /// What lies in a directory.
 pub fn tree_of(directory: &Path) -> io::Result<Tree> {
     let root = open_root(directory)?;
-    Ok(Tree::new(&directory_scan::scan(&root, &mut nodes::Nodes::default(), &mut |_| Ok(()))?))
+    let into = &mut directory_scan::ScanBytes { bytes: &mut ByteStore::default(), cancel: None };
+    Ok(Tree::new(&directory_scan::scan(&root, &mut nodes::Nodes::default(), into)?))
 }
 
 /// In what a directory differs from a tree, one sentence each.

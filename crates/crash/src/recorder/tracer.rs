@@ -13,7 +13,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::pid_t;
 
-use super::MAX_BYTES;
 use super::cpu_pinning::CpuPin;
 use super::error::RecordError;
 use super::fault_injection::FaultWatch;
@@ -26,6 +25,7 @@ use super::seccomp_filter;
 use super::stack_capture::StackCapture;
 use super::syscalls::Syscall;
 use crate::operation::{Action, Entry, Node, Operation};
+use crate::recorded_bytes::ByteStore;
 
 /// Files outside that were written and not synced are only worth knowing if they are moved in.
 const OUTSIDE: usize = 100_000;
@@ -64,8 +64,8 @@ pub(super) struct Tracer {
     pub(super) stdout: Option<FileId>,
     line: Vec<u8>,
     pub(super) entries: Vec<Entry>,
-    /// How many bytes they hold.
-    written: u64,
+    /// What they write.
+    pub(super) bytes: ByteStore,
     /// Files that a task was changing when it died.
     pub(super) unsure: Vec<Node>,
     /// Calls that could fail, where one has to.
@@ -100,6 +100,7 @@ impl Tracer {
     pub(super) fn new(
         root: &OwnedFd,
         nodes: Nodes,
+        bytes: ByteStore,
         stdout: Option<FileId>,
         table: Vec<Syscall>,
         every_call: bool,
@@ -123,7 +124,7 @@ impl Tracer {
             stdout,
             line: Vec::new(),
             entries: Vec::new(),
-            written: 0,
+            bytes,
             unsure: Vec::new(),
             faults: None,
             stacks: None,
@@ -208,10 +209,6 @@ impl Tracer {
                     };
                     let result = self.answer_fault(pid, &pending, result)?;
                     self.finish(pid, pending, result)?;
-                    if self.written > MAX_BYTES {
-                        let what = "the workload wrote".to_owned();
-                        return Err(RecordError::TooLarge { what, most: MAX_BYTES });
-                    }
                 }
                 self.resume(pid, 0).map_err(system)?;
                 self.release(pid)
@@ -403,9 +400,6 @@ impl Tracer {
         if !self.mappings.is_empty() {
             self.mappings.observe(&action);
         }
-        if let Action::Write { data, .. } = &action {
-            self.written += data.len() as u64;
-        }
         let task = self.tasks.get(&pid).map_or(0, |task| task.number);
         let process = self.process(pid);
         if let Some(stacks) = &mut self.stacks {
@@ -429,7 +423,7 @@ impl Tracer {
         }
         let mut found = Vec::new();
         self.mappings
-            .changes(&mut found)
+            .changes(&mut self.bytes, &mut found)
             .map_err(|source| RecordError::system("a mapped file", source))?;
         for action in found {
             self.push(pid, "mmap", action);

@@ -5,5 +5,6 @@
 mod begin_and_end;
 mod calls;
 mod faults;
+mod large;
 mod programs;
 mod random;

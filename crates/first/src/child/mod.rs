@@ -12,13 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::channel::{Announcer, Message};
+use crate::check_request::CheckRequest;
 use crate::env::{CrashInfo, Env};
 use crate::parent_death;
 use crate::setup_error::SetupError;
-use crate::variables::{CHANNEL, Channel, Phase, Variables, WORK_DIR};
+use crate::variables::{CHANNEL, CHECK_SERVER, Channel, Phase, Variables, WORK_DIR};
+use check_server::CheckCopy;
 use crash_point::{Armed, Counts};
 use retake_crash::glob::Glob;
 
+pub(crate) mod check_server;
 pub(crate) mod crash_point;
 
 type Payload = Box<dyn Any + Send>;
@@ -27,6 +30,8 @@ type Payload = Box<dyn Any + Send>;
 pub(crate) struct Child {
     pub(crate) env: Env,
     announcer: Option<Arc<Announcer>>,
+    /// Whether this is a copy of a check server: nothing waits for its test to return.
+    is_copy: bool,
 }
 
 impl Child {
@@ -35,11 +40,37 @@ impl Child {
         let work_dir = variables.work_dir.clone().unwrap_or_default();
         let make = !matches!(variables.phase, Phase::Verify { .. });
         let env = Env::new(directory(work_dir, make)?, seed);
-        let Some(channel) = variables.channel else { return Ok(Self { env, announcer: None }) };
+        let Some(channel) = variables.channel else {
+            return Ok(Self { env, announcer: None, is_copy: false });
+        };
         let announcer = connect(channel, variables.run_id.clone().unwrap_or_default())?;
-        let child = Self { env, announcer: Some(Arc::new(announcer)) };
+        let child = Self { env, announcer: Some(Arc::new(announcer)), is_copy: false };
         child.announce(&Message::Hello);
         Ok(child)
+    }
+
+    /// Serves checks, or refuses to where this process cannot be copied. Returns in copies only: as
+    /// the child that checks one state, with what it is to be told of the crash.
+    pub(crate) fn serve_checks(
+        variables: &Variables,
+        seed: u64,
+        may_copy: bool,
+    ) -> Result<(Self, CheckRequest), SetupError> {
+        let system = |source| SetupError::System { what: CHECK_SERVER.to_owned(), source };
+        let socket = adopt(variables.check_server.unwrap_or(-1)).map_err(system)?;
+        if !may_copy || !check_server::can_copy() {
+            check_server::refuse(socket);
+        }
+        if let Some(channel) = variables.channel {
+            // Checks announce over pipes of their own.
+            drop(connect(channel, variables.run_id.clone().unwrap_or_default())?);
+        }
+        let CheckCopy { request, announcer } = check_server::serve(socket);
+        let work_dir = variables.work_dir.clone().unwrap_or_default();
+        let env = Env::new(directory(work_dir, false)?, seed);
+        let child = Self { env, announcer: Some(Arc::new(announcer)), is_copy: true };
+        child.announce(&Message::Hello);
+        Ok((child, request))
     }
 
     pub(crate) fn arm(&self, target: usize, filter: Option<Glob>) {
@@ -71,6 +102,9 @@ impl Child {
             Ok(()) => self.announce(good),
             Err(payload) => {
                 self.announce(&Message::Panicked { text: panic_text(&payload) });
+                if self.is_copy {
+                    std::process::exit(101);
+                }
                 resume_unwind(payload);
             }
         }

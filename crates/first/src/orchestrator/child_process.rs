@@ -19,10 +19,13 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::check_server::CheckServer;
 use super::verdict::{ChildOutcome, ExitKind};
 use crate::channel::Inbox;
+use crate::check_request::{CheckRequest, Order};
+use crate::child_watch::{ChildWatch, OutOfMemoryKills, signal};
 use crate::parent_death;
 use crate::variables::{self, Channel};
 use retake_crash::fd::{pidfd, pipe};
@@ -42,6 +45,8 @@ pub(crate) struct ChildCommand<'a> {
     pub(crate) timeout: Duration,
     /// Where it sees its directory.
     pub(crate) namespace: Option<MountNamespace>,
+    /// A descriptor that it inherits, besides those of every child.
+    pub(crate) inherit: Option<RawFd>,
 }
 
 /// The children that are running now, so that those whose result is not needed can be killed.
@@ -53,7 +58,27 @@ pub(crate) struct RunningChildren {
 #[derive(Debug)]
 struct ChildTable {
     bound: usize,
-    children: HashMap<usize, u32>,
+    children: HashMap<usize, Running>,
+}
+
+/// How a child is ended before its time.
+#[derive(Debug)]
+enum Running {
+    Process(u32),
+    /// A copy of a check server, which the server ends.
+    Served(OwnedFd),
+}
+
+impl Running {
+    fn end(&self) {
+        match self {
+            Self::Process(pid) => signal(*pid as i32, libc::SIGKILL),
+            Self::Served(socket) => {
+                // A server that is gone has taken its check along.
+                _ = socket.try_clone().map(File::from).and_then(Order::cancel);
+            }
+        }
+    }
 }
 
 /// The child was killed, or not started, because its result is not needed any more.
@@ -68,9 +93,9 @@ impl RunningChildren {
     pub(crate) fn end_beyond(&self, bound: usize) {
         let mut table = self.lock();
         table.bound = table.bound.min(bound);
-        for (target, pid) in &table.children {
+        for (target, running) in &table.children {
             if *target > table.bound {
-                signal(*pid as i32, libc::SIGKILL);
+                running.end();
             }
         }
     }
@@ -85,17 +110,18 @@ impl RunningChildren {
         command: &ChildCommand<'_>,
     ) -> io::Result<Result<ChildOutcome, Unwanted>> {
         let run_id = new_run_id();
-        let before = out_of_memory_kills();
-        let (mut child, watch) = {
+        let out_of_memory = OutOfMemoryKills::new();
+        let before = out_of_memory.count();
+        let StartedChild { mut child, watch, parent_alive: _parent_alive } = {
             let mut table = self.lock();
             if command.target > table.bound {
                 return Ok(Err(Unwanted));
             }
             let started = start(command, &run_id)?;
-            table.children.insert(command.target, started.0.id());
+            table.children.insert(command.target, Running::Process(started.child.id()));
             started
         };
-        let (inbox, timed_out) = watch.until_the_end(&child, command.timeout);
+        let (announced, timed_out) = watch.until_the_end(child.id(), command.timeout, None);
         signal(-(child.id() as i32), libc::SIGKILL);
         // From here on the pid may be reused.
         self.lock().children.remove(&command.target);
@@ -105,20 +131,60 @@ impl RunningChildren {
             return Ok(Err(Unwanted));
         }
         let killed = status.signal() == Some(libc::SIGKILL);
+        let inbox = Inbox::of(&announced);
         Ok(Ok(ChildOutcome {
             status: match status.code() {
                 Some(code) => ExitKind::Exited(code),
                 None => ExitKind::Signaled(status.signal().unwrap_or_default()),
             },
             timed_out: timed_out.then_some(command.timeout),
-            out_of_memory: killed && out_of_memory_kills() > before,
+            out_of_memory: killed && out_of_memory.count() > before,
+            garbled: inbox.garbled,
+            messages: inbox.messages,
+        }))
+    }
+
+    /// Has a check server run a check to its end. An error is one of the server, which has to be
+    /// given up then.
+    pub(crate) fn run_served(
+        &self,
+        server: &mut CheckServer,
+        target: usize,
+        request: &CheckRequest,
+    ) -> io::Result<Result<ChildOutcome, Unwanted>> {
+        {
+            let mut table = self.lock();
+            if target > table.bound {
+                return Ok(Err(Unwanted));
+            }
+            table.children.insert(target, Running::Served(server.socket()?));
+        }
+        let reply = server.check(request);
+        self.lock().children.remove(&target);
+        if target > self.lock().bound {
+            return Ok(Err(Unwanted));
+        }
+        let reply = reply?;
+        let inbox = Inbox::of(&reply.announced);
+        Ok(Ok(ChildOutcome {
+            status: reply.status,
+            timed_out: reply.timed_out.then_some(request.timeout),
+            out_of_memory: reply.out_of_memory,
             garbled: inbox.garbled,
             messages: inbox.messages,
         }))
     }
 }
 
-fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, ChildWatch)> {
+/// A child that runs.
+pub(super) struct StartedChild {
+    pub(super) child: Child,
+    pub(super) watch: ChildWatch,
+    /// Held for as long as the child may live.
+    pub(super) parent_alive: OwnedFd,
+}
+
+pub(super) fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<StartedChild> {
     let (child_parent_alive, parent_alive) = pipe()?;
     let (announcements, child_announce) = pipe()?;
     let own = std::process::id();
@@ -142,7 +208,7 @@ fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, ChildWatc
     }
     command.envs(asked.set.iter().map(|(name, value)| (name, value)));
     let death_signal = parent_death::death_signal();
-    let namespace = asked.namespace.clone();
+    let (namespace, inherit) = (asked.namespace.clone(), asked.inherit);
     let adopt = move || {
         // SAFETY: async-signal-safe calls on plain numbers.
         unsafe {
@@ -150,8 +216,8 @@ fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, ChildWatc
             if libc::getppid() != own as i32 {
                 libc::_exit(1);
             }
-            for fd in [channel.parent_alive, channel.announce] {
-                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+            for fd in [Some(channel.parent_alive), Some(channel.announce), inherit] {
+                if fd.is_some_and(|fd| libc::fcntl(fd, libc::F_SETFD, 0) < 0) {
                     return Err(io::Error::last_os_error());
                 }
             }
@@ -162,7 +228,10 @@ fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<(Child, ChildWatc
     unsafe { command.pre_exec(adopt) };
     let mut child = command.spawn()?;
     match pidfd(child.id()) {
-        Ok(pidfd) => Ok((child, ChildWatch { pidfd, announcements, _parent_alive: parent_alive })),
+        Ok(pidfd) => {
+            let watch = ChildWatch { pidfd, announcements };
+            Ok(StartedChild { child, watch, parent_alive })
+        }
         Err(error) => {
             signal(-(child.id() as i32), libc::SIGKILL);
             child.wait()?;
@@ -179,7 +248,8 @@ pub(crate) fn record(
 ) -> Result<(Recorded, ChildOutcome), RecordError> {
     let failed = |source| RecordError::system("a child", source);
     let run_id = new_run_id();
-    let before = out_of_memory_kills();
+    let out_of_memory = OutOfMemoryKills::new();
+    let before = out_of_memory.count();
     let (child_parent_alive, _parent_alive) = pipe().map_err(failed)?;
     let (announcements, child_announce) = pipe().map_err(failed)?;
     let channel = Channel {
@@ -230,88 +300,9 @@ pub(crate) fn record(
     let outcome = ChildOutcome {
         status,
         timed_out: None,
-        out_of_memory: killed && out_of_memory_kills() > before,
+        out_of_memory: killed && out_of_memory.count() > before,
         garbled: inbox.garbled,
         messages: inbox.messages,
     };
     Ok((recorded, outcome))
-}
-
-struct ChildWatch {
-    pidfd: OwnedFd,
-    announcements: OwnedFd,
-    /// Held for as long as the child may live.
-    _parent_alive: OwnedFd,
-}
-
-impl ChildWatch {
-    /// Takes messages until the child is dead; it is not yet waited for.
-    fn until_the_end(self, child: &Child, timeout: Duration) -> (Inbox, bool) {
-        let mut inbox = Inbox::default();
-        let mut pipe = File::from(self.announcements);
-        // A deadline past the end of time is none.
-        let deadline = Instant::now().checked_add(timeout);
-        let mut timed_out = false;
-        loop {
-            let on = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut fds = [on(self.pidfd.as_raw_fd()), on(pipe.as_raw_fd())];
-            let left = match deadline {
-                Some(deadline) if !timed_out => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    // Rounded up: a poll that ends early would spin.
-                    i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
-                }
-                _ => -1,
-            };
-            // SAFETY: two descriptors that live as long as the call.
-            unsafe { libc::poll(fds.as_mut_ptr(), 2, left) };
-            if fds[1].revents & libc::POLLIN != 0 {
-                take(&mut pipe, &mut inbox);
-            } else if fds[0].revents != 0 {
-                return (inbox, timed_out);
-            } else if fds[1].revents != 0 {
-                // Every write end is closed, and only the death is still to come. Polled further,
-                // the pipe would report that for ever.
-                wait_only(&self.pidfd, if timed_out { None } else { deadline });
-            }
-            if !timed_out && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                timed_out = true;
-                signal(-(child.id() as i32), libc::SIGKILL);
-                signal(child.id() as i32, libc::SIGKILL);
-            }
-        }
-    }
-}
-
-fn take(pipe: &mut File, inbox: &mut Inbox) {
-    let mut buffer = [0; 16 << 10];
-    // Readable was said, so this does not wait. An error leaves what is known already, and the
-    // verdict then misses what it needs.
-    if let Ok(n) = pipe.read(&mut buffer) {
-        inbox.push(&buffer[..n]);
-    }
-}
-
-fn wait_only(pidfd: &OwnedFd, deadline: Option<Instant>) {
-    let mut fd = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let left = deadline.map_or(-1, |deadline| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
-    });
-    // SAFETY: one descriptor that lives as long as the call.
-    unsafe { libc::poll(&raw mut fd, 1, left) };
-}
-
-fn signal(pid: i32, signal: i32) {
-    // SAFETY: plain numbers. The process or group is ours, and a failure means that it is gone.
-    unsafe { libc::kill(pid, signal) };
-}
-
-/// How often the kernel's out-of-memory killer has struck since boot.
-fn out_of_memory_kills() -> u64 {
-    let counters = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    counters
-        .lines()
-        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-        .unwrap_or(0)
 }

@@ -18,7 +18,7 @@ use super::events::{CrashPoint, Events, Summary};
 use super::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
 use super::plan_driver::{self, ChildRunner, PointOutcome};
 use super::point_trace::PointTrace;
-use super::recorded_workload::RecordedWorkload;
+use super::recorded_workload::{RecordedWorkload, StateToCheck};
 use super::report::{FailureReport, say};
 use super::run_directories::RunDirectories;
 use super::session::{Session, record_workload, report_error};
@@ -275,10 +275,10 @@ impl StepRunner<'_> {
         let keep = matches!(executed.result, Execution::Failed { .. });
         if let Some(recorded) = self.recorded.as_ref().filter(|_| keep) {
             let directory = self.dirs.run_dir(target);
-            let kept = recorded.state_dir(target).and_then(|state_dir| {
-                state_dir.keep(&directory)?;
-                state_dir.remove()
-            });
+            let kept = self
+                .dirs
+                .create_run_dir(target)
+                .and_then(|to| retake_crash::materialise(recorded.state(target).0, &to));
             report_error(kept, &directory.display().to_string());
             report_error(self.keep_recording_log(target), &directory.display().to_string());
         }
@@ -302,23 +302,21 @@ impl StepRunner<'_> {
         target: usize,
         label: &str,
     ) -> io::Result<Check> {
-        let state_dir = recorded.state_dir(target)?;
-        let set = vec![
-            (variables::CRASH_POINT_ID, target.to_string().into()),
-            (variables::CRASH_LABEL, label.into()),
-            (variables::ACKS, state_dir.acks.clone().into()),
-        ];
-        let mut command = self.child_command(target, FailedPhase::Verify, &state_dir.seen, set);
-        command.namespace = state_dir.namespace.clone();
-        let check = match self.running.run(&command)? {
+        let (tree, acks) = recorded.state(target);
+        let state = StateToCheck { tree, acks, point_id: target, label };
+        let mut place = recorded.states.place()?;
+        let outcome = recorded.states.check(&mut place, &state, &self.running, &|place| {
+            self.child_command(target, FailedPhase::Verify, &place.seen, Vec::new())
+        })?;
+        let check = match outcome {
             Ok(outcome) => match verdict::check(&outcome) {
-                Check::Passed { .. } if !state_dir.directory.is_dir() => {
+                Check::Passed { .. } if !place.directory.is_dir() => {
                     Check::Failed { reason: "verify deleted or replaced its directory".into() }
                 }
                 check => check,
             },
             Err(_unwanted) => {
-                state_dir.remove()?;
+                recorded.states.put_back(place);
                 return Ok(Check::Failed { reason: "ended, because nobody waits for it".into() });
             }
         };
@@ -327,15 +325,14 @@ impl StepRunner<'_> {
             passed @ Check::Passed { .. } => (passed, false),
         };
         let failed = matches!(check, Check::Failed { .. });
-        if confirmed {
-            state_dir.remove()?;
-            return Ok(check);
-        }
-        if state_dir.directory.is_dir() && (failed || self.session.variables.keep_artifacts) {
-            state_dir.keep(&self.dirs.run_dir(target))?;
+        if !confirmed
+            && place.directory.is_dir()
+            && (failed || self.session.variables.keep_artifacts)
+        {
+            place.keep(&self.dirs.run_dir(target))?;
             self.keep_recording_log(target)?;
         }
-        state_dir.remove()?;
+        recorded.states.put_back(place);
         Ok(check)
     }
 

@@ -3,6 +3,7 @@
 
 use retake_crash::model::Model;
 
+mod check_server;
 mod child_process;
 mod directory_digest;
 mod events;
@@ -24,6 +25,7 @@ use report::say;
 use run_directories::RunDirectories;
 pub(crate) use session::Session;
 use session::{record_workload, report_error};
+pub(crate) use verdict::ExitKind;
 
 /// Tries the crash points. The error is the message to fail the test with.
 pub(crate) fn run(session: &Session<'_>) -> Result<(), String> {

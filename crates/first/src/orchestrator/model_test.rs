@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::child_process::RunningChildren;
 use super::plan::FailedPhase;
-use super::recorded_workload::{RecordedWorkload, StateDirectories};
+use super::recorded_workload::{RecordedWorkload, StateDirectories, StateToCheck};
 use super::report::say;
 use super::run_directories::RunDirectories;
 use super::session::Session;
@@ -189,21 +189,17 @@ impl<'a> ModelTest<'a> {
         acks: usize,
     ) -> io::Result<Check> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let state_dir = self.states.create(&format!("state_{number}"), tree, acks)?;
-        let set = vec![
-            (variables::CRASH_POINT_ID, point.to_string().into()),
-            (variables::CRASH_LABEL, label.into()),
-            (variables::ACKS, state_dir.acks.clone().into()),
-        ];
-        let phase = FailedPhase::Verify;
-        let mut command =
-            self.session.child_command(self.dirs, number, phase, &state_dir.seen, set);
-        command.namespace = state_dir.namespace.clone();
-        let check = match self.running.run(&command)? {
+        let state = StateToCheck { tree, acks, point_id: point, label };
+        let mut place = self.states.place()?;
+        let outcome = self.states.check(&mut place, &state, &self.running, &|place| {
+            let phase = FailedPhase::Verify;
+            self.session.child_command(self.dirs, number, phase, &place.seen, Vec::new())
+        })?;
+        let check = match outcome {
             Ok(outcome) => verdict::check(&outcome),
             Err(_unwanted) => Check::Failed { reason: "ended".into() },
         };
-        state_dir.remove()?;
+        self.states.put_back(place);
         self.dirs.remove(number)?;
         Ok(check)
     }

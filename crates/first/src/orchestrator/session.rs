@@ -56,6 +56,7 @@ impl<'a> Session<'a> {
             log: dirs.log(target, phase),
             timeout: self.options.timeout,
             namespace: None,
+            inherit: None,
         }
     }
 }

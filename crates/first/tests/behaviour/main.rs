@@ -5,6 +5,7 @@
 mod executor;
 mod recorded;
 mod scenario;
+mod served;
 mod stage;
 mod unrecorded;
 

@@ -74,7 +74,7 @@ impl Stage {
     pub(crate) fn command(&self, scenario: &str) -> Command {
         let mut command = self.shell_like(std::env::current_exe().unwrap());
         command.args([scenario, "--include-ignored", "--nocapture"]).args(&self.arguments);
-        if scenario.starts_with("scenario::") {
+        if scenario.contains("::") && !scenario.ends_with("::") {
             command.arg("--exact");
         }
         command
@@ -102,7 +102,12 @@ impl Stage {
     }
 
     pub(crate) fn play(&self, scenario: &str) -> Played {
-        Played::of(&mut self.command(&format!("scenario::{scenario}")))
+        self.play_named(&format!("scenario::{scenario}"))
+    }
+
+    /// The same with a scenario of another file.
+    pub(crate) fn play_named(&self, test: &str) -> Played {
+        Played::of(&mut self.command(test))
     }
 
     /// A line as a person would paste it.

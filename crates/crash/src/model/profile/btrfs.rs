@@ -7,12 +7,12 @@
 //! of its own, and what else happened before may be lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use crate::model::micro_op::{Effect, MicroOp, MicroOpId, dir_entries, edges, inner};
 use crate::model::pending_ops::PendingOps;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node};
+use crate::recorded_bytes::RecordedBytes;
 
 /// The size of a file may come with the bytes of this many earlier writes that are not on disk.
 const COMPANIONS: usize = 3;
@@ -104,7 +104,7 @@ impl Btrfs {
         }
     }
 
-    fn write(&mut self, pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
+    fn write(&mut self, pending: &mut PendingOps, node: Node, offset: u64, data: &RecordedBytes) {
         if data.is_empty() {
             return;
         }

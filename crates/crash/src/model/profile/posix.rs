@@ -4,12 +4,12 @@
 //! What it still grants: a rename is atomic, and operations on one name keep their order.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use crate::model::micro_op::{Effect, MicroOp, MicroOpId, dir_entries, edges, inner, inode_of};
 use crate::model::pending_ops::PendingOps;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node, WriteSync};
+use crate::recorded_bytes::RecordedBytes;
 
 /// A write over several pages may survive in some of them: at most this many pieces are told apart.
 const PIECES: usize = 4;
@@ -132,7 +132,7 @@ fn sync_part(pending: &mut PendingOps, node: Node, from: u64, to: u64) {
     pending.absorb(durable);
 }
 
-fn write(pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
+fn write(pending: &mut PendingOps, node: Node, offset: u64, data: &RecordedBytes) {
     let end = offset.saturating_add(data.len() as u64);
     if data.is_empty() {
         return;

@@ -3,24 +3,56 @@
 //! A page of zeros is never kept: written zeros and a hole read the same, and no state that a
 //! check can see differs by them. FileContent past the end are zeros at all times.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::digest;
 use super::radix_map::RadixMap;
+use crate::recorded_bytes::RecordedBytes;
 
 pub(crate) const PAGE: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileContent {
     size: u64,
-    pages: RadixMap<Arc<Page>>,
+    pages: RadixMap<Page>,
     sum: u128,
 }
 
 #[derive(Clone, Debug)]
-struct Page {
+enum Page {
+    /// Put together from several writes, or from a part of one.
+    Own(Arc<OwnPage>),
+    /// A whole page of one write: it stays where the recording has it.
+    Recorded(Arc<RecordedPage>),
+}
+
+#[derive(Clone, Debug)]
+struct OwnPage {
     digest: u128,
     bytes: [u8; PAGE],
+}
+
+#[derive(Debug)]
+struct RecordedPage {
+    digest: u128,
+    bytes: RecordedBytes,
+}
+
+impl Page {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(page) => &page.bytes,
+            Self::Recorded(page) => &page.bytes,
+        }
+    }
+
+    fn digest(&self) -> u128 {
+        match self {
+            Self::Own(page) => page.digest,
+            Self::Recorded(page) => page.digest,
+        }
+    }
 }
 
 impl FileContent {
@@ -33,14 +65,24 @@ impl FileContent {
         self.sum
     }
 
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, offset: u64, data: &RecordedBytes) {
         if data.is_empty() {
             return;
         }
         self.size = self.size.max(offset.saturating_add(data.len() as u64));
-        self.fill(offset, data.len() as u64, |page, at| {
-            page.copy_from_slice(&data[at..at + page.len()]);
-        });
+        let mut done = 0;
+        while done < data.len() {
+            let (number, within) = place(offset + done as u64);
+            let take = (PAGE - within).min(data.len() - done);
+            if take == PAGE {
+                self.put(number, data.part(done..done + PAGE));
+            } else {
+                self.change(number, within..within + take, |page| {
+                    page.copy_from_slice(&data[done..done + take]);
+                });
+            }
+            done += take;
+        }
     }
 
     pub(crate) fn zero(&mut self, offset: u64, length: u64) {
@@ -54,7 +96,8 @@ impl FileContent {
             }
             let from = offset.max(start);
             let length = end.min(start + PAGE as u64) - from;
-            self.fill(from, length, |page, _| page.fill(0));
+            let within = (from - start) as usize;
+            self.change(number, within..within + length as usize, |page| page.fill(0));
             next = self.next_page(number + 1);
         }
     }
@@ -71,7 +114,7 @@ impl FileContent {
         self.pages.iter().map_while(|(number, page)| {
             let offset = number * PAGE as u64;
             let length = self.size.checked_sub(offset).filter(|rest| *rest > 0)?;
-            Some((offset, &page.bytes[..length.min(PAGE as u64) as usize]))
+            Some((offset, &page.bytes()[..length.min(PAGE as u64) as usize]))
         })
     }
 
@@ -84,7 +127,7 @@ impl FileContent {
             let take = (PAGE - within).min(length - done);
             let target = &mut buffer[done..done + take];
             match self.pages.get(at / PAGE as u64) {
-                Some(page) => target.copy_from_slice(&page.bytes[within..within + take]),
+                Some(page) => target.copy_from_slice(&page.bytes()[within..within + take]),
                 None => target.fill(0),
             }
             done += take;
@@ -96,31 +139,55 @@ impl FileContent {
         self.pages.next(from).map(|(number, _)| number)
     }
 
-    /// Gives `change` each page's part of the range, with its distance from the range's start.
-    fn fill(&mut self, offset: u64, length: u64, mut change: impl FnMut(&mut [u8], usize)) {
-        let mut done = 0;
-        while done < length {
-            let at = offset + done;
-            let number = at / PAGE as u64;
-            let within = (at % PAGE as u64) as usize;
-            let take = (PAGE - within).min((length - done).min(PAGE as u64) as usize);
-            if self.pages.get(number).is_none() {
-                self.pages.insert(number, Arc::new(Page { digest: 0, bytes: [0; PAGE] }));
+    /// Makes a page be these bytes, which are a whole one.
+    fn put(&mut self, number: u64, bytes: RecordedBytes) {
+        let before = match is_zeros(&bytes) {
+            true => self.pages.remove(number),
+            false => {
+                let digest = digest::bytes(number, &bytes);
+                self.sum = self.sum.wrapping_add(digest);
+                let page = RecordedPage { digest, bytes };
+                self.pages.insert(number, Page::Recorded(Arc::new(page)))
             }
-            if let Some(page) = self.pages.get_mut(number) {
-                let page = Arc::make_mut(page);
-                change(&mut page.bytes[within..within + take], done as usize);
-                self.sum = self.sum.wrapping_sub(page.digest);
-                let empty = page.bytes.iter().all(|byte| *byte == 0);
-                page.digest = if empty { 0 } else { digest::bytes(number, &page.bytes) };
-                self.sum = self.sum.wrapping_add(page.digest);
-                if empty {
-                    self.pages.remove(number);
-                }
+        };
+        self.sum = self.sum.wrapping_sub(before.map_or(0, |page| page.digest()));
+    }
+
+    /// Changes a part of a page.
+    fn change(&mut self, number: u64, range: Range<usize>, change: impl FnOnce(&mut [u8])) {
+        let shared = match self.pages.get(number) {
+            Some(Page::Own(_)) => None,
+            Some(Page::Recorded(page)) => {
+                let mut bytes = [0; PAGE];
+                bytes.copy_from_slice(&page.bytes);
+                Some(OwnPage { digest: page.digest, bytes })
             }
-            done += take as u64;
+            None => Some(OwnPage { digest: 0, bytes: [0; PAGE] }),
+        };
+        if let Some(own) = shared {
+            self.pages.insert(number, Page::Own(Arc::new(own)));
+        }
+        if let Some(Page::Own(page)) = self.pages.get_mut(number) {
+            let page = Arc::make_mut(page);
+            change(&mut page.bytes[range]);
+            self.sum = self.sum.wrapping_sub(page.digest);
+            let empty = is_zeros(&page.bytes);
+            page.digest = if empty { 0 } else { digest::bytes(number, &page.bytes) };
+            self.sum = self.sum.wrapping_add(page.digest);
+            if empty {
+                self.pages.remove(number);
+            }
         }
     }
+}
+
+/// The number of the page at an offset, and the offset inside it.
+fn place(offset: u64) -> (u64, usize) {
+    (offset / PAGE as u64, (offset % PAGE as u64) as usize)
+}
+
+fn is_zeros(page: &[u8]) -> bool {
+    page.iter().all(|byte| *byte == 0)
 }
 
 #[cfg(test)]
@@ -160,7 +227,7 @@ mod tests {
             for step in &steps {
                 match step {
                     Step::Write(at, data) => {
-                        bytes.write(*at, data);
+                        bytes.write(*at, &data[..].into());
                         if !data.is_empty() {
                             let end = *at as usize + data.len();
                             extend(&mut plain, end);
@@ -189,11 +256,11 @@ mod tests {
             }
             prop_assert_eq!(&again, &plain);
             let mut fresh = FileContent::default();
-            fresh.write(0, &plain);
+            fresh.write(0, &plain[..].into());
             prop_assert_eq!(fresh.sum(), bytes.sum());
             if let Some(byte) = plain.first_mut() {
                 *byte ^= 1;
-                fresh.write(0, &plain);
+                fresh.write(0, &plain[..].into());
                 prop_assert_ne!(fresh.sum(), bytes.sum());
             }
         }

@@ -10,13 +10,13 @@
 //! A timer may write back or commit at any moment, so nothing is ever known *not* to be on disk.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use crate::model::micro_op::{Effect, MicroOp, MicroOpId, edges, inner};
 use crate::model::pending_ops::PendingOps;
 use crate::model::profile::Tears;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, Node, WriteSync};
+use crate::recorded_bytes::RecordedBytes;
 
 mod inode;
 
@@ -237,7 +237,7 @@ impl Journalled {
         }
     }
 
-    fn write(&mut self, pending: &mut PendingOps, node: Node, offset: u64, data: &Arc<[u8]>) {
+    fn write(&mut self, pending: &mut PendingOps, node: Node, offset: u64, data: &RecordedBytes) {
         if data.is_empty() {
             return;
         }
@@ -320,7 +320,7 @@ impl Journalled {
         pending: &mut PendingOps,
         node: Node,
         offset: u64,
-        data: &Arc<[u8]>,
+        data: &RecordedBytes,
     ) {
         if data.is_empty() {
             return;

@@ -1,0 +1,313 @@
+//! The bytes of a recording: in memory as long as they are few, and from then on in a file on disk
+//! that has no name.
+//!
+//! What is in the file is mapped, so that it is read like memory and the kernel can drop it when
+//! memory is needed for something else. Nothing is ever written through the mapping: a disk that is
+//! full is then an error of a call, and not the end of the process.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// How much of a recording is kept in memory unless said.
+pub const MEMORY: u64 = 256 << 20;
+
+/// The file is mapped in parts of this size, or of one longer piece.
+const SEGMENT: usize = 64 << 20;
+const PAGE: usize = 4096;
+
+/// Some bytes, which copies and parts share.
+#[derive(Clone)]
+pub struct RecordedBytes {
+    owner: Owner,
+    start: usize,
+    length: usize,
+}
+
+#[derive(Clone)]
+enum Owner {
+    Memory(Arc<[u8]>),
+    File(Arc<Segment>),
+}
+
+impl RecordedBytes {
+    /// A part of them.
+    ///
+    /// # Panics
+    ///
+    /// If there are not that many, as with a slice.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.length,
+            "{range:?} of {}",
+            self.length
+        );
+        Self { owner: self.owner.clone(), start: self.start + range.start, length: range.len() }
+    }
+
+    /// Whether they take up memory that only the end of their last owner gives back.
+    pub fn in_memory(&self) -> bool {
+        matches!(self.owner, Owner::Memory(_))
+    }
+}
+
+impl Deref for RecordedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all = match &self.owner {
+            Owner::Memory(bytes) => bytes,
+            Owner::File(segment) => segment.bytes(),
+        };
+        &all[self.start..self.start + self.length]
+    }
+}
+
+impl From<&[u8]> for RecordedBytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self { owner: Owner::Memory(bytes.into()), start: 0, length: bytes.len() }
+    }
+}
+
+impl From<Vec<u8>> for RecordedBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { start: 0, length: bytes.len(), owner: Owner::Memory(bytes.into()) }
+    }
+}
+
+impl PartialEq for RecordedBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for RecordedBytes {}
+
+impl fmt::Debug for RecordedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// A part of the file, mapped to be read.
+struct Segment {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is only read, by anybody, until the last owner is gone.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    fn new(file: &File, offset: u64, length: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start = unsafe {
+            let (rights, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+            libc::mmap(std::ptr::null_mut(), length, rights, flags, file.as_raw_fd(), offset as i64)
+        };
+        match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
+            Some(start) => Ok(Self { start, length }),
+            None => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped, and the file is as long and never cut: it has no name, and only the store
+        // has a descriptor of it. Bytes are written once, before anybody is given their range.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this segment, and nobody looks at it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Keeps the bytes of one recording.
+#[derive(Debug)]
+pub struct ByteStore {
+    memory_left: u64,
+    directory: Option<PathBuf>,
+    file: Option<ByteFile>,
+}
+
+#[derive(Debug)]
+struct ByteFile {
+    file: File,
+    /// Where the next segment begins.
+    end: u64,
+    segment: Arc<Segment>,
+    /// Where the segment begins, and how much of it is used.
+    at: u64,
+    used: usize,
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+impl Default for ByteStore {
+    fn default() -> Self {
+        Self::new(MEMORY, None)
+    }
+}
+
+impl ByteStore {
+    /// The first `memory` bytes are kept in memory, the rest in a file in `directory`, or else in
+    /// that for temporary files.
+    pub fn new(memory: u64, directory: Option<PathBuf>) -> Self {
+        Self { memory_left: memory, directory, file: None }
+    }
+
+    pub fn keep(&mut self, bytes: &[u8]) -> io::Result<RecordedBytes> {
+        match self.room_in_memory(bytes.len()) {
+            true => Ok(bytes.into()),
+            false => self.keep_in_file(bytes),
+        }
+    }
+
+    /// The same for bytes that are there already.
+    pub fn keep_all(&mut self, bytes: Vec<u8>) -> io::Result<RecordedBytes> {
+        match self.room_in_memory(bytes.len()) {
+            true => Ok(bytes.into()),
+            false => self.keep_in_file(&bytes),
+        }
+    }
+
+    fn room_in_memory(&mut self, length: usize) -> bool {
+        let left = self.memory_left.checked_sub(length as u64);
+        self.memory_left = left.unwrap_or(self.memory_left);
+        left.is_some()
+    }
+
+    fn keep_in_file(&mut self, bytes: &[u8]) -> io::Result<RecordedBytes> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(ByteFile::new(self.directory.as_deref(), bytes.len())?),
+        };
+        file.keep(bytes)
+    }
+}
+
+impl ByteFile {
+    fn new(directory: Option<&Path>, length: usize) -> io::Result<Self> {
+        let file = match directory {
+            Some(directory) => nameless(directory)?,
+            None => nameless(&large_files())?,
+        };
+        let (segment, end) = grow(&file, 0, length)?;
+        Ok(Self { file, end, segment, at: 0, used: 0 })
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> io::Result<RecordedBytes> {
+        if bytes.len() > self.segment.length - self.used {
+            self.at = self.end;
+            (self.segment, self.end) = grow(&self.file, self.end, bytes.len())?;
+            self.used = 0;
+        }
+        self.file.write_all_at(bytes, self.at + self.used as u64)?;
+        let start = self.used;
+        self.used += bytes.len();
+        let owner = Owner::File(Arc::clone(&self.segment));
+        Ok(RecordedBytes { owner, start, length: bytes.len() })
+    }
+}
+
+/// Makes the file longer by a segment that holds at least this much, and says where it ends.
+fn grow(file: &File, from: u64, length: usize) -> io::Result<(Arc<Segment>, u64)> {
+    let length = length.next_multiple_of(PAGE).max(SEGMENT);
+    let end = from + length as u64;
+    file.set_len(end)?;
+    Ok((Arc::new(Segment::new(file, from, length)?), end))
+}
+
+/// Where a file may be larger than the memory: not on a file system that is in memory itself.
+fn large_files() -> PathBuf {
+    let temporary = std::env::temp_dir();
+    match is_in_memory(&temporary) && !is_in_memory(Path::new("/var/tmp")) {
+        true => PathBuf::from("/var/tmp"),
+        false => temporary,
+    }
+}
+
+/// Whether a directory is on a file system in memory, or is not there.
+pub fn is_in_memory(directory: &Path) -> bool {
+    let Ok(directory) = File::open(directory) else { return true };
+    let mut answer = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: a descriptor we hold, and room for the answer.
+    if unsafe { libc::fstatfs(directory.as_raw_fd(), answer.as_mut_ptr()) } < 0 {
+        return true;
+    }
+    // SAFETY: the kernel filled it.
+    let kind = unsafe { answer.assume_init_ref() }.f_type;
+    #[expect(clippy::unnecessary_cast, reason = "the widths differ between C libraries")]
+    [libc::TMPFS_MAGIC as i64, 0x8584_58f6].contains(&(kind as i64))
+}
+
+/// A file without a name: nobody has to remove it.
+fn nameless(directory: &Path) -> io::Result<File> {
+    let open = |flags: i32, path: &Path| {
+        OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(path)
+    };
+    let made = open(libc::O_TMPFILE, directory).or_else(|_| {
+        // A file system that cannot do so.
+        let path = directory.join(format!("first-{}.bytes", crate::stray_processes::new_run_id()));
+        let file = open(libc::O_CREAT | libc::O_EXCL, &path)?;
+        std::fs::remove_file(&path)?;
+        Ok(file)
+    });
+    made.map_err(|error: io::Error| {
+        let what = format!("a file for what the workload writes, in {}", directory.display());
+        io::Error::new(error.kind(), format!("{what}: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_into_memory_is_in_a_file_and_reads_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = ByteStore::new(10_000, Some(directory.path().to_owned()));
+        let pieces: Vec<Vec<u8>> =
+            (0..200_u32).map(|n| n.to_le_bytes().repeat(n as usize * 10)).collect();
+        let kept: Vec<RecordedBytes> =
+            pieces.iter().map(|piece| store.keep(piece).unwrap()).collect();
+        let in_memory: usize = kept.iter().filter(|one| one.in_memory()).map(|one| one.len()).sum();
+        assert!((5000..=10_000).contains(&in_memory), "{in_memory}");
+        assert!(!kept[199].in_memory());
+        // A piece that is longer than a segment has one of its own.
+        let long = vec![7; SEGMENT + 5];
+        let kept_long = store.keep(&long).unwrap();
+        assert!(kept_long[..] == long[..]);
+        let after = store.keep(b"after").unwrap();
+        drop(store);
+        for (piece, kept) in pieces.iter().zip(&kept) {
+            assert_eq!(**kept, piece[..]);
+        }
+        assert_eq!(*after, *b"after");
+        assert_eq!(*kept[199].part(4..8), 199_u32.to_le_bytes());
+        assert_eq!(*after.part(1..3).part(1..2), *b"t");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_named() {
+        let mut store = ByteStore::new(0, Some("/proc".into()));
+        let said = store.keep(b"x").unwrap_err().to_string();
+        assert!(said.contains("/proc"), "{said}");
+    }
+}

@@ -1,0 +1,140 @@
+//! Checks by copies of one process, which stopped right before its check, and where that cannot be.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::scenario::{note, scratch};
+use crate::stage::Stage;
+
+const POINTS: usize = 3;
+
+/// What is noted in a file, line by line.
+fn noted(stage: &Stage, file: &str) -> Vec<String> {
+    let text = fs::read_to_string(stage.scratch().join(file)).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_comes_before_the_check_happens_once_for_all_of_them() {
+    let stage = Stage::new();
+    stage.play_named("served::counts").passed();
+    // The orchestrator, the recorded run, the second run, and the server.
+    assert_eq!(noted(&stage, "setups").len(), 4);
+    let checks = noted(&stage, "checks");
+    let parents: HashSet<&str> = checks.iter().filter_map(|pids| pids.split(' ').nth(1)).collect();
+    let own: HashSet<&str> = checks.iter().filter_map(|pids| pids.split(' ').next()).collect();
+    assert_eq!((parents.len(), own.len()), (1, POINTS), "{checks:?}");
+    assert_eq!((stage.left(), stage.alive()), (vec![], vec![]));
+}
+
+#[test]
+fn a_test_that_cannot_be_copied_is_started_for_every_check() {
+    for what in ["thread", "process", "executor"] {
+        let stage = Stage::new().set("SERVED_STARTS", what);
+        stage
+            .play_named(if what == "executor" { "served::async_" } else { "served::counts" })
+            .passed();
+        // One more: the server that could not be.
+        assert_eq!(noted(&stage, "setups").len(), 4 + POINTS, "{what}");
+        assert_eq!(noted(&stage, "checks").len(), POINTS, "{what}");
+        assert_eq!(stage.alive(), Vec::<String>::new(), "{what}");
+    }
+}
+
+#[test]
+fn a_check_that_ends_its_server_is_repeated_without_one() {
+    let stage = Stage::new();
+    let played = stage.play_named("served::ends_its_server");
+    played.passed();
+    assert_eq!(played.count(": OK"), POINTS, "{}", played.text);
+    // The first one twice.
+    assert_eq!(noted(&stage, "checks").len(), POINTS + 1);
+    assert_eq!((stage.left(), stage.alive()), (vec![], vec![]));
+}
+
+#[test]
+fn what_a_check_is_told_is_that_of_its_own_point() {
+    let stage = Stage::new();
+    stage.play_named("served::tells").passed();
+    let told = noted(&stage, "told");
+    assert_eq!(told, ["1 a 1 a", "2 b 2 b", "3 c 3 c"]);
+}
+
+fn steps(env: &first::Env) {
+    for label in ["a", "b", "c"] {
+        fs::write(env.path(label), label).unwrap();
+        first::crash_point(label);
+    }
+}
+
+fn count() {
+    // A static is as it was before the first check.
+    static CHECKED: AtomicUsize = AtomicUsize::new(0);
+    assert_eq!(CHECKED.fetch_add(1, Ordering::Relaxed), 0);
+    // SAFETY: neither has arguments or fails.
+    let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };
+    note("checks", &format!("{own} {parent}"));
+}
+
+fn starts(what: &str) -> bool {
+    std::env::var("SERVED_STARTS").is_ok_and(|value| value == what)
+}
+
+#[test]
+#[ignore = "started by the tests beside it"]
+fn counts() {
+    note("setups", "");
+    if starts("thread") {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+    let process =
+        starts("process").then(|| std::process::Command::new("sleep").arg("1000").spawn().unwrap());
+    first::test().run(steps).verify(|_, _| count());
+    if let Some(mut process) = process {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "started by the tests beside it"]
+fn async_() {
+    note("setups", "");
+    crate::executor::block_on(async {
+        first::test().run_async(async |env| steps(&env)).verify_async(async |_, _| count()).await;
+    });
+}
+
+#[test]
+#[ignore = "started by the tests beside it"]
+fn ends_its_server() {
+    first::test().run(steps).verify(|_, _| {
+        note("checks", "");
+        if std::env::var_os("FIRST_CHECK_SERVER").is_some() {
+            // SAFETY: plain numbers; the parent is the server.
+            unsafe { libc::kill(libc::getppid(), libc::SIGKILL) };
+            loop {
+                std::thread::park();
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "started by the tests beside it"]
+fn tells() {
+    first::test().run(steps).verify(|env, crash| {
+        let variable = |name: &str| std::env::var(name).unwrap();
+        assert_eq!(variable("FIRST_WORK_DIR"), env.path("").display().to_string());
+        let told = format!("{} {}", crash.point_id(), crash.label());
+        let variables =
+            format!("{} {}", variable("FIRST_CRASH_POINT_ID"), variable("FIRST_CRASH_LABEL"));
+        note("told", &format!("{told} {variables}"));
+        assert!(scratch().exists());
+    });
+}
