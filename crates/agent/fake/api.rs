@@ -7,7 +7,8 @@
 //!
 //! The script is `{"turns": [TURN, …]}`. Each request that offers tools takes the next turn;
 //! beyond the last it gets the last again. A request without tools is a side question and gets
-//! a short answer. A turn has any of:
+//! a short answer. With `"each": true` beside the turns every conversation goes through them on its
+//! own: the number of answers that a request has so far says which turn is next. A turn has any of:
 //!
 //! - `text`; `tools`: a list of `{"name", "input"}`, for Codex also `namespace`
 //! - `status`, `type`, `message`, `retryAfter`, `headers`: an error instead of an answer
@@ -30,6 +31,8 @@ type Dialect = fn(&Value, usize) -> Events;
 
 struct Server {
     turns: Vec<Value>,
+    /// Every conversation has its own turns.
+    each: bool,
     next: Mutex<usize>,
     log: Option<Mutex<std::fs::File>>,
 }
@@ -40,7 +43,8 @@ fn main() {
     let script: Value = serde_json::from_str(&text).expect("the script is JSON");
     let log = words.get(1).map(|path| Mutex::new(std::fs::File::create(path).unwrap()));
     let turns = script["turns"].as_array().expect("the script has turns").clone();
-    let server: &Server = Box::leak(Box::new(Server { turns, next: Mutex::new(0), log }));
+    let (each, next) = (script["each"] == true, Mutex::new(0));
+    let server: &Server = Box::leak(Box::new(Server { turns, each, next, log }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("http://{}", listener.local_addr().unwrap());
     for stream in listener.incoming().flatten() {
@@ -131,7 +135,11 @@ impl Server {
         let (turn, number) = match request.body["tools"].as_array() {
             Some(tools) if !tools.is_empty() => {
                 let mut next = self.next.lock().unwrap();
-                let number = *next;
+                let said = request.body["messages"].as_array().into_iter().flatten();
+                let number = match self.each {
+                    true => said.filter(|message| message["role"] == "assistant").count(),
+                    false => *next,
+                };
                 *next += 1;
                 (&self.turns[number.min(self.turns.len() - 1)], number)
             }

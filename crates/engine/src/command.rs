@@ -107,6 +107,8 @@ pub struct Command {
     pub(crate) arguments: Vec<CString>,
     pub(crate) environment: Vec<CString>,
     file: Option<PathBuf>,
+    /// The name of the working directory in a sandbox, where that differs.
+    pub(crate) directory_inside: Option<PathBuf>,
 }
 
 impl Command {
@@ -139,7 +141,7 @@ impl Command {
             reasons.push(RefusalReason::StdinFile { path: path.clone(), why });
         }
         if reasons.is_empty() {
-            Ok(Self { launch, arguments, environment, file: None })
+            Ok(Self { launch, arguments, environment, file: None, directory_inside: None })
         } else {
             Err(reasons)
         }
@@ -147,6 +149,11 @@ impl Command {
 
     pub fn launch(&self) -> &Launch {
         &self.launch
+    }
+
+    /// A confined process finds the working directory by this name.
+    pub fn enter_as(&mut self, directory: PathBuf) {
+        self.directory_inside = Some(directory);
     }
 
     /// Sets variables, also those that are set already. Nothing else is checked again.

@@ -108,6 +108,9 @@ fn keeper<'a>(
     let ConfinedKeeper { keeper, nested, .. } = known;
     if let Some(confinement) = keeper.confinement() {
         set_variables(confinement, prepared)?;
+        if confinement.level() == SandboxLevel::Full {
+            enter_as_shown(prepared)?;
+        }
     }
     Ok(RunKeeper { keeper, nested: Some(nested) })
 }
@@ -302,6 +305,16 @@ fn layers_directory() -> Option<PathBuf> {
 }
 
 /// Sets what every process inside gets, unless the request sets it itself.
+/// Has a run whose directory is shown elsewhere begin there.
+fn enter_as_shown(prepared: &mut PreparedRun) -> Result<(), StartFailure> {
+    let Some(inside) = prepared.request.sandbox.inside(&prepared.request.directory()) else {
+        return Ok(());
+    };
+    let set = prepared.command.set_variables([("PWD".into(), inside.clone().into())]);
+    prepared.command.enter_as(inside);
+    set.map_err(|reasons| StartFailure::Refused(reasons.iter().map(ToString::to_string).collect()))
+}
+
 fn set_variables(
     confinement: &Confinement,
     prepared: &mut PreparedRun,

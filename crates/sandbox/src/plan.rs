@@ -197,12 +197,14 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
         Some(Step::Seal { slot: *slot })
     });
     let seals: Vec<Step> = seals.collect();
+    let shown_again = builder.shown_again(&policy.shown_at);
     let Builder { saves: mut steps, areas, attaches, slots, held, .. } = builder;
     steps.extend([Step::Freeze, Step::MakeMemory]);
     steps.extend(areas);
     steps.push(Step::SealMemory);
     steps.extend(attaches);
     steps.extend(seals);
+    steps.extend(shown_again);
     steps.push(Step::Proc { read_only: proc_entries::writable() });
     steps.extend(rules(policy, &held));
     // A terminal that was handed in is one of those outside.
@@ -275,6 +277,19 @@ impl Builder<'_> {
         self.saves.push(Step::Save { path: c_string(path), slot, read_only });
         self.held.insert(path.to_owned(), slot);
         slot
+    }
+
+    /// Shows directories a second time, with everything that is mounted in them by now. All are taken
+    /// hold of first: one may cover another.
+    fn shown_again(&mut self, shown: &[(PathBuf, PathBuf)]) -> Vec<Step> {
+        let (mut saves, mut attaches) = (Vec::new(), Vec::new());
+        for (path, at) in shown {
+            let slot = self.slot();
+            saves.push(Step::Save { path: c_string(path), slot, read_only: false });
+            attaches.push(Step::Attach { path: c_string(at), slot });
+        }
+        saves.extend(attaches);
+        saves
     }
 
     fn hold(&mut self, path: &Path) -> usize {

@@ -65,6 +65,8 @@ pub struct Policy {
     pub(crate) parents: Parents,
     /// Caches that may have a writable layer: no rule is about them.
     pub(crate) caches: Vec<PathBuf>,
+    /// Directories, and where they are shown a second time.
+    pub(crate) shown_at: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Policy {
@@ -85,6 +87,12 @@ impl Policy {
             } else {
                 asked.push(PathRule::new(rule.grant, path));
             }
+        }
+        let mut shown_at = Vec::new();
+        for shown in &request.shown_at {
+            let path = resolve(shown.path.as_path(), &mut problems);
+            let at = resolve(shown.at.as_path(), &mut problems);
+            shown_at.extend(path.zip(at));
         }
         let home = places.home.and_then(|home| real_path(home).ok());
         let workspace = match workspace(places, home.as_deref()) {
@@ -161,7 +169,17 @@ impl Policy {
         let mut rules = rules.merged();
         without_empty_denials(&mut rules, &areas);
         caches.retain(|cache| !rules.iter().any(|rule| cache.starts_with(rule.path.as_path())));
-        Ok(Self { rules, areas, store: None, sockets, workspace, network, parents, caches })
+        Ok(Self {
+            rules,
+            areas,
+            store: None,
+            sockets,
+            workspace,
+            network,
+            parents,
+            caches,
+            shown_at,
+        })
     }
 
     /// Whether a path lies where a sandbox shows something of its own.

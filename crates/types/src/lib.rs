@@ -56,8 +56,8 @@ pub use run::{
 };
 pub use sandbox::{
     DroppedPromise, ListedWrites, PathAccess, PathGrant, PathRule, ReportedRuns, SandboxFailure,
-    SandboxLevel, SandboxMode, SandboxPart, SandboxReport, SandboxRequest, is_withheld_variable,
-    path_access,
+    SandboxLevel, SandboxMode, SandboxPart, SandboxReport, SandboxRequest, ShownAt,
+    is_withheld_variable, path_access,
 };
 pub use units::{UnitError, parse_duration, parse_size};
 pub use usage::Usage;

@@ -265,6 +265,7 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
                 quarantine: _,
                 withheld: _,
                 listed_writes: _,
+                shown_at,
             },
         labels,
         correlation_ids,
@@ -294,7 +295,8 @@ fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> 
     for text in metrics.iter_mut().flat_map(MetricsRequest::texts_mut) {
         text.redact(redactor);
     }
-    for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets) {
+    let shown = shown_at.iter_mut().flat_map(|shown| [&mut shown.path, &mut shown.at]);
+    for path in paths.iter_mut().map(|rule| &mut rule.path).chain(sockets).chain(shown) {
         parts.sandbox |= redact_path(path, redactor);
     }
     let NetworkRequest { allow, deny } = network;

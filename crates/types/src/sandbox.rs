@@ -56,6 +56,17 @@ pub struct SandboxRequest {
     /// Set if the rules are those of a settings file of sandbox-runtime, and are read as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listed_writes: Option<ListedWrites>,
+    /// Directories that are also shown at another place, in this order. Only the full level can.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shown_at: Vec<ShownAt>,
+}
+
+/// A directory as it is inside of a sandbox, with all rules about it, shown at a second place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownAt {
+    pub path: OsText,
+    /// A directory, which is covered.
+    pub at: OsText,
 }
 
 /// How `@anthropic-ai/sandbox-runtime` reads rules about writing: only what is listed is writable,
@@ -74,6 +85,16 @@ pub struct ListedWrites {
 impl SandboxRequest {
     pub fn is_on(&self) -> bool {
         self.mode != SandboxMode::Off
+    }
+
+    /// Where a path is found inside, by the first directory that is shown elsewhere and has it.
+    pub fn inside(&self, path: &Path) -> Option<PathBuf> {
+        self.shown_at.iter().find_map(|shown| {
+            let below = path.strip_prefix(shown.path.as_path()).ok()?;
+            let at = shown.at.as_path();
+            // Joining nothing would end the path in a slash.
+            Some(if below.as_os_str().is_empty() { at.to_owned() } else { at.join(below) })
+        })
     }
 
     /// Whether no further option makes this path writable.
@@ -123,6 +144,9 @@ impl SandboxRequest {
         }
         self.quarantine |= further.quarantine;
         self.listed_writes = self.listed_writes.or(further.listed_writes);
+        let shown = further.shown_at.iter().filter(|shown| !self.shown_at.contains(shown)).cloned();
+        let shown: Vec<_> = shown.collect();
+        self.shown_at.extend(shown);
         self
     }
 }

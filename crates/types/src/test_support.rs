@@ -15,7 +15,7 @@ use crate::request::{
 use crate::{
     Better, CorrelationIds, EnvMode, HostPattern, Kind, Limits, ListedWrites, LoopId,
     NetworkRequest, NetworkRule, OsText, PathGrant, PathRule, RunId, SandboxMode, SandboxRequest,
-    ShellMode, Stream,
+    ShellMode, ShownAt, Stream,
 };
 
 /// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
@@ -71,15 +71,19 @@ fn sandbox() -> impl Strategy<Value = SandboxRequest> {
         .prop_map(|(search_depth, git_config)| ListedWrites { search_depth, git_config });
     let rules = (vec(rule, 0..3), vec(os_text(), 0..3), network());
     let further = (any::<bool>(), vec(any::<String>(), 0..3), option::of(listed));
-    (mode, rules, further).prop_map(
-        |(mode, (paths, sockets, network), (quarantine, withheld, listed_writes))| SandboxRequest {
-            mode,
-            paths,
-            sockets,
-            network,
-            quarantine,
-            withheld,
-            listed_writes,
+    let shown = (os_text(), os_text()).prop_map(|(path, at)| ShownAt { path, at });
+    (mode, rules, further, vec(shown, 0..2)).prop_map(
+        |(mode, (paths, sockets, network), (quarantine, withheld, listed_writes), shown_at)| {
+            SandboxRequest {
+                mode,
+                paths,
+                sockets,
+                network,
+                quarantine,
+                withheld,
+                listed_writes,
+                shown_at,
+            }
         },
     )
 }

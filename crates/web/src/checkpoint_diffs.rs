@@ -60,6 +60,11 @@ impl CheckpointDiffs {
         }
     }
 
+    /// The project whose checkpoints these are.
+    pub(crate) fn access(&self) -> Arc<CheckpointAccess> {
+        self.access.clone()
+    }
+
     fn known(&self, trees: &TreePair) -> Option<Arc<TreeDiff>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().find(|(known, _)| known == trees).map(|(_, diff)| diff.clone())
@@ -100,10 +105,7 @@ fn ask(access: &CheckpointAccess, trees: &TreePair) -> Result<TreeDiff, String> 
     drop(worker.end());
     // It may still hold files of another server, or be gone already.
     drop(std::fs::remove_dir(&access.scratch));
-    let mut bytes = answer.map_err(|error| error.to_string())?;
-    let cut = bytes.len() > MAX_DIFF;
-    bytes.truncate(MAX_DIFF);
-    Ok(TreeDiff { text: String::from_utf8_lossy(&bytes).into_owned(), cut })
+    Ok(TreeDiff::of(answer.map_err(|error| error.to_string())?))
 }
 
 /// One file of a difference.
@@ -117,6 +119,13 @@ pub(crate) struct FileDiff<'a> {
 }
 
 impl TreeDiff {
+    /// From what git printed.
+    pub(crate) fn of(mut bytes: Vec<u8>) -> Self {
+        let cut = bytes.len() > MAX_DIFF;
+        bytes.truncate(MAX_DIFF);
+        Self { text: String::from_utf8_lossy(&bytes).into_owned(), cut }
+    }
+
     pub(crate) fn files(&self) -> Vec<FileDiff<'_>> {
         const BEGIN: &str = "diff --git ";
         let mut starts: Vec<usize> =

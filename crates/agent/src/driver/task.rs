@@ -58,6 +58,8 @@ pub type OfferServer = dyn Fn(AgentKind, &[(&str, String)]) -> std::io::Result<S
 pub struct AgentTask {
     /// The project's directory, where the agent works.
     pub root: PathBuf,
+    /// Where the agent finds that directory, if its sandbox shows it elsewhere.
+    pub shown_root: Option<PathBuf>,
     pub workspace: Workspace,
     pub metadata: Metadata,
     pub settings: Settings,
@@ -107,6 +109,7 @@ impl AgentTask {
         let sandbox = TaskSandbox::default();
         Ok(Self {
             root,
+            shown_root: None,
             workspace,
             metadata,
             settings,
@@ -133,7 +136,11 @@ impl AgentTask {
         Facts {
             instructions: &self.prompts.instructions,
             status_instructions: self.prompts.status_instructions.as_deref(),
-            ..Facts::new(&self.root, self.workspace.dir(), self.metadata.mode)
+            ..Facts::new(
+                self.shown_root.as_deref().unwrap_or(&self.root),
+                self.workspace.dir(),
+                self.metadata.mode,
+            )
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::path::{Path, PathBuf};
 
 use retake_types::{NetworkRule, PathGrant, PathRule, RunRequest, SandboxRequest};
 
@@ -57,6 +58,11 @@ impl TaskSandbox {
 
     pub fn is_on(&self) -> bool {
         self.request.is_on()
+    }
+
+    /// Where a path of the host is found inside, if it is shown elsewhere.
+    pub fn inside(&self, path: &Path) -> Option<PathBuf> {
+        self.request.inside(path)
     }
 
     /// Confines a run of the task.

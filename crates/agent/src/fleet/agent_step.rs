@@ -15,7 +15,8 @@ use super::plan::AgentReport;
 use super::record::RecordedAgent;
 use super::run::{AgentPlace, Fleet, LOOK, lock};
 use super::setup::FleetError;
-use super::tree::{TreeMark, remove_tree};
+use super::tree::TreeMark;
+use super::trees::Trees;
 use crate::driver::{self, AgentDisplay, AgentEvent, AgentSession, LiveLine, recorded_loop};
 use crate::plan::AgentStopReason;
 use crate::queue::{TaskAllowance, TaskEnd, TaskReport};
@@ -25,7 +26,9 @@ impl Fleet<'_> {
     fn ensure_tree(&self, worker: &mut Worker, agent: usize) -> Result<PathBuf, FleetError> {
         let tree = self.tree(agent);
         let known = lock(&self.agents)[agent].mark;
-        if known.is_some() && TreeMark::of(&tree) == known {
+        if known.is_some() && TreeMark::of(&self.trees().home(&tree)) == known {
+            let _making = lock(&self.making);
+            self.trees().show(&tree, self.main)?;
             return Ok(tree);
         }
         let number = agent as u32;
@@ -33,10 +36,11 @@ impl Fleet<'_> {
         self.record(&FleetEntry::MakingTree { agent: number, path })?;
         let making = lock(&self.making);
         // What a dead runner had half made.
-        remove_tree(&tree, None)?;
+        self.trees().remove(&tree, None)?;
         let branch = format!("retake/{}", self.name(agent));
         let mut git = FleetGit::new(worker, self.main);
-        let mark = git.make_tree(&tree, &self.prepared.plan.base, &branch)?;
+        let plan = &self.prepared.plan;
+        let mark = self.trees().make(&mut git, plan, (&tree, &plan.base, &branch))?;
         drop(making);
         let TreeMark { device, inode } = mark;
         self.record(&FleetEntry::TreeMade { agent: number, device, inode })?;
@@ -64,7 +68,9 @@ impl Fleet<'_> {
             agent: &self.prepared.plan.agents[agent],
             workspace: self.workspaces[agent].clone(),
             root: self.root_in(tree),
-            borrows: &self.main.common,
+            borrows: self.trees().borrowed(self.main),
+            shown: matches!(self.trees(), Trees::Layers(_))
+                .then(|| (tree.to_owned(), self.main.top.clone())),
             again,
             allowance,
         }
@@ -263,7 +269,7 @@ impl Fleet<'_> {
             Some(why) => Some(why),
             None => {
                 self.record(&FleetEntry::RemovingTree { agent: number })?;
-                match remove_tree(&tree, state.mark) {
+                match self.trees().remove(&tree, state.mark) {
                     Ok(None) => None,
                     Ok(Some(stays)) => Some(stays.to_string()),
                     Err(error) => Some(error.to_string()),
@@ -273,7 +279,8 @@ impl Fleet<'_> {
         let Some(why) = why else {
             return self.record(&FleetEntry::TreeRemoved { agent: number });
         };
-        (self.front.event)(FleetEvent::TreeKept { name: self.name(agent), tree: &tree, why: &why });
+        let home = self.trees().home(&tree);
+        (self.front.event)(FleetEvent::TreeKept { name: self.name(agent), tree: &home, why: &why });
         lock(&self.agents)[agent].tree_kept = Some(why.clone());
         self.record(&FleetEntry::TreeKept { agent: number, why })
     }

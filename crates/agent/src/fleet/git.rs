@@ -17,6 +17,9 @@ use retake_types::{Outcome, RefusalReason};
 
 use crate::driver::input;
 
+const WITHOUT_LFS: [&str; 4] =
+    ["filter.lfs.process=", "filter.lfs.smudge=", "filter.lfs.clean=", "filter.lfs.required=false"];
+
 /// Long enough for a large repository.
 const GIT_TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -51,6 +54,10 @@ pub struct MainRepository {
     replaced: Vec<(String, String)>,
     /// The user's, or ours where there is none.
     identity: Vec<(&'static str, &'static str)>,
+    /// Keys and values of the configuration by which an agent's commits have the user's name.
+    pub(super) committer: [(&'static str, String); 2],
+    /// Whether the program of Git LFS is installed.
+    has_lfs: bool,
 }
 
 /// What git said, whether it succeeded or not.
@@ -87,7 +94,7 @@ impl<'a> GitCall<'a> {
     }
 
     /// Works on a tree with a git directory that is not the tree's own, and an index of ours.
-    fn on_tree(mut self, git_dir: &Path, tree: &Path, index: &Path) -> Self {
+    pub(super) fn on_tree(mut self, git_dir: &Path, tree: &Path, index: &Path) -> Self {
         self.variables.extend([
             ("GIT_DIR", git_dir.into()),
             ("GIT_WORK_TREE", tree.into()),
@@ -119,11 +126,23 @@ impl MainRepository {
         let Repository { top, git_dir, common } = found.ok_or_else(no_repository)?;
         let top = top.ok_or_else(no_repository)?;
         let (replaced, identity) = (Vec::new(), Vec::new());
-        let mut main = Self { top, git_dir, common, replaced, identity };
+        let committer = [("user.name", "retake agent"), ("user.email", "retake@localhost")];
+        let committer = committer.map(|(key, value)| (key, value.to_owned()));
+        let path = std::env::var_os("PATH");
+        let has_lfs = retake_engine::which("git-lfs".as_ref(), path.as_deref(), &top).is_some();
+        let mut main = Self { top, git_dir, common, replaced, identity, committer, has_lfs };
         let mut git = FleetGit { worker, main: &main };
         let listed = git.text(GitCall::new(&main.top, &safe_git::LIST_CONFIGURATION))?;
         let known = git.run(GitCall::new(&main.top, &["var", "GIT_COMMITTER_IDENT"]))?;
+        let mut committer = main.committer.clone();
+        for (key, value) in &mut committer {
+            let said = git.run(GitCall::new(&main.top, &["config", "--get", key]))?;
+            if said.code == 0 {
+                *value = said.text();
+            }
+        }
         main.replaced = safe_git::without_own_programs(&listed);
+        main.committer = committer;
         if known.code != 0 {
             main.identity = vec![
                 ("GIT_AUTHOR_NAME", "retake"),
@@ -162,6 +181,10 @@ impl<'a> FleetGit<'a> {
         words.extend(safe_git::OPTIONS.map(OsString::from));
         let own = ["gc.auto=0", "maintenance.auto=false", "merge.conflictStyle=zdiff3"];
         words.extend(own.iter().flat_map(|option| ["-c", option]).map(OsString::from));
+        if !self.main.has_lfs {
+            // Its files stay what they are without it: pointers.
+            words.extend(WITHOUT_LFS.iter().flat_map(|option| ["-c", option]).map(OsString::from));
+        }
         words.extend(call.words);
         let mut launch = Launch::new(words);
         launch.cwd = call.directory.to_owned();
@@ -540,7 +563,7 @@ pub(super) fn gone(error: std::io::Error) -> std::io::Result<()> {
     }
 }
 
-fn paths(listed: &[u8]) -> Vec<PathBuf> {
+pub(super) fn paths(listed: &[u8]) -> Vec<PathBuf> {
     let parts = listed.split(|byte| *byte == 0).filter(|path| !path.is_empty());
     parts.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect()
 }

@@ -4,10 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use retake_types::loop_record::fleet::FleetEntry;
+use retake_types::loop_record::fleet::{FleetEntry, FleetLoopPlan};
 
 use super::git::{FleetGit, FleetGitError, GitCall, TreeMerge, at, gone};
-use super::tree::{index_of, remove_tree};
+use super::tree::index_of;
+use super::trees::Trees;
 
 /// How often a merge is made again because the branch moved meanwhile.
 const TRIES: u32 = 20;
@@ -229,16 +230,31 @@ impl FleetGit<'_> {
     /// it. One that a gate has broken is made anew.
     pub(super) fn prepare_gate_tree(
         &mut self,
+        (trees, plan): (&Trees, &FleetLoopPlan),
+        tree: &Path,
+        commit: &str,
+    ) -> Result<(), FleetGitError> {
+        if trees.home(tree).is_dir() {
+            trees.show(tree, self.main)?;
+        }
+        if self.check_out_commit(tree, commit).is_ok() {
+            return Ok(());
+        }
+        trees.remove(tree, None)?;
+        trees.make(self, plan, (tree, commit, "retake/gate")).map(drop)
+    }
+
+    /// Makes a tree of ours what a commit has, without asking its clone for anything.
+    pub(super) fn check_out_commit(
+        &mut self,
         tree: &Path,
         commit: &str,
     ) -> Result<(), FleetGitError> {
         let git_dir = tree.join(".git");
-        let plain = fs::symlink_metadata(&git_dir).is_ok_and(|meta| meta.is_dir());
-        let switched = plain && self.switch_tree(tree, commit, &index_of(tree)).is_ok();
-        if !switched {
-            remove_tree(tree, None)?;
-            return self.make_tree(tree, commit, "retake/gate").map(drop);
+        if !fs::symlink_metadata(&git_dir).is_ok_and(|meta| meta.is_dir()) {
+            return Err(FleetGitError::NoRepository(tree.to_owned()));
         }
+        self.switch_tree(tree, commit, &index_of(tree))?;
         // Written, not asked of git: a gate may have changed the configuration in there.
         let head = git_dir.join("HEAD");
         crate::files::replace(&head, format!("{commit}\n").as_bytes()).map_err(at(&head))?;

@@ -130,7 +130,12 @@ impl Fleet<'_> {
         let Some(command) = &self.prepared.plan.verify else { return Ok(GateVerdict::Passed) };
         // No agent has this name: names have no dots.
         let tree = self.prepared.plan.directory.as_path().join("gate.tree");
-        git.prepare_gate_tree(&tree, commit).map_err(|error| error.to_string())?;
+        let plan = &self.prepared.plan;
+        let made = {
+            let _making = lock(&self.making);
+            git.prepare_gate_tree((self.trees(), plan), &tree, commit)
+        };
+        made.map_err(|error| error.to_string())?;
         (self.front.event)(FleetEvent::Verifying { name: self.name(agent) });
         let place = self.place(agent, &tree, true, TaskAllowance::default());
         let opened = (self.front.open)(&place)?;

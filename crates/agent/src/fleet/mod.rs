@@ -8,9 +8,13 @@
 mod agent_step;
 mod event;
 mod git;
+mod include;
+mod layers;
 mod merge;
 mod merge_step;
+mod mounts;
 mod overlap;
+mod overview;
 mod plan;
 mod prune;
 mod record;
@@ -20,13 +24,16 @@ mod setup;
 mod slot;
 mod stale_lock;
 mod tree;
+mod trees;
 
 pub use event::{FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd, OpenAgent};
 pub use git::{FleetGitError, MainRepository};
+pub use mounts::{MountNamespace, enter_mount_namespace, join_mount_namespace};
+pub use overview::{AgentOverlap, AgentOverview};
 pub use plan::{
     AgentPhase, AgentReport, FleetNext, FleetPlan, FleetReport, FleetStep, MergeEnd, TreePhase,
 };
-pub use prune::{LeftTree, left_trees, prune};
+pub use prune::{LeftTree, left_trees, prune, remove_directory};
 pub use record::{RecordedAgent, RecordedFleet, fleets};
 pub use result::{Applied, apply, diff};
 pub use run::{AgentPlace, run};
@@ -35,3 +42,4 @@ pub use setup::{
     prepare, tries, workspace_of,
 };
 pub use tree::TreeMark;
+pub use trees::WhyClones;

@@ -6,24 +6,31 @@ use std::sync::Arc;
 use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
 use retake_store::Store;
+use retake_types::loop_record::fleet::FleetLoopPlan;
 use retake_types::{Kind, LoopId};
 
 use super::git::{FleetGit, FleetGitError, MainRepository};
+use super::mounts::MountNamespace;
 use super::record::RecordedFleet;
 use super::setup::FleetError;
-use super::tree::{TreeMark, remove_tree};
+use super::tree::{TreeMark, removal_of, remove_tree};
+use super::trees::{Trees, home_of};
 
 /// Far more loops than any project has.
 const MOST_LOOPS: usize = 100_000;
 
 /// A tree that is still there although nobody works in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct LeftTree {
     pub fleet: LoopId,
     pub agent: String,
     pub tree: PathBuf,
+    /// Where what was changed in it is.
+    pub home: PathBuf,
+    plan: FleetLoopPlan,
     mark: Option<TreeMark>,
-    base: String,
+    /// Its removal had begun, which means that its work is kept.
+    removing: bool,
     /// Its fleet was not finished: the next run continues it.
     pub unfinished: bool,
 }
@@ -38,13 +45,19 @@ pub fn left_trees(store: &Store) -> retake_store::Result<Vec<LeftTree>> {
         let Some(fleet) = RecordedFleet::read(store, record)? else { continue };
         for (agent, recorded) in fleet.plan.agents.iter().zip(&fleet.agents) {
             let Some(tree) = &recorded.tree else { continue };
-            if tree.symlink_metadata().is_ok() {
+            let home = home_of(&fleet.plan, tree);
+            let there = home.symlink_metadata().is_ok();
+            let moved = if fleet.plan.layered { home.parent() } else { Some(home.as_path()) };
+            let removing = moved.is_some_and(|moved| removal_of(moved).symlink_metadata().is_ok());
+            if there || removing {
                 found.push(LeftTree {
                     fleet: fleet.record.id,
                     agent: agent.name.clone(),
                     tree: tree.clone(),
+                    home,
+                    plan: fleet.plan.clone(),
                     mark: recorded.mark,
-                    base: fleet.plan.base.clone(),
+                    removing: !there,
                     unfinished: fleet.is_open(),
                 });
             }
@@ -53,24 +66,34 @@ pub fn left_trees(store: &Store) -> retake_store::Result<Vec<LeftTree>> {
     Ok(found)
 }
 
+impl LeftTree {
+    /// Whether it can only be looked at in a namespace for mounts.
+    pub fn needs_namespace(&self) -> bool {
+        self.plan.layered
+    }
+}
+
 /// Keeps the work in a tree below `refs/retake/fleet/`, and removes the tree. Gives why it stays, if it
 /// does.
 pub fn prune(
     left: &LeftTree,
     root: &Path,
-    context: &Arc<RunContext>,
+    (context, namespace): (&Arc<RunContext>, Option<MountNamespace>),
 ) -> Result<Option<String>, FleetError> {
     let mut worker = Worker::independent(context).map_err(FleetError::NoProcess)?;
     let main = MainRepository::open(&mut worker, root)?;
+    let trees = Trees::of(&left.plan, namespace)?;
     let mut git = FleetGit::new(&mut worker, &main);
-    // One that was not made to its end holds nothing of an agent's.
-    if left.mark.is_some() {
-        if TreeMark::of(&left.tree) != left.mark {
+    // One that was not made to its end holds nothing of an agent's, and what is left of a removed one
+    // would replace what was kept of it.
+    if left.mark.is_some() && !left.removing {
+        if TreeMark::of(&left.home) != left.mark {
             return Ok(Some(super::tree::TreeStays::Another.to_string()));
         }
+        trees.show(&left.tree, &main)?;
         let prefix = format!("refs/retake/fleet/{}/{}/", left.fleet, left.agent);
         let message = format!("Uncommitted work of agent {}", left.agent);
-        let work = match git.collect(&left.tree, &left.base, (&prefix, &message)) {
+        let work = match git.collect(&left.tree, &left.plan.base, (&prefix, &message)) {
             Ok(work) => work,
             Err(error @ FleetGitError::Cancelled(_)) => return Err(error.into()),
             Err(error) => return Ok(Some(error.to_string())),
@@ -82,13 +105,24 @@ pub fn prune(
             )));
         }
     }
-    if let Some(stays) = remove_tree(&left.tree, left.mark)? {
+    let mark = left.mark.filter(|_| !left.removing);
+    if let Some(stays) = trees.remove(&left.tree, mark)? {
         return Ok(Some(stays.to_string()));
     }
-    // Only once nothing else is in it.
-    if let Some(directory) = left.tree.parent() {
-        drop(remove_tree(&directory.join("gate.tree"), None));
-        drop(std::fs::remove_dir(directory));
-    }
     Ok(None)
+}
+
+/// Removes the directory of a fleet, once none of its trees is there. What is left in it can be made
+/// again.
+pub fn remove_directory(left: &LeftTree, namespace: Option<MountNamespace>) {
+    let directory = left.plan.directory.as_path();
+    let there = |name: &str| home_of(&left.plan, &directory.join(name)).symlink_metadata().is_ok();
+    if left.plan.agents.iter().any(|agent| there(&agent.name)) {
+        return;
+    }
+    let Ok(trees) = Trees::of(&left.plan, namespace) else { return };
+    // One that stays is found by the next call.
+    if trees.unmount().is_ok() {
+        drop(remove_tree(directory, None));
+    }
 }

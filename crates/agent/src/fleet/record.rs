@@ -14,6 +14,7 @@ use retake_types::{Kind, LoopId, Redacted};
 
 use super::plan::{AgentPhase, FleetPlan, TreePhase};
 use super::tree::TreeMark;
+use super::trees::home_of;
 
 const MOST_LOOPS: usize = 100_000;
 const PAGE: usize = 1000;
@@ -74,6 +75,12 @@ impl RecordedFleet {
             // Entries of later versions are left out.
             entries.iter().filter_map(|e| FleetEntry::parse(&e.body)).for_each(|e| fleet.take(e));
         }
+    }
+
+    /// The directory that holds what an agent changed, until it is removed.
+    pub fn kept_in(&self, agent: usize) -> Option<PathBuf> {
+        let tree = self.agents.get(agent)?.tree.as_deref()?;
+        Some(home_of(&self.plan, tree))
     }
 
     pub fn is_open(&self) -> bool {

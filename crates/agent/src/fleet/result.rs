@@ -7,31 +7,48 @@ use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
 
 use super::git::{FleetGit, GitCall, MainRepository, at, gone};
+use super::mounts::MountNamespace;
 use super::record::RecordedFleet;
 use super::setup::FleetError;
 use super::tree::TreeMark;
+use super::trees::{Trees, home_of};
+
+impl RecordedFleet {
+    /// Whether the tree of an agent has more than what was collected last.
+    fn is_live(&self, agent: usize) -> bool {
+        let recorded = &self.agents[agent];
+        let there = |tree: &Path| TreeMark::of(&home_of(&self.plan, tree)) == recorded.mark;
+        recorded.outcome.is_none()
+            && !recorded.tree_removed
+            && recorded.mark.is_some()
+            && recorded.tree.as_deref().is_some_and(there)
+    }
+
+    /// Whether the tree of an agent is to be looked at, and can only be in a namespace for mounts: that
+    /// of the process that runs the fleet, or a new one where there is none.
+    pub fn needs_namespace(&self, agent: usize) -> bool {
+        self.plan.layered && self.is_live(agent)
+    }
+}
 
 /// What an agent has changed since it started, as git shows it: what was collected, or its tree as it
-/// is now. `None` if there is neither.
+/// is now. `None` if there is neither. `namespace` is a new one, in which no tree is shown yet.
 pub fn diff(
     fleet: &RecordedFleet,
     agent: usize,
     (root, scratch): (&Path, &Path),
     colour: bool,
-    context: &Arc<RunContext>,
+    (context, namespace): (&Arc<RunContext>, Option<MountNamespace>),
 ) -> Result<Option<Vec<u8>>, FleetError> {
     let mut worker = Worker::independent(context).map_err(FleetError::NoProcess)?;
     let main = MainRepository::open(&mut worker, root)?;
     let mut git = FleetGit::new(&mut worker, &main);
     let base = &fleet.plan.base;
     let recorded = &fleet.agents[agent];
-    let live = recorded.tree.as_deref().filter(|tree| {
-        recorded.outcome.is_none()
-            && !recorded.tree_removed
-            && recorded.mark.is_some()
-            && TreeMark::of(tree) == recorded.mark
-    });
-    if let Some(tree) = live {
+    if let (true, Some(tree)) = (fleet.is_live(agent), recorded.tree.as_deref()) {
+        if let Some(namespace) = namespace {
+            Trees::of(&fleet.plan, Some(namespace))?.show(tree, &main)?;
+        }
         std::fs::create_dir_all(scratch).map_err(at(scratch))?;
         let index = scratch.join(format!("diff-{}.index", std::process::id()));
         let nested = crate::checkpoint::nested_repositories(tree).map_err(at(tree))?;

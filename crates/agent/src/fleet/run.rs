@@ -3,7 +3,7 @@
 //! What is about to be done is on the record first. A runner that dies at any point leaves a branch
 //! that is old or new, and trees that the next runner finds by the record.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,7 @@ use super::setup::{FleetError, FleetState, PreparedFleet, workspace_of};
 use super::slot::Slots;
 use super::stale_lock::remove_stale_locks;
 use super::tree::{TreeMark, remove_tree};
+use super::trees::Trees;
 use crate::clock::Clock;
 use crate::control::Mailbox;
 use crate::driver::recorded_loop;
@@ -46,8 +47,10 @@ pub struct AgentPlace<'a> {
     pub workspace: Workspace,
     /// Where in its tree it works.
     pub root: PathBuf,
-    /// The git directory whose objects its clone borrows.
-    pub borrows: &'a Path,
+    /// Where what its clone borrows from is.
+    pub borrows: PathBuf,
+    /// Its tree and the place of the user's own checkout, where a sandbox is to show the tree.
+    pub shown: Option<(PathBuf, PathBuf)>,
     /// Also if its task is complete already.
     pub again: bool,
     pub allowance: TaskAllowance,
@@ -132,7 +135,7 @@ pub fn run(
     signals::end_descriptor().map_err(FleetError::NoProcess)?;
     let _lock = prepared.state.lock()?;
     let failed = |error| FleetError::Io { path: prepared.state.dir().to_owned(), error };
-    prepared.state.forget_stop().map_err(failed)?;
+    prepared.state.forget_stop().and_then(|()| prepared.state.note_process()).map_err(failed)?;
     if let Some(recorded) = &prepared.recorded {
         remove_stale_locks(recorded, &prepared.main);
     }
@@ -328,6 +331,10 @@ impl Fleet<'_> {
         self.prepared.plan.directory.as_path().join(self.name(agent))
     }
 
+    pub(super) fn trees(&self) -> &Trees {
+        &self.prepared.trees
+    }
+
     /// References of an agent in the main repository begin so.
     pub(super) fn prefix(&self, agent: usize) -> String {
         format!("refs/retake/fleet/{}/{}/", self.id, self.name(agent))
@@ -447,7 +454,7 @@ impl Fleet<'_> {
                 branch: state.branch.clone(),
                 why: state.why.clone(),
                 work: state.work.clone(),
-                tree: state.tree_kept.is_some().then(|| self.tree(number)),
+                tree: state.tree_kept.is_some().then(|| self.trees().home(&self.tree(number))),
             }
         });
         let agents = agents.collect();
@@ -470,9 +477,11 @@ impl Fleet<'_> {
         if states.iter().any(|state| state.tree_kept.is_some()) {
             return;
         }
-        // It holds what can be made again: the gate's tree, and copies of workspaces whose loops are on
-        // the record. What cannot be removed is listed by `agent prune`.
-        drop(remove_tree(directory, None));
+        // It holds what can be made again: the base, the gate's tree, and copies of workspaces whose
+        // loops are on the record. What cannot be removed is listed by `agent prune`.
+        if self.trees().unmount().is_ok() {
+            drop(remove_tree(directory, None));
+        }
     }
 }
 

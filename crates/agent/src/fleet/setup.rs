@@ -12,7 +12,10 @@ use retake_types::loop_record::fleet::{FleetAgent, FleetLoopPlan, FleetRules};
 use retake_types::{LoopId, OsText};
 
 use super::git::{FleetGit, FleetGitError, MainRepository};
+use super::layers::Layers;
+use super::mounts::MountNamespace;
 use super::record::{RecordedFleet, fleets};
+use super::trees::{Trees, WhyClones};
 use crate::driver::recorded_loop;
 use crate::files;
 use crate::workspace::{Name, WorkspaceDirectories, WorkspaceError};
@@ -53,6 +56,9 @@ pub enum FleetError {
     /// A fleet inside of an agent of a fleet.
     #[error("this is agent {0} of a fleet")]
     Nested(String),
+    /// One whose trees are layers was not finished, and layers cannot be shown here.
+    #[error("the trees of this fleet need a namespace for mounts")]
+    NoNamespace,
     #[error("there is no directory for trees: neither XDG_DATA_HOME nor HOME is set")]
     NoDirectory,
 }
@@ -68,7 +74,7 @@ pub enum StartFrom {
 }
 
 /// What a fleet is asked for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct FleetRequest {
     pub agents: Vec<FleetAgent>,
     pub from: Option<StartFrom>,
@@ -77,6 +83,10 @@ pub struct FleetRequest {
     pub best_of: bool,
     pub verify: Option<String>,
     pub rules: FleetRules,
+    /// Patterns of ignored files that the trees get a copy of.
+    pub include: Vec<String>,
+    /// The namespace that this process has entered, or why it has none.
+    pub namespace: Result<MountNamespace, WhyClones>,
 }
 
 /// A fleet that can run: new, or one whose runner died.
@@ -86,6 +96,9 @@ pub struct PreparedFleet {
     pub recorded: Option<RecordedFleet>,
     /// The user's changes that no agent sees.
     pub left_out: bool,
+    /// Why its trees are plain clones, if they are and it is new.
+    pub clones: Option<WhyClones>,
+    pub(super) trees: Trees,
     pub(super) main: MainRepository,
     pub(super) root: PathBuf,
     pub(super) state: FleetState,
@@ -138,6 +151,16 @@ impl FleetState {
         self.dir.join("stop").symlink_metadata().is_ok()
     }
 
+    /// The process that runs a fleet, whose namespace shows its trees.
+    pub fn process(&self) -> Option<i32> {
+        self.holder()?;
+        std::fs::read_to_string(self.dir.join("process")).ok()?.trim().parse().ok()
+    }
+
+    pub(super) fn note_process(&self) -> io::Result<()> {
+        files::replace(&self.dir.join("process"), std::process::id().to_string().as_bytes())
+    }
+
     pub(super) fn forget_stop(&self) -> io::Result<()> {
         std::fs::remove_file(self.dir.join("stop")).or_else(super::git::gone)
     }
@@ -151,7 +174,7 @@ pub fn tries(task: &str, count: u32) -> Vec<FleetAgent> {
 
 /// Finds out what a fleet starts with, or finds the one of the same agents that was not finished.
 pub fn prepare(
-    request: &FleetRequest,
+    request: FleetRequest,
     root: &Path,
     directories: &WorkspaceDirectories,
     context: &std::sync::Arc<RunContext>,
@@ -179,8 +202,18 @@ pub fn prepare(
             return Err(FleetError::Other(tasks));
         }
         let (id, plan, root) = (open.record.id, open.plan.clone(), root.to_owned());
-        let recorded = Some(open);
-        return Ok(PreparedFleet { id, plan, recorded, left_out: false, main, root, state });
+        let trees = Trees::of(&plan, request.namespace.ok())?;
+        return Ok(PreparedFleet {
+            id,
+            plan,
+            recorded: Some(open),
+            left_out: false,
+            clones: None,
+            trees,
+            main,
+            root,
+            state,
+        });
     }
     if let Some(what) = main.unfinished() {
         return Err(FleetError::Unfinished(what));
@@ -195,19 +228,30 @@ pub fn prepare(
     }
     let data = machine::user_directory("XDG_DATA_HOME", ".local/share");
     let directory = data.ok_or(FleetError::NoDirectory)?.join("retake/trees").join(id.to_string());
+    let layered = request.namespace.and_then(|namespace| {
+        let tried = Layers::new(&directory, namespace).try_out();
+        tried.map(|()| namespace).map_err(WhyClones::NoLayers)
+    });
+    let (namespace, clones) = match layered {
+        Ok(namespace) => (Some(namespace), None),
+        Err(why) => (None, Some(why)),
+    };
     let plan = FleetLoopPlan {
-        agents: request.agents.clone(),
+        agents: request.agents,
         base,
-        target: request.merge_into.clone(),
+        target: request.merge_into,
         update_checkout: request.update_checkout,
         best_of: request.best_of,
-        verify: request.verify.clone(),
+        verify: request.verify,
         rules: request.rules,
         directory: OsText::from(directory.as_os_str()),
+        layered: namespace.is_some(),
+        include: request.include,
         worktree,
     };
-    let root = root.to_owned();
-    Ok(PreparedFleet { id, plan, recorded: None, left_out, main, root, state })
+    let trees = Trees::of(&plan, namespace)?;
+    let (recorded, root) = (None, root.to_owned());
+    Ok(PreparedFleet { id, plan, recorded, left_out, clones, trees, main, root, state })
 }
 
 /// The commit that all start from, and whether changes of the user are not in it.
@@ -269,14 +313,24 @@ pub fn workspace_of(
     directory: &Path,
     directories: &WorkspaceDirectories,
 ) -> Result<crate::workspace::Workspace, WorkspaceError> {
-    let task = directories.open(&Name::new(&agent.task)?)?;
-    if agent.name == agent.task {
-        return Ok(task);
-    }
-    let name = Name::new(&agent.name)?;
-    let own = try_directories(directory, directories);
-    match own.open(&name) {
-        Err(WorkspaceError::NotFound(_)) => own.copy_of(&task, &name),
+    match existing_workspace_of(agent, directory, directories) {
+        Err(WorkspaceError::NotFound(_)) if agent.name != agent.task => {
+            let task = directories.open(&Name::new(&agent.task)?)?;
+            try_directories(directory, directories).copy_of(&task, &Name::new(&agent.name)?)
+        }
         opened => opened,
+    }
+}
+
+/// The same, if it is there.
+pub(super) fn existing_workspace_of(
+    agent: &FleetAgent,
+    directory: &Path,
+    directories: &WorkspaceDirectories,
+) -> Result<crate::workspace::Workspace, WorkspaceError> {
+    let name = Name::new(&agent.name)?;
+    match agent.name == agent.task {
+        true => directories.open(&name),
+        false => try_directories(directory, directories).open(&name),
     }
 }

@@ -4,7 +4,10 @@
 //! Linked worktrees would share configuration, stash, hooks and branch names. A tree is known again by
 //! device and inode, which are in the record, and only such a tree is removed.
 
+use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -50,9 +53,20 @@ impl std::fmt::Display for TreeStays {
     }
 }
 
-/// Our index of a tree, beside it.
+/// Our index of a tree, beside it. No agent has a name with a dot.
 pub(super) fn index_of(tree: &Path) -> PathBuf {
-    tree.with_extension("index")
+    beside(tree, ".index")
+}
+
+/// Where a tree is while it is removed: what is left of it by a crash is not taken for a tree.
+pub(super) fn removal_of(tree: &Path) -> PathBuf {
+    beside(tree, ".removing")
+}
+
+fn beside(tree: &Path, ending: &str) -> PathBuf {
+    let mut name = tree.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    tree.with_file_name(name)
 }
 
 impl FleetGit<'_> {
@@ -66,7 +80,22 @@ impl FleetGit<'_> {
         let parent = tree.parent().unwrap_or(tree);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
         made.map_err(at(parent))?;
-        let clone = [
+        self.clone_into(tree, parent)?;
+        let checkout = ["checkout", "--quiet", "--no-track", "-B", branch, commit];
+        self.text(GitCall::new(tree, &checkout))?;
+        self.check_out_submodules(tree, commit, None)?;
+        let index = index_of(tree);
+        fs::copy(tree.join(".git/index"), &index).map(drop).or_else(gone).map_err(at(&index))?;
+        TreeMark::of(tree).ok_or_else(|| FleetGitError::NoRepository(tree.to_owned()))
+    }
+
+    /// Makes a clone that borrows all objects of the main repository, without files.
+    pub(super) fn clone_into(
+        &mut self,
+        directory: &Path,
+        parent: &Path,
+    ) -> Result<(), FleetGitError> {
+        let mut clone: Vec<String> = [
             "clone",
             "--quiet",
             "--shared",
@@ -83,27 +112,26 @@ impl FleetGit<'_> {
             // What an agent did is fetched from here, never pushed.
             "--config",
             "remote.origin.pushurl=results-are-fetched-by-retake",
-            "--",
-        ];
-        let common = self.main.common.clone();
-        self.text(GitCall::new(parent, &clone).and(&common).and(tree))?;
+        ]
+        .map(str::to_owned)
+        .into();
         // In a sandbox the agent can neither read the user's configuration nor write its own.
-        for (key, otherwise) in [("user.name", "retake agent"), ("user.email", "retake@localhost")]
-        {
-            let said = self.run(GitCall::new(&common, &["config", "--get", key]))?;
-            let value = if said.code == 0 { said.text() } else { otherwise.to_owned() };
-            self.text(GitCall::new(tree, &["config", key, &value]))?;
+        for (key, value) in &self.main.committer {
+            clone.extend(["--config".to_owned(), format!("{key}={value}")]);
         }
-        let checkout = ["checkout", "--quiet", "--no-track", "-B", branch, commit];
-        self.text(GitCall::new(tree, &checkout))?;
-        self.check_out_submodules(tree, commit)?;
-        let index = index_of(tree);
-        fs::copy(tree.join(".git/index"), &index).map(drop).or_else(gone).map_err(at(&index))?;
-        TreeMark::of(tree).ok_or_else(|| FleetGitError::NoRepository(tree.to_owned()))
+        clone.push("--".to_owned());
+        let common = self.main.common.clone();
+        self.text(GitCall::new(parent, &clone).and(&common).and(directory)).map(drop)
     }
 
-    /// Submodules as the user has them: no other machine is asked.
-    fn check_out_submodules(&mut self, tree: &Path, commit: &str) -> Result<(), FleetGitError> {
+    /// Submodules as the user has them: no other machine is asked. `borrowed` is where their clones find
+    /// objects, if not in the main repository itself.
+    pub(super) fn check_out_submodules(
+        &mut self,
+        tree: &Path,
+        commit: &str,
+        borrowed: Option<&Path>,
+    ) -> Result<(), FleetGitError> {
         for submodule in self.submodules(commit)? {
             let kept = self.main.common.join("modules").join(&submodule.name);
             // One that the user never fetched stays empty, as it is for them.
@@ -115,6 +143,10 @@ impl FleetGit<'_> {
             self.text(GitCall::new(tree, &clone).and(&kept).and(&path))?;
             let checkout = ["checkout", "--quiet", "--detach", &submodule.commit];
             self.text(GitCall::new(&path, &checkout))?;
+            if let Some(borrowed) = borrowed {
+                let place = borrowed.join("modules").join(&submodule.name).join("objects");
+                self.borrow_from(&path.join(".git/objects"), &place)?;
+            }
         }
         Ok(())
     }
@@ -229,6 +261,7 @@ pub(super) fn remove_tree(
     let index = index_of(tree);
     fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
     if fs::symlink_metadata(tree).is_err() {
+        remove_moved(tree).map_err(at(tree))?;
         return Ok(None);
     }
     if mark.is_some() && TreeMark::of(tree) != mark {
@@ -240,18 +273,60 @@ pub(super) fn remove_tree(
     if let Some(pid) = worker_in(tree) {
         return Ok(Some(TreeStays::InUse(pid)));
     }
-    scratch_dir::remove(tree).map_err(at(tree))?;
+    move_and_remove(tree).map_err(at(tree))?;
     Ok(None)
 }
 
+/// Removes a directory in a way that leaves none of its name after a crash.
+pub(super) fn move_and_remove(directory: &Path) -> io::Result<()> {
+    remove_moved(directory)?;
+    match fs::rename(directory, removal_of(directory)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    remove_moved(directory)
+}
+
+/// Removes what an earlier removal has moved.
+fn remove_moved(directory: &Path) -> io::Result<()> {
+    scratch_dir::remove(&removal_of(directory)).or_else(gone)
+}
+
+/// Where something is mounted, parents first.
+pub(super) fn mount_points() -> Vec<PathBuf> {
+    let mounts = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
+    let lines = mounts.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect()
+}
+
+/// The kernel writes blanks and backslashes as octal numbers.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| byte == b'\\');
+        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
 fn mounted_below(tree: &Path) -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(PathBuf::from).find(|point| point.starts_with(tree))
+    mount_points().into_iter().find(|point| point.starts_with(tree))
 }
 
 /// A process of this user whose working directory is in the tree.
-fn worker_in(tree: &Path) -> Option<i32> {
+pub(super) fn worker_in(tree: &Path) -> Option<i32> {
     let processes = fs::read_dir("/proc").ok()?;
     processes.flatten().find_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
@@ -288,6 +363,33 @@ mod tests {
         assert!(!moved.exists());
         assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "mine");
         assert_eq!(remove_tree(&moved, mark).unwrap(), None, "it is gone already");
+    }
+
+    #[test]
+    fn a_tree_that_is_half_removed_is_not_found_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("file"), "").unwrap();
+        // As a removal that was killed leaves it.
+        fs::rename(&tree, removal_of(&tree)).unwrap();
+        assert_eq!(TreeMark::of(&tree), None);
+        assert_eq!(remove_tree(&tree, None).unwrap(), None);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // A link that somebody put there is removed itself.
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("file"), "mine").unwrap();
+        fs::create_dir(&tree).unwrap();
+        std::os::unix::fs::symlink(outside.path(), removal_of(&tree)).unwrap();
+        drop(remove_tree(&tree, None));
+        assert!(outside.path().join("file").exists());
+    }
+
+    #[test]
+    fn no_two_trees_have_one_index() {
+        let dir = Path::new("/d");
+        assert_ne!(index_of(&dir.join("gate")), index_of(&dir.join("gate.tree")));
+        assert_eq!(unescaped(br"/a\040b\134c\xy"), br"/a b\c\xy");
     }
 
     #[test]

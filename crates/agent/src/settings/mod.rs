@@ -26,6 +26,8 @@ pub use error::{InvalidSetting, SettingError, SettingsErrors, UnsupportedSetting
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub directories: DirectorySettings,
+    /// Ignored files that each of several agents gets a copy of.
+    pub worktree_include: Vec<String>,
     pub colors: bool,
     pub default_max_iterations: Option<u32>,
     pub default_delay: Duration,
@@ -252,6 +254,7 @@ impl Reader<'_> {
                 prompts: self.path("promptsDir"),
                 global_templates: self.optional_text("globalTemplatesDir").map(PathBuf::from),
             },
+            worktree_include: self.words("worktreeInclude"),
             colors: self.truth("colors"),
             default_max_iterations: self.optional_number("defaultMaxIterations").map(|n| n as u32),
             default_delay: self.duration("defaultDelay").unwrap_or_default(),

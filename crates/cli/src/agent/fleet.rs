@@ -1,17 +1,13 @@
 //! `retake agent fleet`: several agents at a glance, and what they did. `retake agent prune`: what they
 //! left.
 
-use std::path::PathBuf;
-
 use clap::Subcommand;
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
-use retake_agent::driver::recorded_loop;
-use retake_agent::fleet::{self, Applied, FleetState, RecordedAgent, RecordedFleet};
+use retake_agent::fleet::{self, AgentOverview, Applied, FleetState, LeftTree, RecordedFleet};
 use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_store::Store;
 use retake_types::LoopId;
-use retake_types::loop_record::fleet::CollectedWork;
 use serde::Serialize;
 
 use super::project::AgentProject;
@@ -142,34 +138,6 @@ fn workspace(
     fleet::workspace_of(&last.plan.agents[agent], directory, &project.directories).map_err(refused)
 }
 
-/// One agent as it is printed.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Row {
-    name: String,
-    task: String,
-    /// `waiting`, `running`, `finished`, `merging`, or what became of its work.
-    state: &'static str,
-    attempt: u32,
-    iterations: usize,
-    cost_usd: Option<f64>,
-    tokens: u64,
-    commit: Option<String>,
-    work: Option<CollectedWork>,
-    gate: Option<bool>,
-    branch: Option<String>,
-    why: Option<String>,
-    /// Agents that changed the same files, with the files.
-    overlaps: Vec<Overlap>,
-    tree: Option<PathBuf>,
-}
-
-#[derive(Serialize)]
-struct Overlap {
-    agent: String,
-    paths: Vec<String>,
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
@@ -180,7 +148,7 @@ struct Document<'a> {
     ended_at: Option<Timestamp>,
     base: &'a str,
     target: Option<&'a str>,
-    agents: &'a [Row],
+    agents: &'a [AgentOverview],
 }
 
 fn list(
@@ -190,8 +158,7 @@ fn list(
     project: &AgentProject,
 ) -> Result<Exit, Failure> {
     let running = last.is_open() && store.loop_is_alive(last.record.id);
-    let rows: Vec<Row> =
-        (0..last.agents.len()).map(|agent| row(last, agent, running, store, project)).collect();
+    let rows = last.overview(running, store, Some(&project.directories));
     if json {
         let record = &last.record;
         term::document(&Document {
@@ -218,74 +185,7 @@ fn list(
     Ok(Exit::OK)
 }
 
-fn row(
-    last: &RecordedFleet,
-    agent: usize,
-    running: bool,
-    store: &Store,
-    project: &AgentProject,
-) -> Row {
-    let (planned, recorded) = (&last.plan.agents[agent], &last.agents[agent]);
-    let mut loops = recorded.loops.clone();
-    // The loop that runs is named by no entry yet.
-    if recorded.outcome.is_none() && recorded.running {
-        loops.extend(open_loop(last, agent, store, project));
-    }
-    let mut spent = retake_types::loop_record::agent::Spent::default();
-    let mut iterations = 0;
-    for id in loops {
-        if let Ok(of_loop) = recorded_loop::read_loop(store, id) {
-            iterations += of_loop.iterations.len();
-            spent.add(of_loop.spent());
-        }
-    }
-    let overlaps = last.overlaps.iter().filter_map(|(pair, paths)| {
-        let place = pair.iter().position(|number| *number as usize == agent)?;
-        let other = last.plan.agents.get(pair[1 - place] as usize)?.name.clone();
-        Some(Overlap { agent: other, paths: paths.clone() })
-    });
-    Row {
-        name: planned.name.clone(),
-        task: planned.task.clone(),
-        state: state(recorded, running),
-        attempt: recorded.attempt,
-        iterations,
-        cost_usd: spent.known_cost(),
-        tokens: spent.tokens,
-        commit: recorded.work.as_ref().map(|work| work.commit.clone()),
-        work: recorded.work.clone(),
-        gate: recorded.gate,
-        branch: recorded.branch.clone(),
-        why: recorded.why.clone(),
-        overlaps: overlaps.collect(),
-        tree: recorded.tree.clone().filter(|tree| tree.exists()),
-    }
-}
-
-fn state(recorded: &RecordedAgent, running: bool) -> &'static str {
-    match recorded.outcome {
-        Some(outcome) => outcome.as_str(),
-        None if !running && (recorded.running || recorded.merging) => "interrupted",
-        None if recorded.merging => "merging",
-        None if recorded.collected.is_some() => "finished",
-        None if recorded.running => "running",
-        None => "waiting",
-    }
-}
-
-fn open_loop(
-    last: &RecordedFleet,
-    agent: usize,
-    store: &Store,
-    project: &AgentProject,
-) -> Option<LoopId> {
-    let workspace = workspace(last, agent, project).ok()?;
-    let metadata = workspace.metadata().ok()?;
-    let newest = recorded_loop::last_loops(store, [(&workspace, &metadata)]).ok()?.pop()??;
-    (newest.start_time >= last.record.start_time).then_some(newest.id)
-}
-
-fn table(rows: &[Row]) -> Table<'static> {
+fn table(rows: &[AgentOverview]) -> Table<'static> {
     let mut table = Table::new([
         Column::new("NAME"),
         Column::new("STATE"),
@@ -309,12 +209,20 @@ fn table(rows: &[Row]) -> Table<'static> {
             Cell::shaded(row.state, shade),
             row.iterations.to_string().into(),
             row.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
-            row.work.as_ref().map_or_else(String::new, fleet_messages::changes).into(),
+            changes(row).into(),
             overlaps.join(", ").into(),
             last.to_owned().into(),
         ]);
     }
     table
+}
+
+fn changes(row: &AgentOverview) -> String {
+    match (&row.work, row.changed_files) {
+        (Some(work), _) => fleet_messages::changes(work),
+        (None, 0) => String::new(),
+        (None, files) => term::count(files as u64, "file"),
+    }
 }
 
 fn stop(args: &Stop, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
@@ -360,8 +268,16 @@ fn diff(args: &Diff, last: &RecordedFleet, project: &AgentProject) -> Result<Exi
     let agent = named(last, &args.name)?;
     let scratch = project.directories.loop_state.clone().unwrap_or_else(std::env::temp_dir);
     let colour = Palette::of_stdout().is_on();
-    let context = project.run_context();
-    let text = fleet::diff(last, agent, (&project.root, &scratch), colour, &context)
+    let mut namespace = None;
+    if last.needs_namespace(agent) {
+        let shown = match FleetState::of(&project.directories).process() {
+            Some(process) => fleet::join_mount_namespace(process),
+            None => fleet::enter_mount_namespace(true).map(|entered| namespace = Some(entered)),
+        };
+        shown.map_err(|error| refused(format!("its tree cannot be shown: {error}")))?;
+    }
+    let context = (&project.run_context(), namespace);
+    let text = fleet::diff(last, agent, (&project.root, &scratch), colour, context)
         .map_err(|error| refused(fleet_messages::error(&error)))?;
     let Some(text) = text else {
         return Err(refused(format!("{} has not begun", args.name)));
@@ -400,10 +316,17 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
         term::data("Nothing to remove\n".as_bytes())?;
         return Ok(Exit::OK);
     }
+    let mut namespace = None;
+    if args.yes && left.iter().any(LeftTree::needs_namespace) {
+        let entered = fleet::enter_mount_namespace(true);
+        let entered =
+            entered.map_err(|error| refused(format!("trees cannot be shown: {error}")))?;
+        namespace = Some(entered);
+    }
     let context = project.run_context();
     let mut exit = Exit::OK;
     for tree in &left {
-        let (agent, path) = (&tree.agent, tree.tree.display());
+        let (agent, path) = (&tree.agent, tree.home.display());
         if !args.yes {
             let note = if tree.unfinished { "  (not finished)" } else { "" };
             term::data(format!("{agent}  {path}{note}\n").as_bytes())?;
@@ -413,7 +336,7 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
             term::say(&format!("{agent}: its run was not finished; --unfinished gives it up"));
             continue;
         }
-        let stays = fleet::prune(tree, &project.root, &context)
+        let stays = fleet::prune(tree, &project.root, (&context, namespace))
             .map_err(|error| refused(fleet_messages::error(&error)))?;
         match stays {
             None => term::data(format!("✓ {agent}: work kept, tree removed\n").as_bytes())?,
@@ -422,6 +345,9 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
                 exit = Exit::FAILED;
             }
         }
+    }
+    for tree in left.iter().filter(|_| args.yes) {
+        fleet::remove_directory(tree, namespace);
     }
     if args.yes && args.unfinished {
         let mut store = project.project.open_store(&context.notify)?;

@@ -2,7 +2,7 @@
 
 use retake_agent::display;
 use retake_agent::fleet::{
-    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan,
+    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, WhyClones,
 };
 use retake_agent::queue::{QueueStopReason, TaskEnd};
 use retake_types::loop_record::agent::Spent;
@@ -40,11 +40,26 @@ pub(super) fn error(error: &FleetError) -> String {
                  `retake agent prune --unfinished --yes` gives it up and keeps its work"
             )
         }
+        FleetError::NoNamespace => {
+            "the agents' trees are shown by mounts, for which retake needs to \
+             be root or to run with --sandbox; run it in the same way as before"
+                .to_owned()
+        }
         FleetError::Nested(name) => format!(
             "this is agent {name} of a fleet, which cannot start others; unset RETAKE_AGENT to override this"
         ),
         other => other.to_string(),
     }
+}
+
+/// Why agents have plain clones, and what that means.
+pub(super) fn clones(why: &WhyClones) -> String {
+    let why = match why {
+        WhyClones::NotConfined => "--sandbox makes them layers over one copy".to_owned(),
+        WhyClones::NoNamespace(error) => format!("no namespace for mounts: {error}"),
+        WhyClones::NoLayers(error) => format!("no layers where trees are kept: {error}"),
+    };
+    format!("each agent gets a plain clone in a directory of its own ({why})")
 }
 
 /// What is said when agents were started in the background.

@@ -7,12 +7,13 @@ use retake_agent::display::Level;
 use retake_agent::driver::{AgentDisplay, AgentTask, RunOptions};
 use retake_agent::fleet::{
     self, AgentPlace, FinishedAgent, FinishedFleet, FleetError, FleetFrontEnd, FleetRequest,
-    StartFrom,
+    MountNamespace, StartFrom, WhyClones,
 };
 use retake_agent::plan::Rules;
 use retake_agent::queue::{QueueStopReason, TaskAllowance, TaskOptions};
 use retake_agent::settings::{Settings, Value};
 use retake_runner::signals;
+use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::fleet::{FleetAgent, FleetOutcome, FleetRules, HaltRule};
 
 use super::background::{self, Continuation};
@@ -21,7 +22,7 @@ use super::run::{self, Args};
 use super::screen::AgentScreen;
 use super::task::{self, OpenTask, Opened, TaskCall, TaskPlace, number};
 use super::{fleet_messages, messages, refused};
-use crate::{Exit, Failure, term};
+use crate::{Exit, Failure, exec, term};
 
 /// Budgets that several agents share.
 const SHARED: [&str; 3] = ["maxCost", "maxTokens", "maxTime"];
@@ -70,21 +71,25 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     let flags = run::flags(args)?;
     let level = project::settings(&project.config, None, flags)?.output_level;
     let request = request(args, &mut options, project)?;
+    let jobs = request.agents.clone();
     // What one agent would refuse is refused before any of them begins.
-    for agent in &request.agents {
+    for agent in &jobs {
         let opened = task::open(&agent.task, call(args, &options, None)?, project);
         opened.map_err(|failure| refused(format!("{}: {failure}", agent.name)))?;
     }
     let context = project.run_context();
     let failed = |error: FleetError| refused(fleet_messages::error(&error));
-    let prepared = fleet::prepare(&request, &project.root, &project.directories, &context);
+    let prepared = fleet::prepare(request, &project.root, &project.directories, &context);
     let prepared = prepared.map_err(failed)?;
     if prepared.left_out && level != Level::Quiet {
         term::say(fleet_messages::LEFT_OUT);
     }
+    if let Some(why) = prepared.clones.as_ref().filter(|_| level != Level::Quiet) {
+        term::say(&fleet_messages::clones(why));
+    }
     let mut process = None;
     if args.detach {
-        let names: Vec<&str> = request.agents.iter().map(|agent| agent.name.as_str()).collect();
+        let names: Vec<&str> = jobs.iter().map(|agent| agent.name.as_str()).collect();
         let started = fleet_messages::detached(&names);
         match background::continue_in_background(level, &started)? {
             Continuation::Here(continued) => process = Some(continued),
@@ -172,16 +177,31 @@ fn request(
         "dirty" => StartFrom::Dirty,
         other => StartFrom::Revision(other.to_owned()),
     });
-    let verify = project::settings(&project.config, None, texts(options))?.verification.command;
+    let settings = project::settings(&project.config, None, texts(options))?;
     Ok(FleetRequest {
         agents,
         from,
         merge_into: given.merge_into.clone(),
         update_checkout: given.update_checkout,
         best_of: best_of.is_some(),
-        verify,
+        verify: settings.verification.command,
         rules,
+        include: settings.worktree_include,
+        namespace: namespace(args, project)?,
     })
+}
+
+/// Enters a namespace for the mounts of trees, where that is possible and takes nothing from agents.
+fn namespace(
+    args: &Args,
+    project: &AgentProject,
+) -> Result<Result<MountNamespace, WhyClones>, Failure> {
+    let confined = exec::sandbox_of(SandboxedCommand::Agent, &args.sandbox, &project.config)?;
+    let entered = fleet::enter_mount_namespace(confined.is_on());
+    Ok(entered.map_err(|error| match confined.is_on() {
+        false if error.raw_os_error() == Some(libc::EPERM) => WhyClones::NotConfined,
+        _ => WhyClones::NoNamespace(error),
+    }))
 }
 
 fn texts(options: &TaskOptions) -> std::collections::BTreeMap<String, Value> {
@@ -221,7 +241,8 @@ fn open(
     let task_place = TaskPlace {
         workspace: place.workspace.clone(),
         root: place.root.clone(),
-        borrows: place.borrows.to_owned(),
+        borrows: place.borrows.clone(),
+        shown: place.shown.clone(),
     };
     let text = |failure: Failure| failure.to_string();
     let mut call = call(args, &own, Some(task_place)).map_err(text)?;

@@ -18,7 +18,7 @@ use retake_runner::machine;
 use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_types::config::{AgentValue, SandboxedCommand, agent_key};
-use retake_types::{PathGrant, PathRule};
+use retake_types::{PathGrant, PathRule, SandboxMode, SandboxRequest, ShownAt};
 
 use super::task::TaskPlace;
 use super::{messages, refused};
@@ -151,9 +151,46 @@ impl AgentProject {
         if let Some(place) = place.filter(|_| asked.is_on()) {
             let borrows = place.borrows.clone();
             asked.paths.push(PathRule::new(PathGrant::AllowRead, borrows));
+            if let Some((tree, top)) = &place.shown
+                && asked.mode == SandboxMode::Strict
+            {
+                self.show_tree(tree, top, workspace, &mut asked).map_err(|error| {
+                    refused(format!("{} cannot be shown to the agent: {error}", tree.display()))
+                })?;
+            }
         }
         TaskSandbox::new(asked, settings, workspace)
             .map_err(|error| refused(format!("the agent's state cannot be prepared: {error}")))
+    }
+
+    /// Has a sandbox show a tree in place of the project. What of retake's own lies in the project is
+    /// shown there again, with the rules that it has.
+    fn show_tree(
+        &self,
+        tree: &Path,
+        top: &Path,
+        workspace: &Workspace,
+        asked: &mut SandboxRequest,
+    ) -> std::io::Result<()> {
+        let mut show = |path: &Path, at: &Path| {
+            asked.shown_at.push(ShownAt { path: path.into(), at: at.into() });
+        };
+        show(tree, top);
+        let own = self.root.join(".agent");
+        let mut kept = vec![own.clone()];
+        if !workspace.dir().starts_with(&own) {
+            kept.push(workspace.dir().to_owned());
+        }
+        for path in kept.iter().filter(|path| path.is_dir()) {
+            if let Ok(below) = path.strip_prefix(top) {
+                // Something to mount on; git does not see an empty directory.
+                std::fs::create_dir_all(tree.join(below))?;
+                show(path, path);
+                asked.paths.push(PathRule::new(PathGrant::AllowRead, path.clone()));
+            }
+        }
+        asked.paths.push(PathRule::new(PathGrant::AllowRead, top.to_owned()));
+        Ok(())
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {

@@ -126,8 +126,10 @@ pub(super) struct TaskPlace {
     pub(super) workspace: Workspace,
     /// Where in the tree it works.
     pub(super) root: PathBuf,
-    /// The git directory whose objects the tree's clone borrows.
+    /// Where what the tree's clone borrows from is.
     pub(super) borrows: PathBuf,
+    /// The tree and where a sandbox is to show it.
+    pub(super) shown: Option<(PathBuf, PathBuf)>,
 }
 
 /// A task that can be run.
@@ -196,6 +198,7 @@ pub(super) fn open(
     let place = call.place.as_ref();
     task.sandbox = project.sandbox_in(call.sandbox, &task.settings, &task.workspace, place)?;
     if let Some(place) = call.place {
+        task.shown_root = task.sandbox.inside(&place.root);
         task.root = place.root;
     }
     task.queue = call.queue.map(str::to_owned);

@@ -16,6 +16,7 @@ mod end_hook;
 mod fallback;
 mod fleet;
 mod fleet_crash;
+mod fleet_trees;
 mod gate;
 mod notifications;
 mod planted;

@@ -385,3 +385,42 @@ fn opencode_works_inside_a_sandbox_and_not_outside_of_it() {
     model.is_of_opencode(&sandbox);
     confined_loop(&sandbox, &program, &model, &mut sandbox.command(RETAKE));
 }
+
+/// Three of them in trees of their own, confined, with a gate on the merged result.
+#[test]
+fn claude_three_at_once() {
+    let Some((sandbox, program)) = confined_sandbox("RETAKE_CLAUDE", "claude", "") else { return };
+    sandbox.file(".gitignore", "/.agent\n");
+    sandbox.file("a", "1\n");
+    sandbox.git(&["init", "-q", "-b", "main"]);
+    sandbox.git(&["add", "."]);
+    sandbox.git(&["commit", "-qm", "one"]);
+    sandbox.git(&["checkout", "-qb", "mine"]);
+    let names = ["one", "two", "three"];
+    for name in names {
+        sandbox.workspace(name, &[]);
+    }
+    let project = sandbox.project().canonicalize().unwrap();
+    let before = crate::fleet::checkout(&sandbox);
+    let work = format!(
+        "pwd > {0}/pwd-$RETAKE_AGENT; echo $RETAKE_AGENT > made-$RETAKE_AGENT; git add -A; \
+         git commit -qm made; git stash list; echo '{{\"complete\":true}}' > $RETAKE_WORKSPACE_PATH/.status.json",
+        project.display()
+    );
+    let turns = json!([bash(&work), {"text": "Done."}]);
+    let model = Model::saying_to_each(&sandbox, &turns);
+    let mut command = sandbox.command(RETAKE);
+    model.is_of_claude(&mut command).args(["agent", "run"]).args(names);
+    command.args(["--merge-into", "main", "--dangerously-skip-permissions", "-m", "2"]);
+    command.args(["--verify", "test -e a"]).args(confined_options(&program));
+    let called = called(command.env_remove("IS_SANDBOX"));
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(crate::fleet::states(&sandbox), "one merged, two merged, three merged");
+    assert_eq!(crate::fleet::checkout(&sandbox), before);
+    for name in names {
+        assert_eq!(crate::fleet::show(&sandbox, &format!("main:made-{name}")), name);
+        let pwd = crate::fleet::show(&sandbox, &format!("main:pwd-{name}"));
+        assert_eq!(pwd, project.to_string_lossy(), "its tree is where the project is");
+    }
+    crate::fleet::tidy(&sandbox);
+}

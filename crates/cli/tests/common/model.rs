@@ -18,8 +18,18 @@ pub(crate) struct Model {
 #[allow(dead_code, reason = "each test program uses its own part")]
 impl Model {
     pub(crate) fn saying(sandbox: &Sandbox, turns: &Value) -> Self {
-        let script = sandbox.dir.path().join("turns.json");
-        std::fs::write(&script, json!({"turns": turns}).to_string()).expect("written");
+        Self::with_script(sandbox, &json!({"turns": turns}))
+    }
+
+    /// Says the same to each of several agents at once.
+    pub(crate) fn saying_to_each(sandbox: &Sandbox, turns: &Value) -> Self {
+        Self::with_script(sandbox, &json!({"turns": turns, "each": true}))
+    }
+
+    fn with_script(sandbox: &Sandbox, script: &Value) -> Self {
+        let path = sandbox.dir.path().join("turns.json");
+        std::fs::write(&path, script.to_string()).expect("written");
+        let script = path;
         let program = Path::new(RETAKE).with_file_name("retake-fake-api");
         let requests = sandbox.dir.path().join("requests");
         let mut server = Command::new(&program)

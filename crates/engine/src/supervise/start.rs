@@ -44,7 +44,10 @@ impl<'a> Supervision<'a> {
     ) -> Result<Self, StartFailure> {
         let launch = &command.launch;
         keeper.restart_if_lost().map_err(no_resources("could not start a process"))?;
-        let (directory, directory_name) = open_directory(&launch.cwd)?;
+        let (directory, mut directory_name) = open_directory(&launch.cwd)?;
+        if let Some(inside) = &command.directory_inside {
+            directory_name = name_of(inside)?;
+        }
         let program = command.locate()?;
         let program = CString::new(program.into_os_string().into_encoded_bytes())
             .map_err(|_| StartFailure::Refused(vec!["the program's path contains a NUL".into()]))?;
@@ -215,10 +218,13 @@ fn open_directory(path: &Path) -> Result<(OwnedFd, CString), StartFailure> {
         .custom_flags(flags)
         .open(path)
         .map_err(|error| directory_failure(path, error.raw_os_error().unwrap_or(libc::EIO)))?;
-    let name = std::path::absolute(path)
+    Ok((directory.into(), name_of(path)?))
+}
+
+fn name_of(directory: &Path) -> Result<CString, StartFailure> {
+    std::path::absolute(directory)
         .and_then(|path| Ok(CString::new(path.into_os_string().into_encoded_bytes())?))
-        .map_err(|_| directory_failure(path, libc::EINVAL))?;
-    Ok((directory.into(), name))
+        .map_err(|_| directory_failure(directory, libc::EINVAL))
 }
 
 fn open_stdin(

@@ -18,7 +18,7 @@ const FROM_ZERO: KeyKind = KeyKind::Number { min: 0, max: 1_000_000 };
 const W: bool = true;
 const P: bool = false;
 
-pub(super) const KEYS: [Key; 62] = [
+pub(super) const KEYS: [Key; 63] = [
     agent("agent.workspacesDir", KeyKind::Text, ".agent/workspaces", P, "Where workspaces are"),
     agent(
         "agent.templatesDir",
@@ -36,6 +36,13 @@ pub(super) const KEYS: [Key; 62] = [
         "Where the project's own prompts are",
     ),
     agent("agent.globalTemplatesDir", KeyKind::Text, "", P, "Where templates for all projects are"),
+    agent(
+        "agent.worktreeInclude",
+        KeyKind::Words,
+        "",
+        P,
+        "Ignored files that each of several agents gets a copy of, as patterns of .gitignore",
+    ),
     agent("agent.colors", KeyKind::Truth, "true", P, "Whether output on a terminal is coloured"),
     agent(
         "agent.defaultMaxIterations",

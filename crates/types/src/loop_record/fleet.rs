@@ -35,6 +35,12 @@ pub struct FleetLoopPlan {
     pub rules: FleetRules,
     /// Where the trees are.
     pub directory: OsText,
+    /// The trees are layers over one copy of the base, not clones with files of their own.
+    #[serde(default)]
+    pub layered: bool,
+    /// Patterns of ignored files that are copied into the trees, besides those of `.worktreeinclude`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<String>,
     /// The worktree whose fleet it is, as git names it; empty in the main one.
     #[serde(default)]
     pub worktree: String,
@@ -303,6 +309,8 @@ mod tests {
             verify: None,
             rules: FleetRules { halt: "now,fail=2".parse().ok(), ..FleetRules::default() },
             directory: OsText::from(std::ffi::OsStr::new("/d")),
+            layered: true,
+            include: vec!["target".into()],
             worktree: String::new(),
         }
     }

@@ -87,6 +87,14 @@ pub(crate) async fn loop_events(
     Ok(response)
 }
 
+/// Merges the work of one of several agents into the branch that is checked out.
+pub(crate) async fn apply(
+    State(app): State<Arc<App>>,
+    Path((id, name)): Path<(String, String)>,
+) -> Result<Json<ActionResult>, ApiError> {
+    Ok(Json(app.fleet_apply(loop_id(&id)?, name).await?))
+}
+
 pub(crate) async fn act(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,

@@ -158,7 +158,7 @@ if (loop && !loop.dataset.ended) {
 // ---- what changes something -----------------------------------------------------------------
 
 function enable() {
-  for (const part of $$(".actions[hidden], button:is([data-post], [data-copy], [data-again])[hidden]")) part.hidden = false;
+  for (const part of $$(".actions[hidden], button:is([data-post], [data-copy], [data-again], [data-agent])[hidden]")) part.hidden = false;
 }
 enable();
 
@@ -172,7 +172,11 @@ async function act(body) {
 
 document.addEventListener("click", async (event) => {
   const action = event.target.closest("button[data-action]");
-  if (action) { action.disabled = true; return act({ action: action.dataset.action }); }
+  if (action) {
+    action.disabled = true;
+    const { action: name, agent } = action.dataset;
+    return act(agent ? { action: name, agent } : { action: name });
+  }
   const copy = event.target.closest("button[data-copy]");
   if (copy) {
     const text = $(copy.dataset.copy).textContent;
@@ -190,7 +194,7 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-post]");
   if (button) {
     button.disabled = true;
-    try { await post(button.dataset.post); } catch (error) { notice(error.message, true); }
+    try { const said = await post(button.dataset.post); if (said?.done) notice(said.done); } catch (error) { notice(error.message, true); }
     refresh();
   }
 });
@@ -198,7 +202,8 @@ document.addEventListener("submit", (event) => {
   if (event.target.id !== "tell") return;
   event.preventDefault();
   const field = event.target.elements.message;
-  act({ action: "tell", message: field.value });
+  const agent = event.target.elements.agent?.value;
+  act({ action: "tell", message: field.value, ...(agent && { agent }) });
   field.value = "";
   field.blur();
 });

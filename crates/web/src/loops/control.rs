@@ -9,16 +9,24 @@ use retake_store::StoredLoop;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use serde::{Deserialize, Serialize};
 
-use super::RecordedPlan;
+use super::{RecordedPlan, fleet};
 use crate::error::RequestError;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum LoopAction {
-    Stop,
+    /// Of several agents one, or all.
+    Stop {
+        #[serde(default)]
+        agent: Option<String>,
+    },
     Pause,
     Resume,
-    Tell { message: String },
+    Tell {
+        message: String,
+        #[serde(default)]
+        agent: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -87,8 +95,10 @@ pub(crate) fn act(
     if record.stop_reason.is_some() {
         return Err(RequestError::conflict("this loop has ended"));
     }
-    let RecordedPlan::Agent(plan) = RecordedPlan::parse(record.kind, &record.plan) else {
-        return Err(RequestError::conflict("only loops of agents can be steered"));
+    let plan = match RecordedPlan::parse(record.kind, &record.plan) {
+        RecordedPlan::Agent(plan) => plan,
+        RecordedPlan::Fleet(plan) => return fleet::act(workspaces, record, &plan, action),
+        _ => return Err(RequestError::conflict("only loops of agents can be steered")),
     };
     let workspace = workspace(workspaces, &plan)?;
     if WorkspaceLock::holder(&workspace).is_none() {
@@ -97,10 +107,10 @@ pub(crate) fn act(
     let refused = |error: ControlError| RequestError::conflict(error.to_string());
     let mailbox = Mailbox::of(&workspace).map_err(refused)?;
     let done = match action {
-        LoopAction::Stop => mailbox.stop().map(|()| "it stops after this iteration"),
+        LoopAction::Stop { .. } => mailbox.stop().map(|()| "it stops after this iteration"),
         LoopAction::Pause => mailbox.pause().map(|()| "it pauses after this iteration"),
         LoopAction::Resume => mailbox.resume().map(|()| "it continues"),
-        LoopAction::Tell { message } => {
+        LoopAction::Tell { message, .. } => {
             let now = Timestamp::now().as_nanosecond();
             mailbox.tell(message, now).map(|()| "added to the next prompt")
         }

@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod agent_activity;
 pub(crate) mod control;
 pub(crate) mod crash;
+pub(crate) mod fleet;
 pub(crate) mod iteration;
 pub(crate) mod matrix;
 pub(crate) mod transcript;
@@ -13,6 +14,7 @@ use retake_agent::workspace::WorkspaceDirectories;
 use retake_store::{Liveness, RunFilter, RunStatus, Store, StoredLoop};
 use retake_types::loop_record::agent::AgentLoopPlan;
 use retake_types::loop_record::crash::CrashPlan;
+use retake_types::loop_record::fleet::FleetLoopPlan;
 use retake_types::loop_record::matrix::{MatrixLoopPlan, MatrixPurpose};
 use retake_types::{Kind, LoopId, LoopState, StopReason};
 use serde::{Serialize, Serializer};
@@ -28,6 +30,8 @@ const MAX_RUNNING: usize = 1000;
 #[derive(Clone, Debug)]
 pub(crate) enum RecordedPlan {
     Agent(AgentLoopPlan),
+    /// Several agents at once.
+    Fleet(Box<FleetLoopPlan>),
     Matrix(Box<MatrixLoopPlan>),
     Crash(Box<CrashPlan>),
     /// Of a kind without a plan, or written by a later release.
@@ -37,7 +41,9 @@ pub(crate) enum RecordedPlan {
 impl RecordedPlan {
     pub(crate) fn parse(kind: Kind, plan: &str) -> Self {
         let parsed = match kind {
-            Kind::Agent => serde_json::from_str(plan).map(Self::Agent),
+            Kind::Agent => serde_json::from_str(plan)
+                .map(Self::Agent)
+                .or_else(|_| serde_json::from_str(plan).map(Self::Fleet)),
             Kind::Matrix => serde_json::from_str(plan).map(Self::Matrix),
             Kind::Crash => serde_json::from_str(plan).map(Self::Crash),
             Kind::Exec => return Self::Unknown,
@@ -59,6 +65,7 @@ impl RecordedPlan {
     pub(crate) fn title(&self) -> String {
         let words = match self {
             Self::Agent(plan) => [plan.workspace.clone(), plan.agent.clone()],
+            Self::Fleet(plan) => [fleet::title(plan), String::new()],
             Self::Matrix(plan) => {
                 let purpose = match &plan.purpose {
                     MatrixPurpose::Run => String::new(),
@@ -201,6 +208,8 @@ fn is_alive(
             RecordedPlan::Matrix(plan) => matrix::is_locked(plan),
             // Its checks are no runs, so there is nothing else to tell by.
             RecordedPlan::Crash(_) => true,
+            // Every release that recorded one gave it a live file.
+            RecordedPlan::Fleet(_) => false,
             RecordedPlan::Unknown => record.kind == Kind::Crash,
         },
     }
@@ -222,6 +231,7 @@ pub(crate) struct LoopView {
 #[serde(rename_all = "camelCase")]
 pub(crate) enum LoopDetail {
     Agent(agent::AgentDetail),
+    Fleet(fleet::FleetDetail),
     Matrix(Box<matrix::MatrixDetail>),
     Crash(crash::CrashDetail),
     Exec {},
@@ -246,6 +256,10 @@ impl LoopView {
         let last_event = store.last_loop_entry(id)?;
         let summary = RunningLoops::read(store)?.summary(store, record, workspaces)?;
         let detail = match summary.kind {
+            Kind::Agent if matches!(summary.plan, RecordedPlan::Fleet(_)) => {
+                let running = summary.running;
+                LoopDetail::Fleet(fleet::FleetDetail::read(store, id, running, workspaces)?)
+            }
             Kind::Agent => LoopDetail::Agent(agent::AgentDetail::read(store, &summary)?),
             Kind::Matrix => {
                 LoopDetail::Matrix(Box::new(matrix::MatrixDetail::read(store, &summary, query)?))
@@ -289,6 +303,9 @@ mod tests {
         let agent = serde_json::json!({"workspace": "w", "created": "2026-01-01T00:00:00Z",
             "mode": "loop", "agent": "claude", "maxIterations": 5});
         assert_eq!(title(Kind::Agent, &agent), "w: claude");
+        let fleet = serde_json::json!({"agents": [{"name": "a", "task": "a"}, {"name": "b", "task": "b"}],
+            "base": "0", "rules": {}, "directory": "/d"});
+        assert_eq!(title(Kind::Agent, &fleet), "a, b");
         assert_eq!(title(Kind::Crash, &serde_json::json!({"later": 1})), "");
         assert_eq!(title(Kind::Exec, &Value::Null), "");
     }

@@ -86,6 +86,17 @@ pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {
     badge(html, mark, &words(word));
 }
 
+/// Where one of several agents stands.
+pub(super) fn agent_badge(html: &mut Html, state: &str) {
+    let mark = match state {
+        "merged" => Mark::Good,
+        "conflict" | "verify_failed" | "agent_failed" | "interrupted" => Mark::Bad,
+        "running" | "merging" => Mark::Running,
+        _ => Mark::Open,
+    };
+    badge(html, mark, &words(state));
+}
+
 pub(super) fn iteration_badge(html: &mut Html, status: IterationStatus) {
     let mark = match status {
         IterationStatus::Completed => Mark::Good,

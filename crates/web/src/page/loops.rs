@@ -13,7 +13,7 @@ use retake_types::text;
 use super::badge::loop_badge;
 use super::layout::{HtmlResponse, PageError, Section, heading, layout};
 use super::run_table::run_table;
-use super::{agent, crash, matrix, overview};
+use super::{agent, crash, fleet, matrix, overview};
 use crate::api::{loop_id, loop_query};
 use crate::app::App;
 use crate::loops::control;
@@ -75,11 +75,17 @@ pub(crate) async fn one_loop(
     main.attr("data-last", view.last_event).markup(">");
     head(&mut main, &view);
     if view.summary.kind == Kind::Agent && view.summary.stop_reason.is_none() {
-        agent::buttons(&mut main, pending, &view.summary);
+        match &view.detail {
+            LoopDetail::Fleet(detail) => fleet::buttons(&mut main, detail, &view.summary),
+            _ => agent::buttons(&mut main, pending, &view.summary),
+        }
     }
     main.markup("<div id=\"detail\" data-live>");
     match &view.detail {
         LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary),
+        LoopDetail::Fleet(detail) => {
+            fleet::write(&mut main, detail, &view.summary, app.rerun.is_some());
+        }
         LoopDetail::Matrix(detail) => matrix::write(&mut main, detail, &params, id),
         LoopDetail::Crash(crash) => {
             crash::CrashPage { crash, summary: &view.summary, params: &params, id }

@@ -6,6 +6,7 @@ mod compare;
 mod crash;
 mod diff;
 mod failure;
+mod fleet;
 mod layout;
 mod loops;
 mod matrix;
@@ -26,6 +27,7 @@ use axum::response::Response;
 use crate::assets;
 
 pub(crate) use compare::compare;
+pub(crate) use fleet::fleet_agent;
 pub(crate) use layout::PageError;
 pub(crate) use loops::{loops, one_loop};
 pub(crate) use overview::overview;

@@ -172,19 +172,19 @@ fn files(html: &mut Html, lists: &[(&'static str, &'static str, &Vec<PathBuf>)])
 }
 
 /// The files that an iteration changed, from the checkpoints around it. Few lines are unfolded.
-fn write_changes(html: &mut Html, changes: &Result<Arc<TreeDiff>, String>) {
+pub(super) fn write_changes(html: &mut Html, changes: &Result<Arc<TreeDiff>, String>) {
     html.markup("<section class=\"changed-files\"><h2>What it changed</h2>");
     let diff = match changes {
         Ok(diff) => diff,
         Err(why) => {
-            html.markup("<p class=\"note\">The checkpoints cannot be compared: ").text(why);
+            html.markup("<p class=\"note\">It cannot be shown: ").text(why);
             html.markup("</p></section>");
             return;
         }
     };
     let files = diff.files();
     if files.is_empty() {
-        html.markup("<p class=\"empty\">No file differs between its checkpoints.</p>");
+        html.markup("<p class=\"empty\">No file differs.</p>");
     }
     let all: usize = files.iter().map(|file| file.added + file.removed).sum();
     for (at, file) in files.iter().take(CHANGED_FILES).enumerate() {

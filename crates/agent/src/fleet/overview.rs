@@ -1,0 +1,142 @@
+//! Where each agent of a fleet stands, from the record: for the terminal, the page and programs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use retake_store::Store;
+use retake_types::LoopId;
+use retake_types::loop_record::agent::Spent;
+use retake_types::loop_record::fleet::CollectedWork;
+use serde::Serialize;
+
+use super::record::{RecordedAgent, RecordedFleet};
+use super::setup::existing_workspace_of;
+use crate::driver::recorded_loop;
+use crate::workspace::WorkspaceDirectories;
+
+/// One agent of a fleet as it is shown.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentOverview {
+    pub name: String,
+    pub task: String,
+    /// `waiting`, `running`, `finished`, `merging`, `interrupted`, or what became of its work.
+    pub state: &'static str,
+    pub attempt: u32,
+    pub iterations: usize,
+    pub cost_usd: Option<f64>,
+    pub tokens: u64,
+    /// Files that its iterations have changed so far.
+    pub changed_files: usize,
+    pub commit: Option<String>,
+    /// What was collected, with the lines added and removed.
+    pub work: Option<CollectedWork>,
+    pub gate: Option<bool>,
+    pub branch: Option<String>,
+    pub why: Option<String>,
+    /// Agents that changed the same files, with the files.
+    pub overlaps: Vec<AgentOverlap>,
+    /// Where what it changed is, as long as it is there.
+    pub tree: Option<PathBuf>,
+    /// Its own loop, the one that runs or the last one.
+    pub loop_id: Option<LoopId>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentOverlap {
+    pub agent: String,
+    pub paths: Vec<String>,
+}
+
+impl RecordedFleet {
+    /// Where each agent stands. `running` says whether the fleet's process is alive; without
+    /// `directories` nothing is known of loops that have not ended.
+    pub fn overview(
+        &self,
+        running: bool,
+        store: &Store,
+        directories: Option<&WorkspaceDirectories>,
+    ) -> Vec<AgentOverview> {
+        let agents = 0..self.agents.len();
+        agents.map(|agent| self.overview_of(agent, running, store, directories)).collect()
+    }
+
+    fn overview_of(
+        &self,
+        agent: usize,
+        running: bool,
+        store: &Store,
+        directories: Option<&WorkspaceDirectories>,
+    ) -> AgentOverview {
+        let (planned, recorded) = (&self.plan.agents[agent], &self.agents[agent]);
+        let mut loops = recorded.loops.clone();
+        // The loop that runs is named by no entry yet.
+        if recorded.outcome.is_none() && recorded.running {
+            loops.extend(self.open_loop(agent, store, directories));
+        }
+        let mut spent = Spent::default();
+        let mut iterations = 0;
+        let mut changed: BTreeSet<&Path> = BTreeSet::new();
+        let read: Vec<_> =
+            loops.iter().filter_map(|id| recorded_loop::read_loop(store, *id).ok()).collect();
+        for of_loop in &read {
+            iterations += of_loop.iterations.len();
+            spent.add(of_loop.spent());
+            for result in of_loop.iterations.iter().filter_map(|one| one.result.as_ref()) {
+                let files = [&result.files_created, &result.files_modified, &result.files_deleted];
+                changed.extend(files.into_iter().flatten().map(PathBuf::as_path));
+            }
+        }
+        let overlaps = self.overlaps.iter().filter_map(|(pair, paths)| {
+            let place = pair.iter().position(|number| *number as usize == agent)?;
+            let other = self.plan.agents.get(pair[1 - place] as usize)?.name.clone();
+            Some(AgentOverlap { agent: other, paths: paths.clone() })
+        });
+        AgentOverview {
+            name: planned.name.clone(),
+            task: planned.task.clone(),
+            state: recorded.state(running),
+            attempt: recorded.attempt,
+            iterations,
+            cost_usd: spent.known_cost(),
+            tokens: spent.tokens,
+            changed_files: changed.len(),
+            commit: recorded.work.as_ref().map(|work| work.commit.clone()),
+            work: recorded.work.clone(),
+            gate: recorded.gate,
+            branch: recorded.branch.clone(),
+            why: recorded.why.clone(),
+            overlaps: overlaps.collect(),
+            tree: self.kept_in(agent).filter(|tree| tree.exists()),
+            loop_id: loops.last().copied(),
+        }
+    }
+
+    fn open_loop(
+        &self,
+        agent: usize,
+        store: &Store,
+        directories: Option<&WorkspaceDirectories>,
+    ) -> Option<LoopId> {
+        let directory = self.plan.directory.as_path();
+        let planned = &self.plan.agents[agent];
+        let workspace = existing_workspace_of(planned, directory, directories?).ok()?;
+        let metadata = workspace.metadata().ok()?;
+        let newest = recorded_loop::last_loops(store, [(&workspace, &metadata)]).ok()?.pop()??;
+        (newest.start_time >= self.record.start_time).then_some(newest.id)
+    }
+}
+
+impl RecordedAgent {
+    /// In a word.
+    pub fn state(&self, running: bool) -> &'static str {
+        match self.outcome {
+            Some(outcome) => outcome.as_str(),
+            None if !running && (self.running || self.merging) => "interrupted",
+            None if self.merging => "merging",
+            None if self.collected.is_some() => "finished",
+            None if self.running => "running",
+            None => "waiting",
+        }
+    }
+}
