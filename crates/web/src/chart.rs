@@ -1,10 +1,8 @@
 //! Charts as SVG: axes with units, colours by class, and a description for screen readers.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use retake_runner::html::Html;
-use retake_types::text;
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 150.0;
@@ -19,8 +17,8 @@ pub(super) struct Chart<'a> {
     pub(super) says: &'a str,
     pub(super) series: &'a [Series<'a>],
     pub(super) shape: Shape,
-    /// How a value of the vertical axis is written.
-    pub(super) unit: fn(f64) -> String,
+    /// What the vertical axis counts.
+    pub(super) unit: Unit,
     /// What stands under the first and the last slice.
     pub(super) ends: (&'a str, &'a str),
     /// What each slice is, on hover.
@@ -42,12 +40,95 @@ pub(super) enum Shape {
     Lines,
 }
 
+/// What a vertical axis counts: where its lines are and how their values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Of things; nothing is between two of them.
+    Count,
+    Milliseconds,
+    Dollars,
+    Percent,
+}
+
+/// Lines above zero, at most.
+const LINES: f64 = 4.0;
+
+impl Unit {
+    /// The distance between two lines so that a few of them reach a value: a number that is easy to read.
+    fn step(self, most: f64) -> f64 {
+        const SECOND: f64 = 1000.0;
+        const MINUTE: f64 = 60.0 * SECOND;
+        const HOUR: f64 = 60.0 * MINUTE;
+        // Nobody counts sixty of anything in tens and hundreds.
+        const TIMES: [f64; 15] = [
+            10.0 * SECOND,
+            15.0 * SECOND,
+            30.0 * SECOND,
+            MINUTE,
+            2.0 * MINUTE,
+            5.0 * MINUTE,
+            10.0 * MINUTE,
+            15.0 * MINUTE,
+            30.0 * MINUTE,
+            HOUR,
+            2.0 * HOUR,
+            3.0 * HOUR,
+            6.0 * HOUR,
+            12.0 * HOUR,
+            24.0 * HOUR,
+        ];
+        let smallest = match self {
+            Self::Count | Self::Milliseconds | Self::Percent => 1.0,
+            Self::Dollars => 0.001,
+        };
+        if !most.is_finite() || most <= 0.0 {
+            return smallest;
+        }
+        // A value that rounding put above a line still ends there.
+        let reaches = |step: f64| step * LINES >= most * 0.999_999;
+        let times = if self == Self::Milliseconds { &TIMES[..] } else { &[] };
+        if most > SECOND * LINES * 5.0
+            && let Some(step) = times.iter().copied().find(|step| reaches(*step))
+        {
+            return step;
+        }
+        let power = 10f64.powf((most / LINES).log10().floor());
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+        steps.into_iter().find(|step| reaches(*step)).unwrap_or(power * 10.0).max(smallest)
+    }
+
+    fn text(self, value: f64) -> String {
+        match self {
+            Self::Count if value >= 10_000.0 => format!("{:.0}k", value / 1000.0),
+            Self::Count => format!("{value:.0}"),
+            Self::Percent => format!("{value:.0} %"),
+            Self::Dollars if value > 0.0 && value < 0.1 => format!("${value:.3}"),
+            Self::Dollars => format!("${value:.2}"),
+            Self::Milliseconds => {
+                let parts = [(3_600_000.0, "h"), (60_000.0, "m"), (1000.0, "s")];
+                let whole = |(length, _): &(f64, &str)| value >= *length && value % length == 0.0;
+                match parts.iter().find(|part| whole(part)) {
+                    Some((length, name)) => format!("{:.0}{name}", value / length),
+                    None if value == 0.0 => "0".to_owned(),
+                    None if value > 60_000.0 => {
+                        let minutes = (value / 60_000.0).floor();
+                        format!("{minutes:.0}m{:.0}s", (value - minutes * 60_000.0) / 1000.0)
+                    }
+                    None if value > 1000.0 => format!("{:.1}s", value / 1000.0),
+                    None => format!("{value:.0}ms"),
+                }
+            }
+        }
+    }
+}
+
 impl Chart<'_> {
     fn count(&self) -> usize {
         self.series.iter().map(|series| series.values.len()).max().unwrap_or(0)
     }
 
-    fn top(&self) -> f64 {
+    /// The largest value, of one slice together where they are stacked.
+    fn most(&self) -> f64 {
         let value = |series: &Series<'_>, at: usize| series.values.get(at).copied().flatten();
         let each = (0..self.count()).map(|at| {
             let values = self.series.iter().filter_map(|series| value(series, at));
@@ -56,7 +137,7 @@ impl Chart<'_> {
                 Shape::Lines => values.fold(0.0, f64::max),
             }
         });
-        round_up(each.fold(0.0, f64::max))
+        each.fold(0.0, f64::max)
     }
 
     /// The chart below what it is called.
@@ -69,7 +150,10 @@ impl Chart<'_> {
     }
 
     fn draw(&self, html: &mut Html) {
-        let (count, top) = (self.count().max(1), self.top());
+        let (count, most) = (self.count().max(1), self.most());
+        let step = self.unit.step(most);
+        let lines = (most / step - 1e-6).ceil().max(1.0) as u32;
+        let top = step * f64::from(lines);
         let (inner, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
@@ -78,14 +162,14 @@ impl Chart<'_> {
         html.markup("<svg class=\"chart\"").attr("role", role);
         html.attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
         html.attr("aria-label", self.says).markup(">");
-        for part in [0.0, 0.5, 1.0] {
-            let value = top * part;
+        for line in 0..=lines {
+            let value = step * f64::from(line);
             html.markup("<line class=\"grid\"").attr("x1", LEFT).attr("x2", WIDTH - RIGHT);
             html.attr("y1", number(y(value))).attr("y2", number(y(value))).markup("/>");
             html.markup("<text class=\"tick\" text-anchor=\"end\"").attr("x", LEFT - 5.0);
             html.attr("y", number(y(value) + 4.0))
                 .markup(">")
-                .text((self.unit)(value))
+                .text(self.unit.text(value))
                 .markup("</text>");
         }
         match self.shape {
@@ -160,43 +244,6 @@ fn number(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A number of things on an axis; nothing between two of them.
-pub(super) fn count(value: f64) -> String {
-    match value {
-        v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
-        v if v.fract() == 0.0 => format!("{v:.0}"),
-        _ => String::new(),
-    }
-}
-
-/// Milliseconds on an axis.
-pub(super) fn milliseconds(ms: f64) -> String {
-    match ms {
-        0.0 => "0".to_owned(),
-        // A run is never said to take less.
-        ms if ms < 1.0 => String::new(),
-        ms => text::duration(Duration::from_micros((ms * 1000.0) as u64)),
-    }
-}
-
-/// US dollars on an axis.
-pub(super) fn dollars(value: f64) -> String {
-    match value {
-        v if v > 0.0 && v < 0.1 => format!("${v:.3}"),
-        v => format!("${v:.2}"),
-    }
-}
-
-/// The next number that is easy to read: 1, 2 or 5 of a power of ten.
-fn round_up(value: f64) -> f64 {
-    if !value.is_finite() || value <= 0.0 {
-        return 1.0;
-    }
-    let power = 10f64.powf(value.log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0];
-    steps.into_iter().map(|step| step * power).find(|step| *step >= value * 0.999).unwrap_or(value)
-}
-
 /// The samples of a cell: every one a dot, or every second or third of more than `most`; the median
 /// a line.
 pub(super) fn strip(
@@ -251,12 +298,33 @@ pub(super) fn span(
 mod tests {
     use super::*;
 
+    fn lines(unit: Unit, most: f64) -> Vec<String> {
+        let step = unit.step(most);
+        let lines = (most / step - 1e-6).ceil().max(1.0) as u32;
+        (0..=lines).map(|line| unit.text(step * f64::from(line))).collect()
+    }
+
     #[test]
-    fn the_axis_ends_at_a_number_that_is_easy_to_read() {
-        for (value, top) in [(0.0, 1.0), (3.0, 5.0), (10.0, 10.0), (11.0, 20.0), (0.03, 0.05)] {
-            assert!((round_up(value) - top).abs() < 1e-9, "{value}");
+    fn the_axis_has_lines_at_numbers_that_are_easy_to_read() {
+        assert_eq!(lines(Unit::Count, 0.0), ["0", "1"]);
+        assert_eq!(lines(Unit::Count, f64::NAN), ["0", "1"]);
+        assert_eq!(lines(Unit::Count, 3.0), ["0", "1", "2", "3"]);
+        // Little is left above the highest bar.
+        assert_eq!(lines(Unit::Count, 24.0), ["0", "10", "20", "30"]);
+        assert_eq!(lines(Unit::Count, 205.0), ["0", "100", "200", "300"]);
+        assert_eq!(lines(Unit::Count, 40_000.0), ["0", "10k", "20k", "30k", "40k"]);
+        assert_eq!(lines(Unit::Milliseconds, 3.0), ["0", "1ms", "2ms", "3ms"]);
+        assert_eq!(lines(Unit::Milliseconds, 1700.0), ["0", "500ms", "1s", "1.5s", "2s"]);
+        assert_eq!(lines(Unit::Milliseconds, 149_000.0), ["0", "1m", "2m", "3m"]);
+        assert_eq!(lines(Unit::Milliseconds, 100_000.0), ["0", "30s", "1m", "1m30s", "2m"]);
+        assert_eq!(lines(Unit::Milliseconds, 8.0 * 3_600_000.0), ["0", "2h", "4h", "6h", "8h"]);
+        assert_eq!(lines(Unit::Dollars, 1.54), ["$0.00", "$0.50", "$1.00", "$1.50", "$2.00"]);
+        assert_eq!(lines(Unit::Dollars, 0.03), ["$0.00", "$0.010", "$0.020", "$0.030"]);
+        assert_eq!(lines(Unit::Percent, 100.0), ["0 %", "50 %", "100 %"]);
+        // However long something took, the lines stay few.
+        for most in [1.0, 19_999.0, 20_001.0, 5e8, 3e12] {
+            assert!(lines(Unit::Milliseconds, most).len() <= 6, "{most}");
         }
-        assert_eq!(round_up(f64::NAN), 1.0);
     }
 
     #[test]
@@ -270,14 +338,14 @@ mod tests {
                 says: "runs <b>",
                 series: &series,
                 shape,
-                unit: |value| format!("{value} ms"),
+                unit: Unit::Milliseconds,
                 ends: ("then", "now"),
                 titles: &titles,
                 links: &[],
             }
             .figure(&mut html, |html| _ = html.text("<i>"));
             let text = html.as_str();
-            assert!(text.contains("aria-label=\"runs &lt;b&gt;\"") && text.contains(">5 ms<"));
+            assert!(text.contains("aria-label=\"runs &lt;b&gt;\"") && text.contains(">4ms<"));
             assert!(text.starts_with("<figure><figcaption>&lt;i&gt;</figcaption><svg"), "{text}");
             assert!(text.contains(">then<") && text.contains(">now<") && !text.contains("NaN"));
         }

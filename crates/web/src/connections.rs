@@ -2,7 +2,8 @@
 //!
 //! Anyone on this machine can connect, with a token or without. An idle connection is closed after a
 //! while, and at once where another one waits; one with a request in progress or an event stream is
-//! left alone.
+//! left alone. A download lasts as long as its client reads: it is closed once nothing of it was sent
+//! for a while, and makes room only after all connections that are idle.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, BodyDataStream, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::http::header::CONTENT_TYPE;
@@ -23,7 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Browsers open at most six for each page.
 const MAX_CONNECTIONS: usize = 256;
-/// How long a connection may be idle before its first request, and between two requests.
+/// How long a connection may be idle before its first request, and between two requests. A client may
+/// also read nothing of a download for the latter.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often idle connections are closed, and how often a new connection tries to get a permit.
@@ -43,7 +45,9 @@ struct ConnectionState {
     /// Requests in progress.
     requests: usize,
     requested: bool,
-    /// Since when there is no request.
+    /// Downloads that are being sent.
+    downloads: usize,
+    /// When the last request was answered, or something was last sent.
     idle_since: Instant,
     ended: bool,
     waker: Option<Waker>,
@@ -59,6 +63,7 @@ impl Connection {
         let state = ConnectionState {
             requests: 0,
             requested: false,
+            downloads: 0,
             idle_since,
             ended: false,
             waker: None,
@@ -88,6 +93,10 @@ impl ConnectionState {
         }
     }
 
+    fn sent(&mut self, now: Instant) {
+        self.idle_since = now;
+    }
+
     fn is_idle(&self) -> bool {
         self.requests == 0 && !self.ended
     }
@@ -108,15 +117,38 @@ impl Connected<IncomingStream<'_, Connections>> for Connection {
 pub(crate) struct Busy(Connection);
 
 impl Busy {
-    /// Keeps the connection busy until an event stream ends.
+    /// Keeps the connection busy until an event stream ends, or marks it as one with a download until
+    /// that ends.
     pub(crate) fn until_streamed(self, response: Response) -> Response {
         let kind = response.headers().get(CONTENT_TYPE);
-        if kind.is_none_or(|kind| kind != "text/event-stream") {
+        let is_events = kind.is_some_and(|kind| kind == "text/event-stream");
+        // Anything else whose length is known is complete, and sent at once.
+        if !is_events && response.body().size_hint().exact().is_some() {
             return response;
         }
+        let held: Box<dyn Send + Sync> = match is_events {
+            true => Box::new(self),
+            false => Box::new(Download::begin(&self.0)),
+        };
         response.map(|body| {
-            Body::from_stream(EventStream { stream: body.into_data_stream(), _busy: self })
+            Body::from_stream(HeldStream { stream: body.into_data_stream(), _held: held })
         })
+    }
+}
+
+/// A download that is being sent.
+struct Download(Connection);
+
+impl Download {
+    fn begin(connection: &Connection) -> Self {
+        lock(&connection.0).downloads += 1;
+        Self(connection.clone())
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        lock(&self.0.0).downloads -= 1;
     }
 }
 
@@ -128,12 +160,13 @@ impl Drop for Busy {
     }
 }
 
-struct EventStream {
+/// The body of an answer, with what ends together with it.
+struct HeldStream {
     stream: BodyDataStream,
-    _busy: Busy,
+    _held: Box<dyn Send + Sync>,
 }
 
-impl futures_core::Stream for EventStream {
+impl futures_core::Stream for HeldStream {
     type Item = Result<Bytes, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -189,11 +222,15 @@ fn sweep(open: &Mutex<OpenConnections>, now: Instant) {
     });
 }
 
-/// Closes the connection that was idle for the longest time.
+/// Closes the connection that was idle for the longest time; a download only if none is idle.
 fn make_room(open: &Mutex<OpenConnections>) {
     let open: Vec<_> = lock(open).iter().filter_map(Weak::upgrade).collect();
     let idle = open.iter().filter(|state| lock(state).is_idle());
-    if let Some(oldest) = idle.min_by_key(|state| lock(state).idle_since) {
+    let by_worth = |state: &&Arc<Mutex<ConnectionState>>| {
+        let state = lock(state);
+        (state.downloads > 0, state.idle_since)
+    };
+    if let Some(oldest) = idle.min_by_key(by_worth) {
         lock(oldest).end();
     }
 }
@@ -258,7 +295,11 @@ impl AsyncWrite for CountedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(bytes)) if bytes > 0) {
+            lock(&self.connection.0).sent(Instant::now());
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -298,5 +339,49 @@ mod tests {
         drop(busy);
         make_room(&open);
         assert_eq!(ended(), [true; 4]);
+    }
+
+    #[test]
+    fn a_download_lasts_as_long_as_its_client_reads() {
+        let connections: Vec<Connection> = (0..2).map(|_| Connection::new()).collect();
+        let open = Mutex::new(connections.iter().map(|one| Arc::downgrade(&one.0)).collect());
+        let ended = |at: usize| lock(&connections[at].0).ended;
+        let body = Body::from_stream(endless_download());
+        let response = connections[0].busy().until_streamed(Response::new(body));
+        // The other one was idle for a shorter time, and goes first all the same.
+        lock(&connections[1].0).sent(Instant::now() + Duration::from_secs(1));
+        make_room(&open);
+        assert!(!ended(0) && ended(1));
+        let now = Instant::now();
+        for minutes in 1..5 {
+            let now = now + IDLE_TIMEOUT * minutes;
+            sweep(&open, now - Duration::from_secs(1));
+            assert!(!ended(0), "after {minutes} minutes of reading");
+            lock(&connections[0].0).sent(now - Duration::from_secs(1));
+        }
+        sweep(&open, now + IDLE_TIMEOUT * 6);
+        assert!(ended(0), "nothing was read for more than a minute");
+        drop(response);
+        assert_eq!(lock(&connections[0].0).downloads, 0);
+    }
+
+    #[test]
+    fn an_answer_of_known_length_is_sent_as_it_is() {
+        let connection = Connection::new();
+        let response = connection.busy().until_streamed(Response::new(Body::from("whole")));
+        assert_eq!(response.body().size_hint().exact(), Some(5));
+        assert_eq!(lock(&connection.0).downloads, 0);
+    }
+
+    fn endless_download() -> impl futures_core::Stream<Item = Result<Bytes, std::io::Error>> + Send
+    {
+        struct Endless;
+        impl futures_core::Stream for Endless {
+            type Item = Result<Bytes, std::io::Error>;
+            fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+                Poll::Ready(Some(Ok(Bytes::from_static(b"more"))))
+            }
+        }
+        Endless
     }
 }

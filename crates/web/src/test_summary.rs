@@ -20,6 +20,9 @@ const SCORED: usize = 50;
 const RECENT: usize = 10;
 const ENOUGH: usize = 5;
 
+/// Durations are whole milliseconds: a smaller change is noise, however many percent it is.
+const LEAST_CHANGE_MS: u64 = 5;
+
 /// A run in which a test went some way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -133,8 +136,11 @@ fn trend(durations: &[u64]) -> Option<i64> {
     if before.len() < ENOUGH || recent.len() < ENOUGH {
         return None;
     }
-    let (before, recent) = (median(before)?.max(1) as f64, median(recent)? as f64);
-    Some(((recent / before - 1.0) * 100.0).round() as i64)
+    let (before, recent) = (median(before)?, median(recent)?);
+    if before.abs_diff(recent) < LEAST_CHANGE_MS {
+        return Some(0);
+    }
+    Some(((recent as f64 / before.max(1) as f64 - 1.0) * 100.0).round() as i64)
 }
 
 /// All tests, by name.

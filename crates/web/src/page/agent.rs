@@ -9,7 +9,7 @@ use retake_types::text;
 
 use super::badge::iteration_badge;
 use super::layout::cell;
-use crate::chart::{self, Chart, Series, Shape};
+use crate::chart::{Chart, Series, Shape, Unit};
 use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
 use crate::loops::{LoopSummary, RecordedPlan};
@@ -61,7 +61,7 @@ pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary)
     }
     html.markup("<section><h2>Iterations</h2>");
     if steps.is_empty() {
-        html.markup("<p class=\"empty\">None yet.</p>");
+        html.markup("<p class=\"empty\">No iteration yet.</p>");
     } else {
         table(html, steps, agent.iterations.len());
     }
@@ -115,7 +115,7 @@ fn totals(html: &mut Html, agent: &AgentDetail, limit: Option<u64>) {
     tile("Tokens", amount(tokens));
     tile("Time", text::duration(Duration::from_millis(time)));
     if let Some((passed, total)) = tests {
-        tile("Tests", format!("{passed}/{total}"));
+        tile("Tests passed", format!("{passed} of {total}"));
     }
     html.markup("</section>");
 }
@@ -163,7 +163,7 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
             "Tests that passed and did not pass in each iteration",
             &[Series { class: "ok", values: &passed }, Series { class: "failed", values: &failed }],
             Shape::Stacked,
-            chart::count,
+            Unit::Count,
         );
     }
     if has_any(&costs) {
@@ -172,7 +172,7 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
             "Cost of each iteration in US dollars",
             &[Series { class: "p50", values: &costs }],
             Shape::Stacked,
-            chart::dollars,
+            Unit::Dollars,
         );
     }
     if costs.iter().flatten().count() > 1 {
@@ -181,7 +181,7 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
             "Cost of all iterations so far in US dollars",
             &[Series { class: "p50", values: &sums }],
             Shape::Lines,
-            chart::dollars,
+            Unit::Dollars,
         );
     }
     if has_any(&context) {
@@ -190,7 +190,7 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
             "Context in use at the end of each iteration, in percent",
             &[Series { class: "p95", values: &context }],
             Shape::Stacked,
-            |value| format!("{value:.0} %"),
+            Unit::Percent,
         );
     }
     html.markup("</div></section>");
@@ -215,7 +215,7 @@ fn timeline(
     let whole = end.duration_since(begin).as_secs_f64().max(0.001);
     let x =
         |at: Timestamp| (at.duration_since(begin).as_secs_f64() / whole).clamp(0.0, 1.0) * WIDTH;
-    html.markup("<section><h2>Timeline</h2><svg class=\"timeline-loop\" viewBox=\"0 0 960 60\" role=\"group\" aria-label=\"Iterations over time\">");
+    html.markup("<section><h2>Timeline</h2><svg class=\"timeline-loop\" viewBox=\"0 0 960 32\" preserveAspectRatio=\"none\" role=\"group\" aria-label=\"Iterations over time\">");
     for (step, end) in steps.iter().zip(&ends) {
         let mut says =
             format!("iteration {}: {}", step.number, step.status.as_str().replace('_', " "));
@@ -223,7 +223,7 @@ fn timeline(
             says += &format!(", ${cost:.2}");
         }
         if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
-            says += &format!(", {passed} of {total} tests pass");
+            says += &format!(", {passed} of {total} tests passed");
         }
         let class = match step.status {
             IterationStatus::Completed => "good",
@@ -248,13 +248,31 @@ fn timeline(
         html.markup("<line class=\"stop\" y1=\"0\" y2=\"32\"").attr("x1", &at).attr("x2", &at);
         html.markup("><title>").text(&note.text).markup("</title></line>");
     }
-    html.markup("<text class=\"tick\" x=\"0\" y=\"54\">").text(text::moment(begin));
-    html.markup("</text><text class=\"tick\" text-anchor=\"end\" x=\"960\" y=\"54\">");
-    html.text(text::duration(Duration::from_secs_f64(whole))).markup("</text></svg></section>");
+    html.markup("</svg><p class=\"ends faint legend\"><span>").text(text::moment(begin));
+    html.markup("</span><span>").text(text::duration(Duration::from_secs_f64(whole)));
+    html.markup(" later</span></p></section>");
 }
 
 fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
-    html.markup("<div class=\"scroll\"><table class=\"steps stack\"><thead><tr><th scope=\"col\">#</th><th scope=\"col\">Status</th><th scope=\"col\">Tests</th><th scope=\"col\">Files</th><th scope=\"col\">Cost</th><th scope=\"col\">Tokens</th><th scope=\"col\">Context</th><th scope=\"col\">Took</th><th scope=\"col\">Summary</th></tr></thead><tbody data-rows>");
+    // What no agent of this loop reports is no column.
+    let has = |value: fn(&IterationSummary) -> bool| steps.iter().any(value);
+    let tests = has(|step| step.tests_total.is_some());
+    let files = has(|step| step.files_created + step.files_modified + step.files_deleted > 0);
+    let context = has(|step| step.context_percent.is_some());
+    html.markup("<div class=\"scroll\"><table class=\"steps stack\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Status</th>");
+    for (shown, name) in [
+        (tests, "Tests passed"),
+        (files, "Files"),
+        (true, "Cost"),
+        (true, "Tokens"),
+        (context, "Context"),
+        (true, "Took"),
+    ] {
+        if shown {
+            html.markup("<th scope=\"col\" class=\"n\">").markup(name).markup("</th>");
+        }
+    }
+    html.markup("<th scope=\"col\">Summary</th></tr></thead><tbody data-rows>");
     for step in steps.iter().rev() {
         html.markup("<tr").attr("data-id", step.number).markup(">");
         cell(html, "iteration", "n");
@@ -266,31 +284,27 @@ fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
         cell(html, "status", "");
         iteration_badge(html, step.status);
         html.markup("</td>");
-        cell(html, "tests", "n");
-        if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
-            html.text(format_args!("{passed}/{total}"));
-        }
-        html.markup("</td>");
-        cell(html, "files", "n");
-        for (mark, class, count) in [
-            ("+", "good", step.files_created),
-            ("~", "", step.files_modified),
-            ("−", "bad", step.files_deleted),
-        ] {
-            if count > 0 {
-                html.element("span", class, format!("{mark}{count}")).markup(" ");
+        if tests {
+            cell(html, "tests passed", "n");
+            if let (Some(passed), Some(total)) = (step.tests_passed, step.tests_total) {
+                html.text(format_args!("{passed} of {total}"));
             }
+            html.markup("</td>");
         }
-        html.markup("</td>");
+        if files {
+            changed_files(html, step);
+        }
         let took = step.duration_ms.map(|ms| text::duration(Duration::from_millis(ms)));
-        for (name, value) in [
-            ("cost", step.cost_usd.map(|cost| format!("${cost:.2}"))),
-            ("tokens", step.tokens.map(amount)),
-            ("context", step.context_percent.map(|part| format!("{part} %"))),
-            ("took", took),
+        for (shown, name, value) in [
+            (true, "cost", step.cost_usd.map(|cost| format!("${cost:.2}"))),
+            (true, "tokens", step.tokens.map(amount)),
+            (context, "context", step.context_percent.map(|part| format!("{part} %"))),
+            (true, "took", took),
         ] {
-            cell(html, name, "n");
-            html.text(value.unwrap_or_default()).markup("</td>");
+            if shown {
+                cell(html, name, "n");
+                html.text(value.unwrap_or_default()).markup("</td>");
+            }
         }
         cell(html, "summary", "what");
         let summary = step.summary.as_deref().unwrap_or_default();
@@ -304,14 +318,30 @@ fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
     }
 }
 
+/// How many files an iteration created, changed and deleted.
+fn changed_files(html: &mut Html, step: &IterationSummary) {
+    cell(html, "files", "n");
+    for (mark, class, word, count) in [
+        ("+", "good", "created", step.files_created),
+        ("~", "", "changed", step.files_modified),
+        ("−", "bad", "deleted", step.files_deleted),
+    ] {
+        if count > 0 {
+            html.markup("<span").attr("class", class).attr("title", format!("{count} {word}"));
+            html.markup(">").markup(mark).text(count).markup("</span> ");
+        }
+    }
+    html.markup("</td>");
+}
+
 pub(super) fn activity(html: &mut Html, agent: &AgentDetail, running: bool) {
     if agent.activity.is_empty() && !running {
         return;
     }
     html.markup("<section><h2>");
-    html.markup(if running { "What it does now" } else { "What it did last" });
+    html.markup(if running { "Current activity" } else { "Last activity" });
     html.markup(
-        "</h2><ol class=\"feed\" id=\"feed\" tabindex=\"0\" aria-label=\"What the agent does\">",
+        "</h2><ol class=\"feed\" id=\"feed\" tabindex=\"0\" aria-label=\"Activity of the agent\">",
     );
     for line in &agent.activity {
         html.markup("<li").attr("class", line.kind.class()).markup(">");

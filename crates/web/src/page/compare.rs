@@ -16,6 +16,7 @@ use super::badge::{run_badge, test_word};
 use super::diff;
 use super::failure::{changed, compare_address};
 use super::layout::{HtmlResponse, PageError, Section, layout};
+use super::matrix::shorten_commits;
 use crate::api::run_id;
 use crate::app::App;
 use crate::error::RequestError;
@@ -123,7 +124,7 @@ impl Compared {
     }
 
     fn table(&self, html: &mut Html) {
-        html.markup("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"What each run was\"><table class=\"compared\"><thead><tr><td></td>");
+        html.markup("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"The runs\"><table class=\"compared\"><thead><tr><td></td>");
         for run in &self.runs {
             let id = run.intent.id();
             html.markup("<th scope=\"col\">")
@@ -159,7 +160,7 @@ impl Compared {
     /// Of several runs, each with the first.
     fn pairs(&self, html: &mut Html) {
         let Some((first, rest)) = self.runs.split_first() else { return };
-        html.markup("<p>The output of two: ");
+        html.markup("<p>Compare the output of ");
         for (at, run) in rest.iter().enumerate() {
             if at > 0 {
                 html.markup(" · ");
@@ -180,7 +181,10 @@ const FACTS: [(&str, Fact); 11] = [
     ("took", |run| run_text::duration(run)),
     ("command", |run| run.intent.command().to_owned()),
     ("directory", |run| run.intent.working_directory()),
-    ("commit", |run| run.intent.request.correlation_ids.repo_sha.clone().unwrap_or_default()),
+    ("commit", |run| {
+        let commit = run.intent.request.correlation_ids.repo_sha.as_deref();
+        shorten_commits(commit.unwrap_or_default())
+    }),
     ("tests", tests_text),
     ("files changed", files_text),
     ("host", |run| run.intent.host.clone()),
@@ -265,7 +269,7 @@ fn compare_stream(
 
 impl PairComparison {
     fn write(&self, html: &mut Html, a: &Run, b: &Run) {
-        html.markup("<section><h2>How they were run</h2>");
+        html.markup("<section><h2>Differences</h2>");
         changed(html, &self.changes);
         html.markup("</section>");
         tests(html, a, b);
@@ -281,10 +285,10 @@ impl PairComparison {
                 }
                 ComparedOutput::Known(OutputComparison { first_difference, .. }) => {
                     html.markup("<p>They differ from byte ").text(first_difference.unwrap_or(0));
-                    html.markup(" on.</p>");
+                    html.markup(".</p>");
                 }
                 ComparedOutput::Large([a, b]) => {
-                    html.markup("<p>They differ, and are too large to be compared on a page (");
+                    html.markup("<p>They differ, and are too large to compare here (");
                     html.text(text::size(*a)).markup(" and ").text(text::size(*b));
                     html.markup("). <code>retake runs diff</code> says where.</p>");
                 }
@@ -309,7 +313,7 @@ fn tests(html: &mut Html, a: &Run, b: &Run) {
     let names: Vec<&String> = names.collect();
     html.markup("<section><h2>Tests</h2>");
     if names.is_empty() {
-        html.markup("<p class=\"faint\">Every named test went the same way.</p>");
+        html.markup("<p class=\"faint\">Every named test has the same result.</p>");
     } else {
         html.markup("<ul class=\"plain\">");
         for name in names.iter().take(LISTED) {
@@ -334,7 +338,7 @@ fn files(html: &mut Html, a: &Run, b: &Run) {
         return;
     }
     let [a, b]: [BTreeSet<String>; 2] = [a, b].map(|run| changed_files(run).into_iter().collect());
-    html.markup("<section><h2>Files that they changed</h2>");
+    html.markup("<section><h2>Changed files</h2>");
     let mut any = false;
     for (title, own, other) in [("Only the first", &a, &b), ("Only the second", &b, &a)] {
         let only: Vec<&String> = own.difference(other).collect();
@@ -352,7 +356,7 @@ fn files(html: &mut Html, a: &Run, b: &Run) {
         html.markup("</ul>");
     }
     if !any {
-        html.markup("<p class=\"faint\">The same ones.</p>");
+        html.markup("<p class=\"faint\">Both changed the same files.</p>");
     }
     html.markup("</section>");
 }

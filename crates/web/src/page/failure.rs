@@ -9,8 +9,10 @@ use retake_store::{NearestRun, RunSeries};
 use retake_types::{Effects, Run, RunId, State, Stream, TestResults, text};
 
 use super::badge::run_badge;
+use super::matrix::shorten_commits;
 use super::output::LINE;
 use super::output_lines::span;
+use super::run::error_text;
 use crate::failure_reasons::FailureReasons;
 use crate::params::address_of;
 use crate::run_history::{RunChanges, RunHistory, SincePassed};
@@ -33,6 +35,9 @@ impl FailurePage<'_> {
         html.markup("<div id=\"why\" data-live>");
         if self.run.state != State::Running && !self.run.success() {
             html.markup("<section class=\"why\" aria-labelledby=\"why-title\"><h2 id=\"why-title\">Why it failed</h2>");
+            if let Some(text) = error_text(self.run) {
+                html.element("p", "note bad", text);
+            }
             self.tests(html);
             self.lines(html);
             self.since(html);
@@ -93,7 +98,7 @@ impl FailurePage<'_> {
         }
         html.markup("</ol>");
         if !complete {
-            html.markup("<p class=\"faint\">The output is large; only its beginning and its end were looked at for this.</p>");
+            html.markup("<p class=\"faint\">The output is large; only its beginning and its end were searched for errors.</p>");
         }
     }
 
@@ -160,8 +165,9 @@ pub(super) fn changed(html: &mut Html, changes: &RunChanges) {
     let mut row = |html: &mut Html, name: &str, a: Option<&str>, b: Option<&str>| {
         any = true;
         html.markup("<dt>").text(name).markup("</dt><dd>");
-        html.element("del", "", a.unwrap_or("none")).markup(" → ");
-        html.element("ins", "", b.unwrap_or("none")).markup("</dd>");
+        let value = |value: Option<&str>| shorten_commits(value.unwrap_or("none"));
+        html.element("del", "", value(a)).markup(" → ");
+        html.element("ins", "", value(b)).markup("</dd>");
     };
     for difference in changes.differences.iter().filter(worth) {
         row(html, &difference.part.to_string(), difference.a.as_deref(), difference.b.as_deref());
@@ -171,10 +177,8 @@ pub(super) fn changed(html: &mut Html, changes: &RunChanges) {
     }
     if let Some(counts) = changes.inherited.filter(|counts| *counts != Default::default()) {
         any = true;
-        html.markup("<dt>inherited variables</dt><dd>")
-            .text(counts.other)
-            .markup(" with another value, ");
-        html.text(counts.new).markup(" more, ").text(counts.gone).markup(" less</dd>");
+        html.markup("<dt>inherited variables</dt><dd>").text(counts.other).markup(" changed, ");
+        html.text(counts.new).markup(" added, ").text(counts.gone).markup(" removed</dd>");
     }
     if !changes.files.is_empty() {
         any = true;
@@ -194,8 +198,8 @@ pub(super) fn changed(html: &mut Html, changes: &RunChanges) {
     html.markup("</dl>");
     if !any {
         html.markup(
-            "<p class=\"faint\">Nothing recorded: not the commit, the variables or the program. ",
+            "<p class=\"faint\">No recorded difference: commit, variables and program are the same. ",
         );
-        html.markup("Files are known where runs are recorded with <code>--track</code>.</p>");
+        html.markup("Changed files are recorded with <code>--track</code>.</p>");
     }
 }

@@ -122,15 +122,15 @@ pub(super) fn layout(
 fn error_page(error: &RequestError) -> HtmlResponse {
     let mut main = Html::new();
     let title = match error.status.as_u16() {
-        401 => "Not let in",
+        401 => "Not authorised",
         403 => "Refused",
         404 => "Not found",
-        409 => "Not possible now",
-        410 => "Lost",
-        413 => "Too long",
+        409 => "Conflict",
+        410 => "Output is lost",
+        413 => "Too large",
         503 => "Busy",
-        400 => "Not understood",
-        _ => "Something is wrong",
+        400 => "Invalid request",
+        _ => "Error",
     };
     main.markup("<section class=\"trouble\"><h1>").markup(title).markup("</h1><p>");
     main.code_spans(&error.message).markup("</p><p>");

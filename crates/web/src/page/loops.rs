@@ -99,7 +99,10 @@ pub(crate) async fn one_loop(
     }
     main.markup("<section id=\"loop-runs\" data-live><h2>Runs</h2>");
     if runs.runs.is_empty() {
-        main.markup("<p class=\"empty\">It has no run yet.</p>");
+        main.markup(match view.summary.stop_reason {
+            None => "<p class=\"empty\">No run yet.</p>",
+            Some(_) => "<p class=\"empty\">The record has no run of this loop.</p>",
+        });
     } else {
         run_table(&mut main, &runs.runs, Timestamp::now());
         if runs.next.is_some() {

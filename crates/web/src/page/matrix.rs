@@ -1,4 +1,4 @@
-//! A matrix: its heat map, the samples of each cell, comparisons, and the steps of a bisection.
+//! A matrix: what differs, its heat map, the samples of each cell, and comparisons.
 
 use std::sync::LazyLock;
 
@@ -8,16 +8,14 @@ use retake_matrix::report;
 use retake_matrix::stats::{self, Comparison, Verdict};
 use retake_runner::html::Html;
 use retake_types::LoopId;
-use retake_types::loop_record::matrix::{BisectAnswer, PointVerdict};
 use retake_types::text;
 
+use super::bisection;
 use super::layout::cell;
 use crate::chart;
-use crate::loops::matrix::{BisectStep, Cell, MatrixDetail};
+use crate::loops::matrix::{Cell, MatrixDetail};
 use crate::params::Params;
 
-/// Runs of a bisection that are drawn; the table has all.
-const MAX_DRAWN_STEPS: usize = 60;
 /// Dots of all cells together, so that the page loads fast.
 const MAX_DOTS: usize = 1500;
 
@@ -30,17 +28,16 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     if matrix.cut {
         html.markup("; older ones were not searched");
     }
-    html.markup("</p><nav class=\"switch\" aria-label=\"Metric\">");
-    for metric in &matrix.metrics {
-        html.markup("<a").attr("href", params.with(&format!("/loops/{id}"), &[("metric", metric)]));
-        if *metric == matrix.metric {
-            html.markup(" aria-current=\"true\"");
-        }
-        html.markup(">").text(metric).markup("</a>");
+    html.markup("</p>");
+    // Without a measurement there is nothing to choose among.
+    if matrix.cells.is_empty() && matrix.steps.is_empty() {
+        html.markup("</div>");
+    } else {
+        metrics(html, matrix, params, id);
     }
-    html.markup("</nav></div>");
+
     if matrix.searched.is_some() {
-        bisection(html, matrix);
+        bisection::write(html, matrix);
     }
     if matrix.cells.is_empty() {
         if matrix.searched.is_none() {
@@ -49,7 +46,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
         return;
     }
     if matrix.searched.is_none() {
-        differences(html, &matrix.comparisons);
+        differences(html, matrix);
         heat_map(html, matrix);
     }
     distributions(html, matrix);
@@ -59,6 +56,18 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     if let Some(history) = &matrix.history {
         over_commits(html, history);
     }
+}
+
+fn metrics(html: &mut Html, matrix: &MatrixDetail, params: &Params, id: LoopId) {
+    html.markup("<nav class=\"switch\" aria-label=\"Metric\">");
+    for metric in &matrix.metrics {
+        html.markup("<a").attr("href", params.with(&format!("/loops/{id}"), &[("metric", metric)]));
+        if *metric == matrix.metric {
+            html.markup(" aria-current=\"true\"");
+        }
+        html.markup(">").text(metric).markup("</a>");
+    }
+    html.markup("</nav></div>");
 }
 
 /// Differences that are listed before everything else.
@@ -77,27 +86,96 @@ fn by_significance(comparisons: &[Comparison]) -> Vec<&Comparison> {
     sorted
 }
 
+/// Conclusive differences that are alike: one value of an axis against the first, wherever they go the same way.
+struct AxisDifference<'a> {
+    axis: &'a str,
+    from: &'a str,
+    to: &'a str,
+    /// The largest first.
+    found: Vec<&'a Comparison>,
+    /// Of the same two values, conclusive or not.
+    compared: usize,
+    /// The names of the other axes.
+    others: Vec<&'a str>,
+}
+
+impl<'a> AxisDifference<'a> {
+    fn all(matrix: &'a MatrixDetail) -> Vec<Self> {
+        let cell = |name: &str| matrix.cells.iter().find(|cell| cell.name == name);
+        let place = |one: &Comparison| {
+            let (a, b) = (cell(&one.a)?, cell(&one.b)?);
+            let at = (0..matrix.axes.len()).find(|at| a.indices[*at] != b.indices[*at])?;
+            Some((at, a.indices[at], b.indices[at]))
+        };
+        let is_different =
+            |one: &&Comparison| matches!(one.verdict, Verdict::Faster | Verdict::Slower);
+        let mut all: Vec<((usize, usize, usize), Verdict, Self)> = Vec::new();
+        for one in by_significance(&matrix.comparisons).into_iter().filter(is_different) {
+            let Some(key) = place(one) else { continue };
+            let known =
+                all.iter_mut().find(|(at, verdict, _)| *at == key && *verdict == one.verdict);
+            if let Some((.., difference)) = known {
+                difference.found.push(one);
+                continue;
+            }
+            let (axis, from, to) = key;
+            let others = matrix.axes.iter().enumerate().filter(|(at, _)| *at != axis);
+            let compared = matrix.comparisons.iter().filter(|one| place(one) == Some(key));
+            let difference = Self {
+                axis: &matrix.axes[axis].name,
+                from: &matrix.axes[axis].values[from],
+                to: &matrix.axes[axis].values[to],
+                found: vec![one],
+                compared: compared.count(),
+                others: others.map(|(_, axis)| axis.name.as_str()).collect(),
+            };
+            all.push((key, one.verdict, difference));
+        }
+        all.into_iter().map(|(.., difference)| difference).collect()
+    }
+
+    fn sentence(&self) -> String {
+        let Self { axis, from, to, found, compared, others } = self;
+        let [first, .., last] = &found[..] else { return found[0].sentence() };
+        let (word, metric) = (first.verdict_word(), &first.metric);
+        let what = match stats::is_time(metric, first.unit.as_deref()) {
+            true => format!("{axis}={to} is {word} than {axis}={from} in {metric}"),
+            false => format!("{axis}={to} has {word} {metric} than {axis}={from}"),
+        };
+        let count = match found.len() == *compared {
+            true => format!("all {compared}"),
+            false => format!("{} of {compared}", found.len()),
+        };
+        let others = others.join(" and ");
+        let size = |one: &Comparison| one.change_text().unwrap_or_default();
+        let sizes = match (size(last), size(first)) {
+            (least, most) if least == most => most,
+            (least, most) => format!("{least} to {most}"),
+        };
+        format!("{what}, in {count} combinations with {others}: {sizes}")
+    }
+}
+
 /// What differs for sure, in sentences.
-fn differences(html: &mut Html, comparisons: &[Comparison]) {
-    if comparisons.is_empty() {
+fn differences(html: &mut Html, matrix: &MatrixDetail) {
+    if matrix.comparisons.is_empty() {
         return;
     }
     html.markup("<section><h2>What differs</h2>");
-    let is_different = |one: &&Comparison| matches!(one.verdict, Verdict::Faster | Verdict::Slower);
-    let sure: Vec<&Comparison> =
-        by_significance(comparisons).into_iter().filter(is_different).collect();
-    if sure.is_empty() {
-        html.markup("<p class=\"empty\">No difference is sure.</p></section>");
+    let all = AxisDifference::all(matrix);
+    if all.is_empty() {
+        html.markup("<p class=\"empty\">No difference is conclusive.</p></section>");
         return;
     }
     html.markup("<ul class=\"plain differences\">");
-    for one in sure.iter().take(MAX_DIFFERENCES) {
-        html.markup("<li>").element("span", verdict_class(one), mark_of(one)).markup(" ");
+    for one in all.iter().take(MAX_DIFFERENCES) {
+        let largest = one.found[0];
+        html.markup("<li>").element("span", verdict_class(largest), mark_of(largest)).markup(" ");
         html.text(shorten_commits(&one.sentence())).markup("</li>");
     }
     html.markup("</ul>");
-    if sure.len() > MAX_DIFFERENCES {
-        html.markup("<p class=\"faint\">").text(sure.len() - MAX_DIFFERENCES);
+    if all.len() > MAX_DIFFERENCES {
+        html.markup("<p class=\"faint\">").text(all.len() - MAX_DIFFERENCES);
         html.markup(" more are in the table of comparisons.</p>");
     }
     html.markup("</section>");
@@ -181,17 +259,6 @@ fn commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>) {
     html.markup("</tbody></table></div></details>");
 }
 
-/// A number with as many digits as tell something.
-fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        x if x >= 1000.0 => 0,
-        x if x >= 100.0 => 1,
-        x if x >= 1.0 => 2,
-        _ => 4,
-    };
-    format!("{value:.digits$}")
-}
-
 /// How far a median is from the first one: from `c0`, far below, over `c4`, alike, to `c8`.
 fn heat(ratio: f64) -> &'static str {
     const CLASSES: [&str; 9] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
@@ -211,8 +278,9 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("<section><h2>Medians of ")
         .text(&matrix.metric)
         .markup("</h2><p class=\"faint legend\" id=\"heat-legend\">");
-    html.text(metric_with_unit(matrix)).markup(", down: ").text(&down.name);
-    html.markup(". Below each: the change against the first of its column, and the samples. <span class=\"swatch c1\"></span> less <span class=\"swatch c7\"></span> more</p>");
+    let values = ValueScale::of(matrix);
+    html.text(values.name()).markup(" for each ").text(&down.name);
+    html.markup(", with the change against the first row and the number of runs. <span class=\"swatch c1\"></span> less <span class=\"swatch c7\"></span> more</p>");
     html.markup("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Medians\"><table class=\"heat stack\" aria-describedby=\"heat-legend\"><thead>");
     let across: Vec<&str> = matrix.axes[1..].iter().map(|axis| axis.name.as_str()).collect();
     if !across.is_empty() {
@@ -244,7 +312,7 @@ fn heat_map(html: &mut Html, matrix: &MatrixDetail) {
                 .map(|(axis, &at)| format!("{} {}", axis.name, shorten_commits(&axis.values[at])))
                 .collect();
             let change = cell.and_then(|cell| down_change(matrix, cell));
-            heat_cell(html, cell, *base, change, (&across.join(", "), &matrix.unit));
+            heat_cell(html, cell, *base, change, (&across.join(", "), &values));
         }
         html.markup("</tr>");
     }
@@ -270,7 +338,7 @@ fn heat_cell(
     cell: Option<&Cell>,
     base: Option<f64>,
     change: Option<&Comparison>,
-    (name, unit): (&str, &str),
+    (name, values): (&str, &ValueScale),
 ) {
     html.markup("<td").attr("data-name", name);
     let Some(cell) = cell else {
@@ -285,13 +353,13 @@ fn heat_cell(
     html.markup(" class=\"hot ").markup(heat(ratio)).markup("\"><a");
     html.attr("href", cell.run.map_or_else(|| "#".to_owned(), |run| format!("/runs/{run}")))
         .markup(">");
-    html.text(value_text(median, unit)).markup("</a><br><small>");
+    html.text(values.text(median)).markup("</a><br><small>");
     if let Some(one) = change
         && let Some(size) = one.change_text()
     {
         // What is not sure is no finding.
         let sure = matches!(one.verdict, Verdict::Faster | Verdict::Slower);
-        html.text(size).markup(if sure { ", " } else { " not sure, " });
+        html.text(size).markup(if sure { ", " } else { " (not sure), " });
     }
     html.markup("n=").text(cell.values.len());
     if cell.failed > 0 {
@@ -300,19 +368,15 @@ fn heat_cell(
     html.markup("</small></td>");
 }
 
-/// A value with its unit.
-fn value_text(value: f64, unit: &str) -> String {
-    stats::value_text(value, Some(unit).filter(|unit| !unit.is_empty()))
-}
-
 fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     let all = matrix.cells.iter().flat_map(|cell| &cell.values).filter(|value| value.is_finite());
     let range = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(*value), high.max(*value))
     });
-    let text_of = |value| value_text(value, &matrix.unit);
+    let values = ValueScale::of(matrix);
+    let text_of = |value| values.text(value);
     html.markup("<section><h2>Samples</h2><p class=\"faint legend\">");
-    html.text(metric_with_unit(matrix));
+    html.text(values.name());
     html.markup(": each dot is a run, the line is the median</p><table class=\"samples stack\"><thead><tr><th scope=\"col\">");
     let names: Vec<&str> = matrix.axes.iter().map(|axis| axis.name.as_str()).collect();
     html.text(names.join(", ")).markup("</th><th scope=\"col\"><span class=\"ends\">");
@@ -347,7 +411,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.markup("<section><h2>Comparisons</h2><p class=\"faint legend\">What is sure comes first, the largest difference before the others</p><table class=\"stack\"><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    html.markup("<section><h2>Comparisons</h2><p class=\"faint legend\">Conclusive differences first, the largest first</p><table class=\"stack\"><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">AxisDifference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
     for one in by_significance(comparisons) {
         let class = verdict_class(one);
         html.markup("<tr><th scope=\"row\">").text(shorten_commits(&one.b)).markup("</th>");
@@ -370,159 +434,57 @@ fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     html.markup("</tbody></table></section>");
 }
 
-/// The answer, the runs along the axis, and how each point was judged.
-fn bisection(html: &mut Html, matrix: &MatrixDetail) {
-    html.markup("<section><h2>Bisection of ").text(matrix.searched.as_deref().unwrap_or_default());
-    html.markup("</h2>");
-    if let Some(answer) = &matrix.answer {
-        let class = if answer.first_bad.is_some() { "answer" } else { "answer bad" };
-        html.element("p", class, shorten_commits(&answer.sentence));
-    }
-    if matrix.steps.is_empty() {
-        html.markup("<p class=\"empty\">").markup(match matrix.answer {
-            Some(_) => "Earlier runs answered everything; nothing had to run.",
-            None => "No measurement has ended yet.",
-        });
-        html.markup("</p>");
-    } else {
-        bisect_steps(html, matrix);
-    }
-    if let Some(answer) = &matrix.answer {
-        judged_points(html, matrix, answer);
-    }
-    html.markup("</section>");
+/// How the values of a page are written: all in the same unit and with the same digits, so that they can be
+/// compared at a glance.
+pub(super) struct ValueScale {
+    metric: String,
+    unit: String,
+    factor: f64,
+    digits: usize,
 }
 
-/// The verdict of the answer about the point of a run, else how the run ended.
-fn verdict(matrix: &MatrixDetail, step: &BisectStep) -> PointVerdict {
-    let judged = matrix.answer.iter().flat_map(|answer| &answer.steps);
-    let mut judged = judged.filter(|judged| judged.point == step.point);
-    judged.next().map_or(
-        match step.exit_code {
-            _ if step.ok => PointVerdict::Good,
-            125 => PointVerdict::Skip,
-            _ => PointVerdict::Bad,
-        },
-        |judged| judged.verdict,
-    )
-}
+impl ValueScale {
+    pub(super) fn of(matrix: &MatrixDetail) -> Self {
+        let cells = matrix.cells.iter().flat_map(|cell| cell.values.iter().copied());
+        let all = cells.chain(matrix.steps.iter().filter_map(|step| step.value));
+        Self::new(&matrix.metric, &matrix.unit, all)
+    }
 
-fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
-    const LEFT: f64 = 10.0;
-    const WIDTH: f64 = 460.0;
-    let points = matrix.points();
-    let count = points.len().max(2);
-    let rows = matrix.steps.len().min(MAX_DRAWN_STEPS);
-    let bottom = 14 + rows * 12;
-    html.markup("<svg class=\"bisect\" role=\"img\"")
-        .attr("viewBox", format!("0 0 480 {}", bottom + 20));
-    let looks = text::count(matrix.steps.len() as u64, "look");
-    let all = text::count(count as u64, "point");
-    html.attr("aria-label", format!("{looks} at {all}")).markup(">");
-    let x = |index: usize| format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH);
-    for index in (0..count).step_by(count.div_ceil(60)) {
-        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(index)).attr("x2", x(index));
-        html.attr("y2", bottom).markup("/>");
-    }
-    // The verdict of a point is drawn behind its runs, which may belong to earlier loops.
-    for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
-        let Some(index) = points.iter().position(|point| *point == one.point) else { continue };
-        let (word, class, _) = words(one.verdict);
-        html.markup("<rect y=\"2\" width=\"3\"").attr("class", class).attr("height", bottom - 2);
-        html.attr("x", format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH - 1.5));
-        html.markup("><title>").text(shorten_commits(&one.point)).markup(": ").markup(word);
-        html.markup("</title></rect>");
-    }
-    for (at, step) in matrix.steps.iter().enumerate().take(MAX_DRAWN_STEPS) {
-        let Some(index) = step.index else { continue };
-        let (word, class, _) = words(verdict(matrix, step));
-        html.markup("<circle r=\"4\"")
-            .attr("class", class)
-            .attr("cx", x(index))
-            .attr("cy", 10 + at * 12);
-        html.markup("><title>")
-            .text(step_title(step))
-            .markup(": ")
-            .markup(word)
-            .markup("</title></circle>");
-    }
-    let ends = [(points.first(), "start", LEFT), (points.last(), "end", LEFT + WIDTH)];
-    for (point, anchor, x) in ends {
-        html.markup("<text class=\"tick\"").attr("text-anchor", anchor).attr("x", x);
-        html.attr("y", bottom + 14).markup(">");
-        html.text(point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
-    }
-    html.markup("</svg><h3>Looks</h3><div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Looks\"><table class=\"stack\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
-    html.text(metric_with_unit(matrix)).markup("</th></tr></thead><tbody>");
-    for (at, step) in matrix.steps.iter().enumerate() {
-        html.markup("<tr>");
-        cell(html, "look", "n");
-        html.link(&format!("/runs/{}", step.run), (at + 1).to_string()).markup("</td>");
-        cell(html, "point", "");
-        html.markup("<code").attr("title", &step.point).markup(">");
-        html.text(shorten_commits(&step.point)).markup("</code></td>");
-        cell(html, "place", "n");
-        if let Some(index) = step.index {
-            html.text(format_args!("{} of {count}", index + 1));
+    fn new(metric: &str, unit: &str, all: impl Iterator<Item = f64>) -> Self {
+        let (mut most, mut whole) = (0.0f64, true);
+        for value in all.filter(|value| value.is_finite()) {
+            most = most.max(value.abs());
+            whole &= value.fract() == 0.0;
         }
-        html.markup("</td>");
-        cell(html, "run", "");
-        let (word, class) = if step.ok {
-            ("ok".to_owned(), "good")
-        } else {
-            (format!("exit {}", step.exit_code), "bad")
+        let (factor, shown) = match unit {
+            "ms" if most >= 1000.0 => (1e-3, "s"),
+            "ms" if most < 1.0 && most > 0.0 => (1e3, "µs"),
+            "KB" if most >= 10_240.0 => (1.0 / 1024.0, "MB"),
+            unit => (1.0, unit),
         };
-        html.element("span", class, &word).markup("</td>");
-        cell(html, &matrix.metric, "n");
-        html.text(step.value.map(|value| value_text(value, &matrix.unit)).unwrap_or_default());
-        html.markup("</td></tr>");
+        let digits = match most * factor {
+            _ if whole && factor == 1.0 => 0,
+            x if x >= 1000.0 => 0,
+            x if x >= 100.0 => 1,
+            x if x >= 10.0 => 2,
+            x if x >= 1.0 => 3,
+            _ => 4,
+        };
+        Self { metric: metric.to_owned(), unit: shown.to_owned(), factor, digits }
     }
-    html.markup("</tbody></table></div>");
-}
 
-/// Every point that was judged, in the order of the axis.
-fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) {
-    let points = matrix.points();
-    let mut judged: Vec<_> = answer.steps.iter().collect();
-    judged.sort_by_key(|judged| points.iter().position(|point| *point == judged.point));
-    html.markup("<h3>Points</h3><div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Points\"><table class=\"stack\"><thead><tr><th scope=\"col\">Point</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>");
-    for one in judged {
-        html.markup("<tr>");
-        cell(html, "point", "");
-        html.markup("<code")
-            .attr("title", &one.point)
-            .markup(">")
-            .text(shorten_commits(&one.point));
-        html.markup("</code>");
-        for (end, name) in [(&answer.last_good, "last good"), (&answer.first_bad, "first bad")] {
-            if end.as_ref() == Some(&one.point) {
-                html.markup(" <span class=\"ref\">").markup(name).markup("</span>");
-            }
+    /// A value with its unit.
+    pub(super) fn text(&self, value: f64) -> String {
+        let number = format!("{:.*}", self.digits, value * self.factor);
+        if self.unit.is_empty() { number } else { format!("{number} {}", self.unit) }
+    }
+
+    /// The metric with its unit.
+    pub(super) fn name(&self) -> String {
+        match self.unit.as_str() {
+            "" => self.metric.clone(),
+            unit => format!("{} ({unit})", self.metric),
         }
-        let (word, _, class) = words(one.verdict);
-        html.markup("</td>");
-        cell(html, "verdict", "");
-        html.element("span", class, word).markup("</td>");
-        cell(html, "runs", "n");
-        html.text(one.samples).markup("</td></tr>");
-    }
-    html.markup("</tbody></table></div>");
-}
-
-/// The word, the class of a mark and the class of a text.
-fn words(verdict: PointVerdict) -> (&'static str, &'static str, &'static str) {
-    match verdict {
-        PointVerdict::Good => ("good", "ok", "good"),
-        PointVerdict::Bad => ("bad", "failed", "bad"),
-        PointVerdict::Skip => ("cannot be judged", "skip", "open"),
-    }
-}
-
-/// The metric with its unit.
-fn metric_with_unit(matrix: &MatrixDetail) -> String {
-    match matrix.unit.as_str() {
-        "" => matrix.metric.clone(),
-        unit => format!("{} ({unit})", matrix.metric),
     }
 }
 
@@ -531,11 +493,6 @@ pub(super) fn shorten_commits(text: &str) -> String {
     static COMMIT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\b([0-9a-f]{10})[0-9a-f]{30}\b").expect("a pattern"));
     COMMIT.replace_all(text, "$1").into_owned()
-}
-
-fn step_title(step: &BisectStep) -> String {
-    let value = step.value.map(|value| format!(", {}", number(value))).unwrap_or_default();
-    format!("{}: exit {}{value}", shorten_commits(&step.point), step.exit_code)
 }
 
 #[cfg(test)]
@@ -550,5 +507,21 @@ mod tests {
         );
         assert_eq!(heat(0.0), "c0");
         assert_eq!(heat(1.2), "c5");
+    }
+
+    #[test]
+    fn values_beside_each_other_have_one_unit_and_as_many_digits() {
+        let texts = |unit: &str, values: &[f64]| {
+            let scale = ValueScale::new("load", unit, values.iter().copied());
+            (scale.name(), values.iter().map(|value| scale.text(*value)).collect::<Vec<_>>())
+        };
+        let shown = |name: &str, values: &[&str]| {
+            (name.to_owned(), values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(texts("ms", &[989.5, 1319.0]), shown("load (s)", &["0.990 s", "1.319 s"]));
+        assert_eq!(texts("ms", &[2.4, 31.0]), shown("load (ms)", &["2.40 ms", "31.00 ms"]));
+        assert_eq!(texts("ms", &[0.25]), shown("load (µs)", &["250.0 µs"]));
+        assert_eq!(texts("", &[172.0, 9.0]), shown("load", &["172", "9"]));
+        assert_eq!(texts("KB", &[20480.0]), shown("load (MB)", &["20.00 MB"]));
     }
 }

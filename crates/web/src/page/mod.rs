@@ -2,6 +2,7 @@
 
 mod agent;
 mod badge;
+mod bisection;
 mod compare;
 mod crash;
 mod diff;

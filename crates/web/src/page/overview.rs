@@ -18,7 +18,7 @@ use super::tests::test_table;
 use crate::api::Overview;
 use crate::app::App;
 use crate::audit::AuditState;
-use crate::chart::{self, Chart, Series, Shape};
+use crate::chart::{Chart, Series, Shape, Unit};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
 use crate::params::{Params, address_of};
@@ -56,7 +56,7 @@ pub(crate) async fn overview(
     let now = Timestamp::now();
     main.markup("<section><h2>Running now</h2>");
     if overview.running.is_empty() {
-        main.markup("<p class=\"empty\">Nothing runs at this moment.</p>");
+        main.markup("<p class=\"empty\">Nothing is running.</p>");
     } else {
         run_table(&mut main, &overview.running, now);
     }
@@ -115,7 +115,7 @@ pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
         loop_badge(html, &summary.status());
         html.markup("</td><td>").markup(summary.kind.as_str()).markup("</td><td class=\"what\">");
         let title = summary.title();
-        let title = if title.is_empty() { "loop" } else { &title };
+        let title = if title.is_empty() { "(no plan recorded)" } else { &title };
         html.link(&format!("/loops/{id}"), title).markup("</td><td class=\"when\">");
         html.time(summary.start_time, now).markup("</td><td class=\"id\"><code>");
         html.text(summary.id.short()).markup("</code></td></tr>");
@@ -152,8 +152,11 @@ fn tiles(html: &mut Html, overview: &Overview) {
         0 => "–".to_owned(),
         _ => format!("{:.1} %", failed as f64 / finished as f64 * 100.0),
     };
-    let below =
-        format!("{} of {} in {}", grouped(failed), grouped(finished), figures.range.as_str());
+    let range = match figures.range {
+        TimeRange::All => "all runs".to_owned(),
+        range => format!("runs in {}", range.as_str()),
+    };
+    let below = format!("{} of {} {range}", grouped(failed), grouped(finished));
     tile(html, "Failure rate", &rate, &below, "");
     let disk = figures.disk;
     let below = format!(
@@ -228,7 +231,7 @@ fn charts(html: &mut Html, figures: &Figures) {
         .map(|(at, slice)| {
             let from = figures.since + length * at as i32;
             format!(
-                "from {}: {} ok, {} failed; half within {}, 95 % within {}",
+                "from {}: {} ok, {} failed; median {}, 95th percentile {}",
                 text::moment(from),
                 slice.ok,
                 slice.failed,
@@ -243,7 +246,7 @@ fn charts(html: &mut Html, figures: &Figures) {
     let totals: (f64, f64) = (ok.iter().flatten().sum(), failed.iter().flatten().sum());
     let says = format!("Runs over time since {since}: {} ok, {} failed", totals.0, totals.1);
     let series = [Series { class: "failed", values: &failed }, Series { class: "ok", values: &ok }];
-    let (shape, unit) = (Shape::Stacked, chart::count);
+    let (shape, unit) = (Shape::Stacked, Unit::Count);
     let links: Vec<String> = (0..figures.slices.len())
         .map(|at| {
             let [from, to] =
@@ -263,9 +266,9 @@ fn charts(html: &mut Html, figures: &Figures) {
         time(Some(longest as u64))
     );
     let series = [Series { class: "p95", values: &high }, Series { class: "p50", values: &middle }];
-    let (shape, unit) = (Shape::Lines, chart::milliseconds);
+    let (shape, unit) = (Shape::Lines, Unit::Milliseconds);
     Chart { says: &says, series: &series, shape, unit, ends, titles: &titles, links: &[] }
         .figure(html, |html| {
-            html.markup("Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95 %</span>");
+            html.markup("Duration <span class=\"key p50\">median</span> <span class=\"key p95\">95th percentile</span>");
         });
 }

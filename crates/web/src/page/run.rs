@@ -20,7 +20,7 @@ use super::badge::run_badge;
 use super::failure::{FailurePage, compare_address};
 use super::layout::{HtmlResponse, PageError, Section, heading, layout};
 use super::output::OutputSection;
-use super::run_table::elapsed;
+use super::run_table::{cell_values, elapsed};
 use super::transcript::TranscriptPage;
 use crate::api::run_id;
 use crate::app::App;
@@ -61,7 +61,11 @@ pub(crate) async fn run(
     };
     let run = &tree.run;
     let mut main = Html::new();
-    head(&mut main, run, &context);
+    let beside = match &shown {
+        ShownOutput::Transcript(view, _) => Some(&**view),
+        ShownOutput::Output(_) => None,
+    };
+    head(&mut main, run, &context, beside);
     let RunContextView { reasons, numbers, history, .. } = &context;
     FailurePage { run, reasons, numbers, history }.write(&mut main);
     let running = run.state == RunState::Running;
@@ -133,9 +137,26 @@ impl RunContextView {
     }
 }
 
-/// The runs before and after it, and how to run it once more.
-fn series(html: &mut Html, run: &Run, context: &RunContextView) {
-    let RunContextView { history, offered, .. } = context;
+/// The iterations before and after it, by their numbers.
+fn iterations_beside(html: &mut Html, view: &IterationView) {
+    let IterationView { previous, next, .. } = view;
+    if previous.is_none() && next.is_none() {
+        return;
+    }
+    html.markup("<nav class=\"series\" aria-label=\"Other iterations\">");
+    if let Some((number, run)) = previous {
+        html.markup("<a rel=\"prev\"").attr("href", format!("/runs/{run}"));
+        html.markup(">← iteration ").text(number).markup("</a>");
+    }
+    if let Some((number, run)) = next {
+        html.markup("<a rel=\"next\"").attr("href", format!("/runs/{run}"));
+        html.markup(">iteration ").text(number).markup(" →</a>");
+    }
+    html.markup("</nav>");
+}
+
+/// The runs before and after it.
+fn series(html: &mut Html, run: &Run, history: &RunHistory) {
     let what = match history.series {
         RunSeries::Command => "Runs of the same command",
         RunSeries::Label(_) => "Runs of the same cell",
@@ -158,10 +179,15 @@ fn series(html: &mut Html, run: &Run, context: &RunContextView) {
     if let Some(id) = neighbours.previous.found() {
         html.link(&compare_address(&[id, run.intent.id()]), "compare with earlier");
     }
-    html.markup("</nav><p class=\"again\"><code id=\"again-line\">retake again ");
+    html.markup("</nav>");
+}
+
+/// How to run it once more.
+fn again(html: &mut Html, run: &Run, offered: bool) {
+    html.markup("<p class=\"again\"><code id=\"again-line\">retake again ");
     html.text(run.intent.id().short());
     html.markup("</code> <button class=\"small\" data-copy=\"#again-line\" hidden>Copy</button>");
-    if *offered {
+    if offered {
         html.markup(" <button class=\"small\" hidden");
         html.attr("data-again", format!("/api/v1/runs/{}/again", run.intent.id()));
         html.markup(">Run again</button>");
@@ -169,7 +195,7 @@ fn series(html: &mut Html, run: &Run, context: &RunContextView) {
     html.markup("</p>");
 }
 
-fn head(html: &mut Html, run: &Run, context: &RunContextView) {
+fn head(html: &mut Html, run: &Run, context: &RunContextView, view: Option<&IterationView>) {
     let intent = &run.intent;
     html.markup("<div id=\"head\" data-live class=\"head\"><p class=\"crumbs\"><a href=\"/runs\">Runs</a> / <code>");
     html.text(intent.id()).markup("</code></p>");
@@ -190,28 +216,45 @@ fn head(html: &mut Html, run: &Run, context: &RunContextView) {
             format!("{} loop", intent.kind().as_str()),
         );
         html.markup("</span>");
+        let values = cell_values(intent);
+        if !values.is_empty() {
+            html.markup(" ").element("span", "", values);
+        }
     }
     html.markup("</p>");
-    // What a printed result did not carry is on this page.
-    let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
-    // That it exited with a code is what the badge says.
-    let exited = matches!(run.outcome.as_ref().map(|one| one.kind), Some(OutcomeKind::Exited));
-    let is_said = |error: &&RunError| match error.code {
+    // That of a failed run stands below, with everything else that says why.
+    if run.success()
+        && let Some(text) = error_text(run)
+    {
+        html.element("p", "note", text);
+    }
+    match view {
+        Some(view) => iterations_beside(html, view),
+        None => series(html, run, &context.history),
+    }
+    again(html, run, context.offered);
+    html.markup("</div>");
+}
+
+/// What went wrong besides what the badge says, and what to do about it.
+pub(super) fn error_text(run: &Run) -> Option<String> {
+    let outcome = run.outcome.as_ref()?;
+    let error = outcome.error.as_ref()?;
+    let is_said = match error.code {
+        // What a printed result did not carry is on this page.
         ErrorCode::OutputTooLarge => true,
-        ErrorCode::Failed => exited && error.hint.is_none(),
+        // That it exited with a code is what the badge says.
+        ErrorCode::Failed => outcome.kind == OutcomeKind::Exited && error.hint.is_none(),
         _ => false,
     };
-    if let Some(error) = error.filter(|error| !is_said(error)) {
-        // A run that succeeded may still have something to say.
-        html.markup(if run.success() { "<p class=\"note\">" } else { "<p class=\"note bad\">" });
-        html.text(&error.message);
-        if let Some(hint) = error.hint.as_deref().or_else(|| hint(error)) {
-            html.markup("; ").text(hint);
-        }
-        html.markup("</p>");
+    if is_said {
+        return None;
     }
-    series(html, run, context);
-    html.markup("</div>");
+    let hint = error.hint.as_deref().or_else(|| hint(error));
+    Some(match hint {
+        Some(hint) => format!("{}; {hint}", error.message),
+        None => error.message.clone(),
+    })
 }
 
 /// What a reader of the page can do about an error. Records of earlier releases bring their own.
@@ -227,6 +270,20 @@ fn hint(error: &RunError) -> Option<&'static str> {
         (ErrorCode::NotFound, None) => "check the spelling and PATH, or give its full path",
         _ => return None,
     })
+}
+
+/// Longer texts are folded, such as the prompt among the arguments of an agent.
+const FOLDED: usize = 300;
+
+fn long_text(html: &mut Html, id: &'static str, text: &str) {
+    if text.len() <= FOLDED {
+        html.text(text);
+        return;
+    }
+    let end = text.char_indices().nth(FOLDED / 3).map_or(text.len(), |(at, _)| at);
+    html.text(&text[..end]).markup("…<details class=\"whole\"").attr("id", id);
+    html.markup("><summary>All of it, ").text(text::size(text.len() as u64));
+    html.markup("</summary><pre tabindex=\"0\">").text(text).markup("</pre></details>");
 }
 
 fn card(html: &mut Html, title: &'static str, fill: impl FnOnce(&mut Html)) {
@@ -247,7 +304,9 @@ fn facts(html: &mut Html, tree: &StoredRunTree, context: &RunContextView) {
         html.markup("<dl>");
         let arguments = quote(intent.arguments().iter().map(String::as_str));
         if arguments != intent.command() {
-            html.definition("arguments", &arguments);
+            html.markup("<dt>arguments</dt><dd>");
+            long_text(html, "arguments", &arguments);
+            html.markup("</dd>");
         }
         html.definition("directory", &intent.working_directory());
         html.definition("shell", if intent.request.command.is_shell() { "yes" } else { "" });
@@ -255,9 +314,8 @@ fn facts(html: &mut Html, tree: &StoredRunTree, context: &RunContextView) {
             "by",
             &format!("{}@{}, retake {}", intent.user, intent.host, intent.version),
         );
-        for (key, value) in &intent.request.labels {
-            html.definition("label", &format!("{key}={value}"));
-        }
+        let labels = intent.request.labels.iter();
+        list(html, "labels", labels.map(|(key, value)| format!("{key}={value}")));
         if let Some(place) = outcome.and_then(|outcome| outcome.ran_on.as_ref()) {
             let job = place.job.as_ref().map_or_else(String::new, |job| format!(" job {job}"));
             let node = place.node.as_deref().unwrap_or("no machine");
@@ -284,6 +342,19 @@ fn facts(html: &mut Html, tree: &StoredRunTree, context: &RunContextView) {
             html.markup("</ul>");
         });
     }
+}
+
+/// A row of a `<dl>` with several values; none where there is no value.
+fn list(html: &mut Html, name: &'static str, values: impl Iterator<Item = String>) {
+    let values: Vec<String> = values.collect();
+    if values.is_empty() {
+        return;
+    }
+    html.markup("<dt>").markup(name).markup("</dt><dd>");
+    for value in &values {
+        html.element("div", "", value);
+    }
+    html.markup("</dd>");
 }
 
 fn correlation(html: &mut Html, intent: &Intent, reported_by_run: bool) {
@@ -326,10 +397,16 @@ fn usage(html: &mut Html, outcome: &RunOutcome, request: &RunRequest) {
         "page faults",
         &format!("{} minor, {} major", usage.minor_faults, usage.major_faults),
     );
-    html.definition("blocks", &format!("{} in, {} out", usage.blocks_in, usage.blocks_out));
     html.definition(
-        "switches",
-        &format!("{} voluntary, {} not", usage.voluntary_switches, usage.involuntary_switches),
+        "disk blocks",
+        &format!("{} read, {} written", usage.blocks_in, usage.blocks_out),
+    );
+    html.definition(
+        "context switches",
+        &format!(
+            "{} voluntary, {} involuntary",
+            usage.voluntary_switches, usage.involuntary_switches
+        ),
     );
     html.definition("ended", &text::moment(outcome.end_time));
     if outcome.redactions > 0 {
@@ -380,12 +457,10 @@ fn conditions(html: &mut Html, intent: &Intent) {
         ms.map(|ms| text::duration(Duration::from_millis(ms))).unwrap_or_default()
     };
     html.markup("<dl>").definition("environment", intent.request.environment.mode.as_str());
-    for (name, value) in &intent.request.environment.set {
-        html.definition("set", &format!("{name}={value}"));
-    }
-    for name in &intent.request.environment.unset {
-        html.definition("without", &name.to_string_lossy());
-    }
+    let set = &intent.request.environment.set;
+    list(html, "variables set", set.iter().map(|(name, value)| format!("{name}={value}")));
+    let unset = &intent.request.environment.unset;
+    list(html, "variables removed", unset.iter().map(|name| name.to_string_lossy().into_owned()));
     let timeout = time(intent.request.timeout_ms);
     html.definition("timeout", if timeout.is_empty() { "none" } else { &timeout });
     html.definition("memory", &bytes(limits.memory_bytes)).definition("cpu", &time(limits.cpu_ms));

@@ -188,9 +188,9 @@ impl RunColumns {
             html.markup(if self.0.contains(&column) { " checked> " } else { "> " });
             html.markup(name).markup("</label>");
         }
-        html.markup("<button class=\"small\">Show these</button> ");
+        html.markup("<button class=\"small\">Apply</button> ");
         if params.get(PARAMETER).is_some() {
-            html.link(&address_of("/runs", &kept), "the usual ones");
+            html.link(&address_of("/runs", &kept), "Default columns");
         }
         html.markup("</form></details>");
     }
@@ -255,7 +255,7 @@ fn fact(html: &mut Html, column: Column, run: &Run) {
             let observed = effects.and_then(Effects::observations);
             if let Some(tests) = observed.and_then(|observed| observed.test_results.as_ref()) {
                 let class = if tests.failed > 0 { "bad" } else { "" };
-                html.element("span", class, format!("{} of {} pass", tests.passed, tests.total));
+                html.element("span", class, format!("{} of {} passed", tests.passed, tests.total));
             }
         }
         Column::Cpu => {

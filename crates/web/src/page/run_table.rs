@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_store::LoopRuns;
 use retake_types::loop_record::matrix::CellLabels;
-use retake_types::{Run, text};
+use retake_types::{Intent, Run, text};
 
 use super::badge::{loop_runs_badge, run_badge};
 use super::matrix;
@@ -67,18 +67,21 @@ fn row(
     let intent = &run.intent;
     html.markup("<tr").attr("data-id", intent.id()).markup("><td class=\"how\">");
     run_badge(html, run);
-    html.markup("</td><td class=\"what\"><a").attr("href", format!("/runs/{}", intent.id()));
+    // The command may be cut; what stands beside it is not.
+    html.markup("</td><td class=\"what\"><div class=\"line\"><a");
+    html.attr("href", format!("/runs/{}", intent.id()));
     html.attr("title", intent.command()).markup(">").text(intent.command()).markup("</a>");
     if count > 1 {
-        html.markup(" ").element("span", "bad", format!("× {count}"));
-        html.markup("<span class=\"hidden\"> times lately</span>");
+        html.markup(" <span class=\"beside bad\">× ").text(count);
+        html.markup("<span class=\"hidden\"> times lately</span></span>");
     }
     // The command of a matrix is the same in all of its cells.
-    for (axis, value) in CellLabels::axes(&intent.request.labels) {
-        let value = format!("{axis}={}", matrix::shorten_commits(value));
-        html.markup(" ").element("span", "faint", value);
+    let values = cell_values(intent);
+    if !values.is_empty() {
+        html.markup(" <span class=\"beside faint\"").attr("title", &values).markup(">");
+        html.text(&values).markup("</span>");
     }
-    html.markup("</td>");
+    html.markup("</div></td>");
     columns.cells(html, run, scale, |html| match marking {
         Marking::None => _ = html.element("code", "", intent.id().short()),
         Marking::Compare => {
@@ -89,6 +92,13 @@ fn row(
         }
     });
     html.markup("</tr>\n");
+}
+
+/// The values of the cell of a matrix that a run measured; empty for any other run.
+pub(super) fn cell_values(intent: &Intent) -> String {
+    let axes = CellLabels::axes(&intent.request.labels);
+    let values = axes.map(|(axis, value)| format!("{axis}={}", matrix::shorten_commits(value)));
+    values.collect::<Vec<_>>().join(" ")
 }
 
 /// All runs of a loop as one row.
@@ -102,14 +112,17 @@ pub(super) fn loop_row(
     let newest = &runs.newest.intent;
     html.markup("<tr class=\"group\"").attr("data-id", runs.id).markup("><td class=\"how\">");
     loop_runs_badge(html, runs);
-    html.markup("</td><td class=\"what\"><a").attr("href", format!("/loops/{}", runs.id));
+    html.markup("</td><td class=\"what\"><div class=\"line\"><a");
+    html.attr("href", format!("/loops/{}", runs.id));
     let title = plan.title();
     let title = if title.is_empty() { newest.command().to_owned() } else { title };
     html.attr("title", &title).markup(">").text(&title).markup("</a> ");
     let extent = plan.extent();
     if !extent.is_empty() {
-        html.element("span", "faint", extent).markup(" ");
+        html.markup("<span class=\"extent faint\"").attr("title", &extent).markup(">");
+        html.text(&extent).markup("</span> ");
     }
+    html.markup("<span class=\"beside\">");
     let count = match runs.more {
         true => format!("more than {} runs", runs.runs),
         false => text::count(runs.runs, "run"),
@@ -118,7 +131,7 @@ pub(super) fn loop_row(
     if runs.failed > 0 {
         html.markup(", ").element("span", "bad", format!("{} failed", runs.failed));
     }
-    html.markup("</td>");
+    html.markup("</span></div></td>");
     columns.loop_cells(html, runs, now);
     html.markup("</tr>\n");
 }

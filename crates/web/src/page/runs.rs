@@ -172,17 +172,30 @@ fn chips(html: &mut Html, params: &Params) {
     html.markup("<ul class=\"chips\" aria-label=\"Filters that apply\">");
     for (name, value) in &applied {
         let word = match *name {
-            "q" => "wrote",
+            "q" => "output has",
             "command" => "command has",
-            "cwd" => "in",
+            "status" => "outcome",
+            "cwd" => "directory",
+            "changed" => "changed file",
             "tests_failed" => "tests failed",
             "since" => "from",
             "until" => "before",
+            "session_id" => "session",
+            "task_id" => "task",
+            "run_id" => "run id",
             other => other,
         };
-        html.markup("<li><span>").text(word).markup("</span> ").text(value).markup(" <a");
+        let shown = match *name {
+            // The last digits tell loops apart, as in the list.
+            "loop" => value.parse::<LoopId>().map_or_else(|_| (*value).to_owned(), |id| id.short()),
+            "tests_failed" => "yes".to_owned(),
+            "status" => value.replace('_', " "),
+            _ => (*value).to_owned(),
+        };
+        html.markup("<li").attr("title", value).markup("><span>").text(word).markup("</span> ");
+        html.text(&shown).markup(" <a");
         html.attr("href", params.without("/runs", (name, value)));
-        html.attr("aria-label", format!("Without {word} {value}")).markup(">×</a></li>");
+        html.attr("aria-label", format!("Remove the filter {word} {shown}")).markup(">×</a></li>");
     }
     html.markup("<li class=\"all\"><a href=\"/runs\">Clear all</a></li></ul>");
 }
@@ -195,7 +208,7 @@ fn words(text: &str) -> String {
 fn form(html: &mut Html, params: &Params) {
     let value = |name: &str| params.get(name).unwrap_or_default().to_owned();
     html.markup("<form class=\"filters\" id=\"filters\" action=\"/runs\" role=\"search\">");
-    html.markup("<label class=\"wide\">Search output<input type=\"search\" name=\"q\" id=\"search\" placeholder=\"words that runs wrote  /\" autocomplete=\"off\"");
+    html.markup("<label class=\"wide\">Search output<input type=\"search\" name=\"q\" id=\"search\" placeholder=\"words in stdout or stderr  /\" autocomplete=\"off\"");
     html.attr("value", value("q")).markup("></label>");
     html.markup("<label>Command has<input type=\"search\" name=\"command\" autocomplete=\"off\" placeholder=\"cargo test\"");
     html.attr("value", value("command")).markup("></label>");
@@ -318,7 +331,7 @@ fn list(
     html.markup("<div id=\"rest\">");
     let word = match params.get("sort") {
         None => "Older",
-        Some(_) => "Further",
+        Some(_) => "More",
     };
     pages(html, params, next, word);
     html.markup("</div>");
@@ -344,8 +357,8 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.hits.is_empty() && !found.cut_short {
         html.markup("<p class=\"empty\">");
         html.markup(match (params.get("cursor").is_some(), params.filters()) {
-            (true, _) => "There are no older ones.",
-            (false, true) => "No run that passes the filters wrote these words.",
+            (true, _) => "No older match.",
+            (false, true) => "No output of runs that match the filters has these words.",
             (false, false) => "No recorded output has these words.",
         });
         html.markup("</p>");
@@ -366,9 +379,11 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     html.markup("</ol><div id=\"rest\">");
     if found.cut_short {
         html.markup("<p class=\"empty\" id=\"so-far\">");
-        html.markup(if found.hits.is_empty() { "None so far: " } else { "Not all yet: " });
+        html.markup(if found.hits.is_empty() { "No match so far: " } else { "More may follow: " });
         html.text(text::count(SEARCH_EFFORT.sifted as u64, "output"));
-        html.markup(" with these words were compared with the filters; there are older ones.</p>");
+        html.markup(
+            " with these words were compared with the filters, and there are older ones.</p>",
+        );
     }
     for (id, stream) in &found.damaged {
         html.markup("<p class=\"bad\">The ").text(stream.as_str()).markup(" of run ").text(id);
@@ -379,7 +394,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
         html.markup(": ").text(text::size(found.skipped_bytes));
         html.markup(" of older output were not searched; <code>retake runs search --all</code> searches all output.</p>");
     }
-    let older = if found.cut_short { "Look further" } else { "Older" };
+    let older = if found.cut_short { "Search further" } else { "Older" };
     pages(html, params, found.next.map(|next| next.to_string()), older);
     html.markup("</div>");
 }

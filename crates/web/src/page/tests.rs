@@ -15,7 +15,7 @@ use super::failure::compare_address;
 use super::layout::{HtmlResponse, PageError, Section, layout};
 use super::runs::choice;
 use crate::app::App;
-use crate::chart::{self, Chart, Series, Shape};
+use crate::chart::{Chart, Series, Shape, Unit};
 use crate::error::RequestError;
 use crate::params::{Params, address_of};
 use crate::test_summary::{
@@ -81,7 +81,7 @@ fn nothing(html: &mut Html, all: &TestSummaries, query: &TestQuery) {
         html.markup("<p>").text(text::count(all.runs, "run"));
         html.markup(" had tests but named none; most test runners name passing tests with <code>-v</code>.</p>");
     } else {
-        html.markup("<p>No test was recorded yet. <code>retake exec --tests -- cargo test</code> reads the results of a run; any of 15 frameworks will do.</p>");
+        html.markup("<p>No test was recorded yet. <code>retake exec --tests -- cargo test</code> records the results of a run; 15 test frameworks are known.</p>");
     }
     html.markup("</div>");
 }
@@ -169,7 +169,7 @@ fn pages(html: &mut Html, params: &Params, query: &TestQuery, count: usize) {
     if query.skip + PAGE < count {
         let skip = (query.skip + PAGE).to_string();
         html.markup(" <a rel=\"next\"").attr("href", params.with("/tests", &[("skip", &skip)]));
-        html.markup(">Further</a>");
+        html.markup(">More</a>");
     }
     html.markup("</p>");
 }
@@ -212,16 +212,16 @@ pub(crate) async fn test(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     let missing = || RequestError::not_found("no result is left of this test");
     let summary = TestSummary::of(history).ok_or_else(missing)?;
     let mut main = Html::new();
-    main.markup("<div class=\"head\"><p class=\"crumbs\"><a href=\"/tests\">Tests</a> /</p><h1 class=\"command\">");
+    main.markup("<div class=\"head\"><p class=\"crumbs\"><a href=\"/tests\">Tests</a></p><h1 class=\"command\">");
     main.text(&summary.name).markup("</h1><p class=\"summary\">");
     test_badge(&mut main, summary.status);
     main.markup(" <span>ran ").time(summary.last.at, Timestamp::now()).markup("</span></p></div>");
     facts(&mut main, &summary);
     if let Some((run, error)) = &view.failure {
-        main.markup("<section><h2>How it failed last</h2><p>in ");
+        main.markup("<section><h2>Last failure</h2><p>in ");
         main.link(&format!("/runs/{run}"), run.short()).markup(" · ");
         let found = address_of(&format!("/runs/{run}"), &[("find", &summary.name)]);
-        main.link(&format!("{found}#match"), "in its output").markup("</p>");
+        main.link(&format!("{found}#match"), "find it in the output").markup("</p>");
         if let Some(error) = error {
             main.markup("<pre class=\"snippet\">").lines(error).markup("</pre>");
         }
@@ -234,11 +234,11 @@ pub(crate) async fn test(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
 
 fn facts(html: &mut Html, test: &TestSummary) {
     let now = Timestamp::now();
-    html.markup("<section class=\"card\"><h2>Over the recorded runs</h2><dl>");
-    html.definition("results", &format!("{}, {} of them failures", test.runs, test.failed));
+    html.markup("<section class=\"card\"><h2>Summary</h2><dl>");
+    html.definition("results", &format!("{}, of which {} failed", test.runs, test.failed));
     if test.is_flaky() {
         let words = format!(
-            "{} % of its newest results differ from the one before; it changed {} times",
+            "{} % of the newest results differ from the one before; {} changes in all",
             test.flaky_percent, test.flips
         );
         html.definition("flaky", &words);
@@ -259,9 +259,9 @@ fn facts(html: &mut Html, test: &TestSummary) {
         html.link(&address, "between the run that last passed and the first that failed");
         html.markup("</dd>");
     }
-    html.definition("takes", &test.p50_ms.map(duration).unwrap_or_default());
+    html.definition("median duration", &test.p50_ms.map(duration).unwrap_or_default());
     if let Some(percent) = test.trend_percent {
-        html.definition("lately", &format!("{percent:+} % time"));
+        html.definition("latest durations", &format!("{percent:+} % against those before"));
     }
     html.markup("</dl></section>");
 }
@@ -284,12 +284,12 @@ fn trend_chart(html: &mut Html, results: &[TestResult]) {
     let first = timed.first().map(|result| text::moment(result.at)).unwrap_or_default();
     let ends = (first.get(..10).unwrap_or_default(), "now");
     html.markup("<section class=\"charts\"><div class=\"pair\">");
-    let says = format!("Duration of its last {} results", timed.len());
+    let says = format!("Duration in the last {} runs", timed.len());
     Chart {
         says: &says,
         series: &[Series { class: "p50", values: &values }],
         shape: Shape::Lines,
-        unit: chart::milliseconds,
+        unit: Unit::Milliseconds,
         ends,
         titles: &titles,
         links: &[],

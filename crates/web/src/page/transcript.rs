@@ -44,7 +44,6 @@ impl TranscriptPage<'_> {
             html.attr("data-every", 2);
         }
         html.markup(">");
-        self.beside(html);
         if let Some(iteration) = &self.view.iteration {
             summary(html, iteration, self.view, self.changes.is_some());
         }
@@ -58,7 +57,7 @@ impl TranscriptPage<'_> {
             self.pages(html);
         }
         if self.transcript.items.is_empty() {
-            html.markup("<p class=\"empty\">It has said nothing yet.</p>");
+            html.markup("<p class=\"empty\">No event yet.</p>");
         }
         html.markup("<ol class=\"transcript\" id=\"rows\">");
         for (at, item) in self.transcript.items.iter().enumerate() {
@@ -67,21 +66,6 @@ impl TranscriptPage<'_> {
         html.markup("</ol>");
         self.pages(html);
         html.markup("</section>");
-    }
-
-    fn beside(&self, html: &mut Html) {
-        let IterationView { previous, next, .. } = self.view;
-        if previous.is_none() && next.is_none() {
-            return;
-        }
-        html.markup("<nav class=\"series\" aria-label=\"Iterations beside it\">");
-        for (place, rel, word) in [(previous, "prev", "←"), (next, "next", "→")] {
-            if let Some((number, run)) = place {
-                html.markup("<a").attr("rel", rel).attr("href", format!("/runs/{run}"));
-                html.markup(">").markup(word).markup(" iteration ").text(number).markup("</a>");
-            }
-        }
-        html.markup("</nav>");
     }
 
     fn pages(&self, html: &mut Html) {
@@ -96,7 +80,7 @@ impl TranscriptPage<'_> {
             html.markup(" ").link(&path, "Beginning");
         }
         if to < length {
-            html.markup(" ").link(&format!("{path}?from={to}"), "Further");
+            html.markup(" ").link(&format!("{path}?from={to}"), "More");
             let last = length.saturating_sub(256 << 10);
             html.markup(" ").link(&format!("{path}?from={last}"), "End");
         }
@@ -105,29 +89,34 @@ impl TranscriptPage<'_> {
 }
 
 fn summary(html: &mut Html, iteration: &Iteration, view: &IterationView, has_changes: bool) {
-    html.markup("<section class=\"card\"><h2>Iteration ").text(iteration.number).markup("</h2><p>");
+    html.markup("<section class=\"card\"><h2>Iteration ").text(iteration.number).markup(" ");
     iteration_badge(html, iteration.status);
-    html.markup("</p><dl>");
+    html.markup("</h2><dl class=\"across\">");
     let facts = &iteration.facts;
-    html.definition("agent", view.agent.as_str());
-    html.definition("model", facts.model.as_deref().unwrap_or_default());
+    let mut fact = |name: &'static str, value: &str| {
+        if !value.is_empty() {
+            html.markup("<div>").definition(name, value).markup("</div>");
+        }
+    };
+    fact("agent", view.agent.as_str());
+    fact("model", facts.model.as_deref().unwrap_or_default());
     let took = iteration.duration_ms().map(|ms| text::duration(Duration::from_millis(ms)));
-    html.definition("took", &took.unwrap_or_default());
-    html.definition("cost", &facts.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
-    html.definition("tokens", &facts.tokens.map(|tokens| tokens.to_string()).unwrap_or_default());
-    html.definition("turns", &facts.turns.map(|turns| turns.to_string()).unwrap_or_default());
+    fact("took", &took.unwrap_or_default());
+    fact("cost", &facts.cost_usd.map(|cost| format!("${cost:.2}")).unwrap_or_default());
+    fact("tokens", &facts.tokens.map(|tokens| tokens.to_string()).unwrap_or_default());
+    fact("turns", &facts.turns.map(|turns| turns.to_string()).unwrap_or_default());
     if let Some(denials) = facts.denials.filter(|denials| *denials > 0) {
         let tools = facts.denied_tools.as_ref().map(ToString::to_string).unwrap_or_default();
-        html.definition("denied", &format!("{}: {tools}", text::count(denials, "time")));
+        fact("denied", &format!("{}: {tools}", text::count(denials, "time")));
     }
     let result = iteration.result.as_ref();
     if let Some(tests) = result.and_then(|result| result.test_results.as_ref()) {
         let before = view.tests_before.map(|(passed, all)| format!(", {passed} of {all} before"));
         let line =
-            format!("{} of {} pass{}", tests.passed, tests.total, before.unwrap_or_default());
-        html.definition("tests", &line);
+            format!("{} of {} passed{}", tests.passed, tests.total, before.unwrap_or_default());
+        fact("tests", &line);
     }
-    html.definition("error", facts.error.as_deref().unwrap_or_default());
+    fact("error", facts.error.as_deref().unwrap_or_default());
     html.markup("</dl>");
     if let Some(summary) = result.and_then(|result| result.summary.as_deref()) {
         html.markup("<pre class=\"snippet\">").lines(summary).markup("</pre>");
@@ -146,7 +135,7 @@ fn summary(html: &mut Html, iteration: &Iteration, view: &IterationView, has_cha
         html.markup("<p class=\"again\"><code>retake agent diff ")
             .text(&view.plan.workspace)
             .markup(" ");
-        html.text(iteration.number).markup("</code> <span class=\"faint\">shows what it changed, where there are checkpoints</span></p>");
+        html.text(iteration.number).markup("</code> <span class=\"faint\">shows what it changed if the loop ran with <code>--checkpoint</code></span></p>");
     }
     fold(html, "prompt", "The prompt", &iteration.prompt);
     html.markup("</section>");
@@ -196,7 +185,7 @@ pub(super) fn write_changes(html: &mut Html, changes: &Result<Arc<TreeDiff>, Str
         match file.hunks {
             "" => {
                 _ = html.markup(
-                    "<p class=\"faint\">No text differs: a file of bytes, a mode or a name.</p>",
+                    "<p class=\"faint\">A binary file, or only its mode or name changed.</p>",
                 )
             }
             hunks => diff::side_by_side(html, hunks, file.name, "retake agent diff"),
