@@ -29,9 +29,65 @@ pub(crate) struct Args {
     /// imported, or recorded by another user or on another machine, stay refused.
     #[arg(long)]
     allow_run: bool,
+    /// Show the record of many machines, from the database that they push to
+    ///
+    /// As postgres://USER@HOST/DATABASE. Nothing is changed there, so a role that may only read is enough. The
+    /// password comes from $PGPASSWORD, ~/.pgpass or a service file; an address that has one is refused, since
+    /// other users of this machine could see it.
+    #[cfg(feature = "postgres")]
+    #[arg(long, value_name = "URL", conflicts_with = "allow_run")]
+    from: Option<String>,
+}
+
+/// The page over a shared record.
+#[cfg(feature = "postgres")]
+fn shared(args: &Args, from: &str, store: Option<&Path>) -> Result<Exit, Failure> {
+    if store.is_some() {
+        return Err(Failure::Usage(
+            "--store names a record of this machine and --from a shared one; give one of them"
+                .into(),
+        ));
+    }
+    let address = crate::runs::shared_address(from)?;
+    // Before the address is printed: a page that shows nothing but an error is of no use.
+    let first = retake_postgres::SharedRecord::open(&address)
+        .map_err(|error| Failure::Refused(format!("{}: {error}", address.shown())))?;
+    drop(first);
+    let server = Server::bind(args.port).map_err(refused)?;
+    let port = server.port();
+    // The key of this server only: nothing is written anywhere.
+    let tokens = AccessTokens::new().map_err(|source| Failure::File {
+        action: "read",
+        path: "/dev/urandom".into(),
+        source,
+    })?;
+    announce(args, port, &tokens)?;
+    let open = move || match retake_postgres::SharedRecord::open(&address) {
+        Ok(record) => Ok(Box::new(record) as Box<dyn retake_store::RecordReader + Send>),
+        Err(error) => Err(retake_store::Error::Shared {
+            action: "connect to the database",
+            detail: error.to_string(),
+        }),
+    };
+    server.serve(App::shared(Box::new(open), tokens, port)).map_err(refused)?;
+    Ok(signals::received().map_or(Exit::OK, Exit::Signal))
+}
+
+/// Prints the address of the page, and opens it where that is wanted.
+fn announce(args: &Args, port: u16, tokens: &AccessTokens) -> Result<(), Failure> {
+    let address = format!("http://127.0.0.1:{port}/?token={}", tokens.address_token());
+    term::data(format!("{address}\n").as_bytes())?;
+    if args.open {
+        open(&address);
+    }
+    Ok(())
 }
 
 pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
+    #[cfg(feature = "postgres")]
+    if let Some(from) = &args.from {
+        return shared(args, from, store);
+    }
     let record = Record::find(store)?;
     // A store that was named must exist; otherwise it may be created by the first recorded run.
     let record_directory = match record.read_if_any()? {
@@ -46,11 +102,7 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let tokens = AccessTokens::load_or_create(&record_directory)
         .map_err(|source| Failure::File { action: "read", path: "/dev/urandom".into(), source })?;
     let port = server.port();
-    let address = format!("http://127.0.0.1:{port}/?token={}", tokens.address_token());
-    term::data(format!("{address}\n").as_bytes())?;
-    if args.open {
-        open(&address);
-    }
+    announce(args, port, &tokens)?;
     let access = workspaces.as_ref().map(|_| CheckpointAccess {
         project: project.clone(),
         scratch: record_directory.join(format!("ui-{}", std::process::id())),

@@ -10,6 +10,7 @@ use postgres::Config;
 use postgres::config::{Host, SslMode};
 use retake_runner::machine;
 
+use super::service_file::Service;
 use super::tls::Trust;
 
 /// How long a database may take to answer.
@@ -25,6 +26,11 @@ pub enum AddressError {
         "{from}: there is no mode {mode:?}; use disable, prefer, require, verify-ca or verify-full"
     )]
     Mode { from: &'static str, mode: String },
+    #[error(
+        "there is no service `{name}` in {}; write it there, or set PGSERVICEFILE",
+        files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    Service { name: String, files: Vec<PathBuf> },
     #[error("the certificates in {} cannot be used: {why}", path.display())]
     Certificates { path: PathBuf, why: String },
 }
@@ -33,6 +39,8 @@ pub enum AddressError {
 pub struct Address {
     pub config: Config,
     pub trust: Trust,
+    /// The password stands in the address, where others may see it.
+    pub password_in_address: bool,
     /// A password file that was not used because others may read it.
     pub ignored_password_file: Option<PathBuf>,
 }
@@ -47,6 +55,14 @@ impl Address {
             return Err(AddressError::Scheme(without_password(text)));
         }
         let (plain, mut given) = apart(text);
+        // What a service says comes before what variables say, and after the address.
+        let named = given.service.take().or_else(|| variable("PGSERVICE"));
+        let service = match &named {
+            Some(name) => Service::read(name, variable)?,
+            None => Service::default(),
+        };
+        let variable: &dyn Fn(&str) -> Option<String> =
+            &|name| service.get(name).or_else(|| variable(name));
         let plain = match variable("PGPORT") {
             Some(port) => with_port(&plain, &port),
             None => plain,
@@ -56,6 +72,12 @@ impl Address {
         if config.get_hosts().is_empty() {
             let host = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
             config.host(&host);
+            // A variable's port belongs to the address above; without a machine there is no place for it.
+            if config.get_ports().is_empty()
+                && let Some(port) = variable("PGPORT").and_then(|port| port.parse().ok())
+            {
+                config.port(port);
+            }
         }
         if config.get_user().is_none() {
             config.user(&variable("PGUSER").unwrap_or_else(machine::user));
@@ -64,8 +86,9 @@ impl Address {
             let user = config.get_user().unwrap_or_default().to_owned();
             config.dbname(&variable("PGDATABASE").unwrap_or(user));
         }
+        let password_in_address = config.get_password().is_some();
         let mut ignored_password_file = None;
-        if config.get_password().is_none() {
+        if !password_in_address {
             let password = variable("PGPASSWORD").or_else(|| match password_file(variable)? {
                 PasswordFile::Private(file) => password_in(&file, &config),
                 PasswordFile::Readable(file) => {
@@ -97,7 +120,7 @@ impl Address {
             _ => return Err(AddressError::Mode { from, mode }),
         };
         config.ssl_mode(ssl);
-        Ok(Self { config, trust, ignored_password_file })
+        Ok(Self { config, trust, password_in_address, ignored_password_file })
     }
 
     /// The address for people: without a password.
@@ -117,6 +140,7 @@ impl Address {
 struct Given {
     mode: Option<String>,
     root: Option<String>,
+    service: Option<String>,
 }
 
 /// The address without what the library below does not know, and that.
@@ -129,6 +153,7 @@ fn apart(text: &str) -> (String, Given) {
     for pair in query.split('&') {
         match pair.split_once('=') {
             Some(("sslmode", mode)) => given.mode = Some(mode.to_owned()),
+            Some(("service", name)) => given.service = Some(unescaped(name)),
             Some(("sslrootcert", root)) => given.root = Some(unescaped(root)),
             _ => kept.push(pair),
         }
@@ -259,6 +284,28 @@ mod tests {
         let given = address("postgresql://you:q@host:1/e", &set).unwrap();
         assert_eq!(given.config.get_password(), Some(&b"q"[..]));
         assert_eq!((given.config.get_user(), given.shown().as_str()), (Some("you"), "e at host:1"));
+    }
+
+    #[test]
+    fn a_service_comes_before_variables_and_after_the_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("services");
+        std::fs::write(&file, "[team]\nhost=db\nport=6001\nuser=reader\npassword=s\n").unwrap();
+        let path = file.to_str().unwrap();
+        let set = [("PGSERVICEFILE", path), ("PGUSER", "me"), ("PGDATABASE", "runs")];
+        let found = address("postgres://?service=team", &set).unwrap();
+        assert_eq!(
+            (found.config.get_user(), found.shown().as_str()),
+            (Some("reader"), "runs at db:6001")
+        );
+        assert_eq!(found.config.get_password(), Some(&b"s"[..]));
+        assert!(!found.password_in_address);
+        let by_variable = [("PGSERVICEFILE", path), ("PGSERVICE", "team")];
+        let given = address("postgres://you:p@host/other", &by_variable).unwrap();
+        assert_eq!(given.shown(), "other at host:6001");
+        assert!(given.password_in_address);
+        let missing = address("postgres://?service=none", &set).err().unwrap().to_string();
+        assert!(missing.contains("no service `none`") && missing.contains(path), "{missing}");
     }
 
     #[test]

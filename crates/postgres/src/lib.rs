@@ -15,12 +15,15 @@ mod months;
 mod schema;
 mod send;
 mod send_outputs;
+mod service_file;
+mod shared;
 mod tls;
 
 pub use address::{Address, AddressError};
 pub use background::{last_failure, lock, set_last_failure, start_in_background};
 pub use database::{DatabaseState, ProjectSize, Retention, set_retention, state};
 pub use send::{DamagedOutput, PushOptions, Pushed, push};
+pub use shared::SharedRecord;
 
 /// Why a push broke off. What was sent until then is there.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,11 @@ pub enum Error {
          (it knows {known}); use a newer one"
     )]
     Newer { found: i32, known: i32 },
+    #[error(
+        "the schema `retake` in this database has version {found}, this retake reads {known}; its first \
+         push brings it to that version"
+    )]
+    Older { found: i32, known: i32 },
     /// Nothing was pushed there yet.
     #[error("the database has no schema `retake`; the first push makes it")]
     NoSchema,

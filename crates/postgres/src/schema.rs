@@ -8,7 +8,7 @@ use postgres::{Client, GenericClient, Transaction};
 
 use super::Error;
 
-const VERSION: i32 = 2;
+pub(super) const VERSION: i32 = 2;
 
 /// Any number, as long as it is always the same.
 const LOCK: i64 = 0x7265_7461_6b65;

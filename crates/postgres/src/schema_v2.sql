@@ -93,6 +93,7 @@ CREATE INDEX runs_by_record  ON retake.runs (record, seq);
 CREATE INDEX runs_by_loop    ON retake.runs (loop_id);
 CREATE INDEX runs_by_project ON retake.runs (project, id);
 CREATE INDEX runs_by_command ON retake.runs (project, command, id);
+CREATE INDEX runs_by_cell    ON retake.runs ((labels ->> 'matrix.key'), id) WHERE kind = 'matrix';
 CREATE INDEX runs_by_node    ON retake.runs (node, id) INCLUDE (duration_ms) WHERE node IS NOT NULL;
 
 CREATE TABLE retake.outputs (

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::time::Duration;
 
-use retake_store::Store;
+use retake_store::RecordReader;
 use retake_types::request::{LoopPosition, StdinSource};
 use retake_types::{
     CorrelationIds, Intent, OsText, ProgramFile, REDACTION_MARK, Run, RunId, RunOutcome,
@@ -158,7 +158,10 @@ impl AgainRequest {
 
 /// The names of the secrets that were replaced in the output of a run: a variable that was a secret
 /// then is still one.
-pub fn secrets_in_output(store: &Store, run: &Run) -> retake_store::Result<BTreeSet<String>> {
+pub fn secrets_in_output(
+    store: &dyn RecordReader,
+    run: &Run,
+) -> retake_store::Result<BTreeSet<String>> {
     let id = run.intent.id();
     let mut names = BTreeSet::new();
     let redacts = run.intent.request.redaction.enabled;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{BufReader, Read};
 
 use retake_engine::quote;
-use retake_store::{Error, Store};
+use retake_store::{Error, RecordReader};
 use retake_types::{Limits, Run, RunId, Stream, text};
 use serde::{Serialize, Serializer};
 
@@ -157,7 +157,7 @@ pub struct OutputComparison {
 
 /// Compares what two runs wrote to one stream.
 pub fn compare_output(
-    store: &Store,
+    store: &dyn RecordReader,
     a: &Run,
     b: &Run,
     stream: Stream,
@@ -190,7 +190,7 @@ fn hash(run: &Run, stream: Stream) -> Option<&str> {
 
 /// Where two outputs begin to differ, read side by side: they may be larger than memory.
 fn first_difference(
-    store: &Store,
+    store: &dyn RecordReader,
     a: RunId,
     b: RunId,
     stream: Stream,
@@ -209,7 +209,11 @@ fn first_difference(
     Ok(None)
 }
 
-fn output_text(store: &Store, id: RunId, stream: Stream) -> retake_store::Result<String> {
+fn output_text(
+    store: &dyn RecordReader,
+    id: RunId,
+    stream: Stream,
+) -> retake_store::Result<String> {
     let mut bytes = Vec::new();
     store
         .read_output(id, stream)?

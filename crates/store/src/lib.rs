@@ -56,15 +56,16 @@ pub use read::interleaved::{ByteOrigin, InterleavedReader};
 pub use read::lines::{head_end, tail_start};
 pub use read::loops::{LoopCursor, LoopEntry, LoopPage, StoredLoop};
 pub use read::output_reader::OutputReader;
-pub use read::output_since::{NewOutput, OutputPart};
+pub use read::output_since::{NewOutput, OutputPart, new_output};
 pub use read::page_cursor::BadCursor;
+pub use read::record_reader::RecordReader;
 pub use read::run_lookup::StoredRunTree;
 pub use read::run_series::{NearestRun, RunNeighbours, RunSeries, RunsBetween};
 pub use read::runs::{RunCursor, RunFilter, RunPage, RunStatus, StartOrder};
 pub use read::runs_by_duration::{DurationOrder, DurationPage, DurationPlace, RunsByDuration};
 pub use read::runs_over_time::{TimeSlice, Totals};
 pub use read::scan::{ScannedLines, scan_lines, scan_threads};
-pub use read::search::{SearchEffort, SearchHit, SearchResults};
+pub use read::search::{SearchEffort, SearchHit, SearchResults, SearchText};
 pub use read::stats::{CommandStats, Stats};
 #[doc(hidden)]
 pub use read::test_history::NAMED_SQL;

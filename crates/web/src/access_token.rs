@@ -37,11 +37,15 @@ impl AccessTokens {
         if let Some(key) = load(&path) {
             return Ok(Self::from(&key));
         }
-        let mut key = [0; LENGTH];
-        File::open("/dev/urandom")?.read_exact(&mut key)?;
+        let key = new_key()?;
         // The page also works for a record that cannot be written.
         drop(save(&path, &key));
         Ok(Self::from(&key))
+    }
+
+    /// Tokens of one server, which are stored nowhere.
+    pub fn new() -> io::Result<Self> {
+        new_key().map(|key| Self::from(&key))
     }
 
     pub fn address_token(&self) -> &str {
@@ -58,6 +62,12 @@ impl AccessTokens {
             page: of("retake ui: token of the page"),
         }
     }
+}
+
+fn new_key() -> io::Result<[u8; LENGTH]> {
+    let mut key = [0; LENGTH];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(key)
 }
 
 /// The key in the file, if only this user can read it and it is not too old.

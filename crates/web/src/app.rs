@@ -14,8 +14,10 @@ use crate::count_cache::CountCache;
 use crate::failure_reasons::ReasonsCache;
 use crate::figures::FiguresCache;
 use crate::line_index::LineIndexes;
+use crate::page::PageFrame;
+use crate::projects::SharedScope;
 use crate::rerun::{Rerun, RunPermission};
-use crate::store_pool::StorePool;
+use crate::store_pool::{OpenShared, StorePool};
 use crate::test_summary::TestsCache;
 
 /// More live pages than anyone reads; each costs a connection and a query now and then.
@@ -38,6 +40,8 @@ pub struct App {
     pub(crate) rerun: Option<Rerun>,
     /// Compares checkpoints of agents, where there is a project.
     pub(crate) checkpoint_diffs: Option<CheckpointDiffs>,
+    /// Where the record is one of many machines: what of it is shown.
+    pub(crate) shared: Option<SharedScope>,
     /// One permit for each live page.
     pub(crate) streams: Arc<Semaphore>,
 }
@@ -49,8 +53,30 @@ impl App {
         port: u16,
         workspaces: Option<WorkspaceDirectories>,
     ) -> Self {
+        Self::over(StorePool::new(store), tokens, port, workspaces)
+    }
+
+    /// Over the record that many machines push to. Nothing of it is changed, and nothing is run.
+    pub fn shared(open: OpenShared, tokens: AccessTokens, port: u16) -> Self {
+        let app = Self::over(StorePool::shared(open), tokens, port, None);
+        Self { shared: Some(SharedScope::whole()), ..app }
+    }
+
+    /// The same for one project of a shared record, with counts of its own.
+    pub(crate) fn for_project(&self, scope: &SharedScope, name: &str) -> Self {
+        let store = self.store.for_project(name);
+        let app = Self::over(store, self.tokens.clone(), self.port, None);
+        Self { shared: Some(scope.of_project(name)), streams: self.streams.clone(), ..app }
+    }
+
+    fn over(
+        store: StorePool,
+        tokens: AccessTokens,
+        port: u16,
+        workspaces: Option<WorkspaceDirectories>,
+    ) -> Self {
         Self {
-            store: StorePool::new(store),
+            store,
             tokens,
             port,
             workspaces,
@@ -62,8 +88,14 @@ impl App {
             lines: LineIndexes::default(),
             rerun: None,
             checkpoint_diffs: None,
+            shared: None,
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         }
+    }
+
+    /// What surrounds every page.
+    pub(crate) fn frame(&self) -> PageFrame<'_> {
+        PageFrame { tokens: &self.tokens, scope: self.shared.as_ref() }
     }
 
     /// Lets pages show what iterations of agents changed.

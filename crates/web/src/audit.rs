@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use retake_store::Verification;
 
-use crate::store_pool::StorePool;
+use crate::error::RequestError;
+use crate::store_pool::{Store, StorePool};
 
 /// What the last verification found.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,15 @@ pub(crate) enum AuditState {
         at: Timestamp,
         why: String,
     },
+}
+
+fn verify(store: &Store) -> Result<Verification, RequestError> {
+    match store.as_store() {
+        Some(store) => Ok(store.verify(None)?),
+        None => Err(RequestError::conflict(
+            "a shared record is verified on the machine that pushes it, with `retake audit verify`",
+        )),
+    }
 }
 
 #[derive(Clone, Default)]
@@ -47,7 +57,7 @@ impl Audit {
         *state = AuditState::Verifying { since: Timestamp::now() };
         let (store, audit) = (store.clone(), self.clone());
         tokio::spawn(async move {
-            let found = store.read(|store| Ok(store.verify(None)?)).await;
+            let found = store.read(verify).await;
             let at = Timestamp::now();
             *audit.lock() = match found {
                 Ok(found) => AuditState::Verified { at, found },

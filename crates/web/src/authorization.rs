@@ -24,6 +24,7 @@ use crate::connections::Connection;
 use crate::error::RequestError;
 use crate::page::PageError;
 use crate::params::Params;
+use crate::projects::{Apps, choice_to_remember};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
@@ -32,14 +33,22 @@ pub(crate) const PAGE_TOKEN: &str = "x-retake-page-token";
 
 /// Checks a request, passes it on, and sets the security headers of the answer.
 pub(crate) async fn authorize(
-    State(app): State<Arc<App>>,
+    State(apps): State<Arc<Apps>>,
     request: Request,
     next: Next,
 ) -> Response {
+    let app = apps.whole();
     let is_api = request.uri().path().starts_with("/api/");
     let busy = Connection::of(&request).map(|connection| connection.busy());
-    let response = match admit(&app, &request) {
-        Ok(Admission::Granted) => next.run(request).await,
+    let response = match admit(app, &request) {
+        Ok(Admission::Granted) => {
+            let remembered = choice_to_remember(app, request.uri());
+            let mut response = next.run(request).await;
+            if let Some(cookie) = remembered {
+                response.headers_mut().append(SET_COOKIE, cookie);
+            }
+            response
+        }
         Ok(Admission::Exchange(response)) => response,
         Err(error) if is_api => error.as_json(),
         Err(error) => PageError::from(error).into_response(),

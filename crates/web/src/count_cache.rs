@@ -7,10 +7,8 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use retake_store::Store;
-
 use crate::error::RequestError;
-use crate::store_pool::StorePool;
+use crate::store_pool::{Store, StorePool};
 
 /// It is counted again when it is this old, and this many times older than the count took.
 const FRESH: Duration = Duration::from_secs(1);

@@ -84,7 +84,7 @@ struct ErrorBody<'a> {
 impl From<Error> for RequestError {
     fn from(error: Error) -> Self {
         let (status, code, store_usable) = match &error {
-            Error::NotFound { .. } | Error::NoLoop { .. } => {
+            Error::NotFound { .. } | Error::NoLoop { .. } | Error::NoProject { .. } => {
                 (StatusCode::NOT_FOUND, "not_found", true)
             }
             Error::Ambiguous { text, candidates } => {

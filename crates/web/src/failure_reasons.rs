@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use retake_runner::error_lines::{self, ErrorKind};
-use retake_store::Store;
 use retake_types::{Kind, Run, RunId, State, Stream};
 
 use crate::ansi::{self, Span, Style};
@@ -18,6 +17,7 @@ use crate::error::RequestError;
 use crate::line_index::LineIndexes;
 use crate::output_source::OutputSource;
 use crate::output_window::read;
+use crate::store_pool::Store;
 
 /// Bytes of each stream that are looked at, from its beginning and from its end.
 const HEAD: u64 = 256 << 10;

@@ -1,11 +1,12 @@
 //! Figures over the whole record, for the overview.
 
 use jiff::{SignedDuration, Timestamp};
-use retake_store::{DiskUse, Head, Store, TimeSlice, Totals};
+use retake_store::{DiskUse, Head, TimeSlice, Totals};
 use retake_types::Run;
 
 use crate::count_cache::CountCache;
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// Bars of a chart.
 pub(crate) const SLICES: usize = 48;
@@ -59,8 +60,9 @@ pub(crate) struct Figures {
     pub(crate) until: Timestamp,
     pub(crate) slices: Vec<TimeSlice>,
     pub(crate) totals: Totals,
-    pub(crate) disk: DiskUse,
-    pub(crate) head: Head,
+    /// `None` for a shared record, which is not on this machine.
+    pub(crate) disk: Option<DiskUse>,
+    pub(crate) head: Option<Head>,
     /// The slowest run of each of the slowest commands within the range, the slowest first.
     pub(crate) slowest: Vec<Run>,
 }
@@ -81,8 +83,8 @@ impl Figures {
             until,
             slices: store.timeline(since, until, SLICES)?,
             totals,
-            disk: store.disk_use(),
-            head: store.head()?,
+            disk: store.as_store().map(retake_store::Store::disk_use),
+            head: store.as_store().map(retake_store::Store::head).transpose()?,
             slowest: store.slowest_commands(since, SLOWEST)?,
         })
     }

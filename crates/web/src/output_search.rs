@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 
 use regex::bytes::{Regex, RegexBuilder};
 use retake_runner::error_lines::{self, ErrorKind, REPORTED};
-use retake_store::Store;
 use retake_types::RunId;
 use serde::Serialize;
 
@@ -15,6 +14,7 @@ use crate::ansi::{self, Span, Style};
 use crate::error::RequestError;
 use crate::output_source::OutputSource;
 use crate::output_window::read;
+use crate::store_pool::Store;
 
 /// Bytes that one search reads.
 const MAX_SCANNED: u64 = 64 << 20;

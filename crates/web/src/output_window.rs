@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use retake_store::{InterleavedReader, OutputReader, Store};
+use retake_store::{InterleavedReader, OutputReader};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::error::RequestError;
 use crate::line_index::LineIndexes;
 use crate::output_source::OutputSource;
 use crate::params::Params;
+use crate::store_pool::Store;
 
 /// Bytes of a window by default, and at most.
 const WINDOW: usize = 64 << 10;

@@ -203,6 +203,20 @@ fn absolute(path: &str) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
+/// A text as part of an address.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut address = String::new();
+    encode(text, &mut address);
+    address
+}
+
+/// A part of an address as text.
+pub(crate) fn decoded(part: &str) -> String {
+    // What cannot be part of an address has no meaning in one.
+    let uri = format!("/?part={part}").parse().unwrap_or_default();
+    Params::from_uri(&uri).get("part").unwrap_or_default().to_owned()
+}
+
 fn encode(text: &str, into: &mut String) {
     for byte in text.bytes() {
         match byte {

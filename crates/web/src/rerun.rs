@@ -19,14 +19,13 @@ use retake_runner::prepare::PreparedRun;
 use retake_runner::project::Project;
 use retake_runner::run::{Observer, OutputUse};
 use retake_runner::worker::{EndedWorker, Worker};
-use retake_store::Store;
 use retake_types::config::SandboxedCommand;
 use retake_types::request::StdinSource;
 use retake_types::{Run, RunId, SandboxRequest};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::RequestError;
-use crate::store_pool::StorePool;
+use crate::store_pool::{Store, StorePool};
 
 /// The label by which a run says that a page asked for it.
 const VIA_LABEL: (&str, &str) = ("via", "page");
@@ -41,7 +40,7 @@ pub struct RunPermission {
     pub project: Project,
     pub notify: Notify,
     /// As in [`RunContext`].
-    pub on_open: fn(&mut Store, &Notify),
+    pub on_open: fn(&mut retake_store::Store, &Notify),
     /// Called when a run is over.
     pub finish: fn(EndedWorker, &Config),
 }
@@ -54,9 +53,13 @@ pub(crate) struct Rerun {
 
 /// Why a run of the record is not this user's own.
 fn foreign(store: &Store, run: &Run) -> Result<Option<&'static str>, RequestError> {
+    let imported = match store.as_store() {
+        Some(own) => own.is_imported(run.intent.id())?,
+        None => true,
+    };
     Ok(if run.intent.reported_by.is_some() {
         Some("it was reported from inside a sandbox, by a program that could report anything")
-    } else if store.is_imported(run.intent.id())? {
+    } else if imported {
         Some("it was imported from another record")
     } else if run.intent.host != machine::host() {
         Some("it was recorded on another machine")

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use retake_runner::fingerprint::{self, ChangeCounts};
 use retake_runner::run_differences::{Difference, differences};
-use retake_store::{NearestRun, RunNeighbours, RunSeries, Store};
+use retake_store::{NearestRun, RunNeighbours, RunSeries};
 use retake_types::loop_record::matrix::CellLabels;
 use retake_types::{Effects, Observations, Run, State};
 
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// Runs in between whose changed files are read.
 const MAX_WATCHED: usize = 40;

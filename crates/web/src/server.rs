@@ -16,6 +16,7 @@ use crate::connections::{Connection, Connections};
 use crate::error::RequestError;
 use crate::figures::{Figures, TimeRange};
 use crate::page::PageError;
+use crate::projects::Apps;
 use crate::test_summary::TestSummaries;
 use crate::{api, authorization, page};
 
@@ -62,9 +63,9 @@ impl Server {
         runtime.block_on(async {
             let listener = TcpListener::from_std(self.listener).map_err(ServerError::Start)?;
             let listener = Connections::new(listener);
-            let app = Arc::new(app);
-            tokio::spawn(warm_cache(app.clone()));
-            let service = router(app).into_make_service_with_connect_info::<Connection>();
+            let apps = Arc::new(Apps::new(app));
+            tokio::spawn(warm_cache(apps.whole().clone()));
+            let service = router(apps).into_make_service_with_connect_info::<Connection>();
             axum::serve(listener, service).await.map_err(ServerError::Start)
         })
     }
@@ -77,7 +78,7 @@ async fn warm_cache(app: Arc<App>) {
     drop(app.tests.get(&app.store, (), TestSummaries::count).await);
 }
 
-fn router(app: Arc<App>) -> Router {
+fn router(apps: Arc<Apps>) -> Router {
     Router::new()
         .route("/", get(page::overview))
         .route("/runs", get(page::runs))
@@ -104,14 +105,15 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/loops/{id}/events", get(api::loop_events))
         .route("/api/v1/loops/{id}/actions", post(api::act))
         .route("/api/v1/loops/{id}/agents/{name}/apply", post(api::apply))
+        .route("/api/v1/projects", get(api::projects))
         .route("/api/v1/tests", get(api::tests))
         .route("/api/v1/search", get(api::search))
         .route("/api/v1/audit", get(api::audit).post(api::verify))
         .fallback(not_found)
         .method_not_allowed_fallback(not_found)
         .layer(axum::extract::DefaultBodyLimit::max(api::MAX_BODY))
-        .layer(middleware::from_fn_with_state(app.clone(), authorization::authorize))
-        .with_state(app)
+        .layer(middleware::from_fn_with_state(apps.clone(), authorization::authorize))
+        .with_state(apps)
 }
 
 async fn not_found(request: Request) -> Response {

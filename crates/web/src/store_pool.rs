@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use retake_store::Store;
+use retake_store::RecordReader;
 use tokio::sync::Semaphore;
 
 use crate::error::RequestError;
@@ -21,22 +21,40 @@ const LARGE_QUERIES: usize = 1;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a request waits until it may run its query.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a live page looks for something new: here, and in a record on another machine, where what
+/// runs is pushed now and then.
+const INTERVAL: Duration = Duration::from_millis(100);
+const SHARED_INTERVAL: Duration = Duration::from_secs(3);
+
+/// What a page reads: the record of this machine, or a shared one.
+pub(crate) type Store = dyn RecordReader;
+
+/// Connects to a shared record.
+pub type OpenShared =
+    Box<dyn Fn() -> retake_store::Result<Box<dyn RecordReader + Send>> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct StorePool {
     inner: Arc<Inner>,
+    /// The project of a shared record that is read; everything for `None`.
+    project: Option<Arc<str>>,
 }
 
 struct Inner {
-    path: PathBuf,
+    source: Source,
     turns: Semaphore,
     large_turns: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
+enum Source {
+    Directory(PathBuf),
+    Shared(OpenShared),
+}
+
 /// A connection, and the file it was opened on: SQLite would continue to read a deleted one.
 struct Connection {
-    store: Store,
+    record: Box<dyn RecordReader + Send>,
     identity: Option<(u64, u64)>,
 }
 
@@ -47,13 +65,34 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 impl StorePool {
     pub(crate) fn new(path: PathBuf) -> Self {
+        Self::of(Source::Directory(path))
+    }
+
+    pub(crate) fn shared(open: OpenShared) -> Self {
+        Self::of(Source::Shared(open))
+    }
+
+    fn of(source: Source) -> Self {
         let inner = Inner {
-            path,
+            source,
             turns: Semaphore::new(QUERIES),
             large_turns: Semaphore::new(LARGE_QUERIES),
             idle: Mutex::default(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), project: None }
+    }
+
+    /// The same connections, for what belongs to one project.
+    pub(crate) fn for_project(&self, name: &str) -> Self {
+        Self { inner: self.inner.clone(), project: Some(name.into()) }
+    }
+
+    /// How long a live page waits between two looks.
+    pub(crate) fn interval(&self) -> Duration {
+        match self.inner.source {
+            Source::Directory(_) => INTERVAL,
+            Source::Shared(_) => SHARED_INTERVAL,
+        }
     }
 
     /// Runs `query` with a connection.
@@ -64,10 +103,10 @@ impl StorePool {
         let busy = || RequestError::busy("too many requests wait for the record; try again");
         let turn = tokio::time::timeout(QUEUE_TIMEOUT, self.inner.turns.acquire());
         let _turn = turn.await.map_err(|_| busy())?.map_err(|_| busy())?;
-        let inner = self.inner.clone();
+        let (inner, project) = (self.inner.clone(), self.project.clone());
         let answered = tokio::task::spawn_blocking(move || {
-            let open = inner.open()?;
-            let answer = query(&open.store);
+            let open = inner.open(project.as_deref())?;
+            let answer = query(&*open.record);
             if answer.as_ref().err().is_none_or(RequestError::is_store_usable) {
                 inner.keep(open);
             }
@@ -87,18 +126,42 @@ impl StorePool {
 }
 
 impl Inner {
-    fn open(&self) -> Result<Connection, RequestError> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(open) = idle.pop() {
-            let now = identity(open.store.database_path());
-            if now.is_some() && now == open.identity {
-                return Ok(open);
+    fn open(&self, project: Option<&str>) -> Result<Connection, RequestError> {
+        while let Some(mut open) = self.take_idle() {
+            match open.record.as_store() {
+                Some(store) => {
+                    let now = identity(store.database_path());
+                    if now.is_some() && now == open.identity {
+                        return Ok(open);
+                    }
+                }
+                // A connection that broke meanwhile shows here, and another one is made.
+                None => match open.record.select_project(project) {
+                    Ok(()) => return Ok(open),
+                    Err(retake_store::Error::Shared { .. }) => {}
+                    Err(error) => {
+                        self.keep(open);
+                        return Err(error.into());
+                    }
+                },
             }
         }
-        drop(idle);
-        let store = Store::open_read_only_within(&self.path, LOCK_TIMEOUT)?;
-        let identity = identity(store.database_path());
-        Ok(Connection { store, identity })
+        match &self.source {
+            Source::Directory(path) => {
+                let store = retake_store::Store::open_read_only_within(path, LOCK_TIMEOUT)?;
+                let identity = identity(store.database_path());
+                Ok(Connection { record: Box::new(store), identity })
+            }
+            Source::Shared(open) => {
+                let mut record = open()?;
+                record.select_project(project)?;
+                Ok(Connection { record, identity: None })
+            }
+        }
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     fn keep(&self, open: Connection) {

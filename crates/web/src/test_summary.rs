@@ -4,13 +4,14 @@
 use std::cmp::Reverse;
 
 use jiff::Timestamp;
-use retake_store::{Store, TestHistory, TestResult};
+use retake_store::{TestHistory, TestResult};
 use retake_types::{RunId, TestStatus};
 use serde::Serialize;
 
 use crate::count_cache::CountCache;
 use crate::error::RequestError;
 use crate::params::Params;
+use crate::store_pool::Store;
 
 /// The newest results that a list draws of each test.
 pub(crate) const DRAWN: usize = 24;

@@ -20,6 +20,9 @@ mod show;
 mod stats;
 mod summary;
 
+#[cfg(all(feature = "postgres", feature = "web"))]
+pub(crate) use push::shared_address;
+
 use std::path::Path;
 
 use super::{Exit, Failure};

@@ -64,11 +64,31 @@ pub(super) fn address(to: Option<&str>, record: &Record) -> Result<Address, Fail
         Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
     })?;
     let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
+    ignored_password_file(&address);
+    Ok(address)
+}
+
+/// A shared record that is read. Its address may not have a password, which would be in the list of processes for
+/// as long as the page is served.
+#[cfg(feature = "web")]
+pub(crate) fn shared_address(from: &str) -> Result<Address, Failure> {
+    let address = Address::read(from).map_err(|error| Failure::Usage(error.to_string()))?;
+    if address.password_in_address {
+        return Err(Failure::Usage(
+            "--from: the address has a password, which other users of this machine can see; leave it out, and \
+             give it by PGPASSWORD, ~/.pgpass or a service file"
+                .into(),
+        ));
+    }
+    ignored_password_file(&address);
+    Ok(address)
+}
+
+fn ignored_password_file(address: &Address) {
     if let Some(file) = &address.ignored_password_file {
         let file = file.display();
         term::say(&format!("{file} is ignored: others can read it; run `chmod 600` on it"));
     }
-    Ok(address)
 }
 
 /// Why a push failed, and which option helps.

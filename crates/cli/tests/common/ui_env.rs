@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -55,19 +55,22 @@ impl Sandbox {
     }
 
     pub(crate) fn ui_with(&self, port: u16, options: &[&str]) -> Ui {
-        let mut child = self
-            .command(RETAKE)
-            .args(["ui", "--port", &port.to_string()])
-            .args(options)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
+        let mut command = self.command(RETAKE);
+        command.args(["ui", "--port", &port.to_string()]).args(options);
+        Ui::started(&mut command)
+    }
+}
+
+impl Ui {
+    /// The server that a command starts.
+    pub(crate) fn started(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("an address");
         let rest = line.trim().strip_prefix("http://127.0.0.1:").expect(&line);
         let (port, token) = rest.split_once("/?token=").expect("a token");
-        Ui { child, port: port.parse().expect("a port"), token: token.to_owned() }
+        Self { child, port: port.parse().expect("a port"), token: token.to_owned() }
     }
 }
 

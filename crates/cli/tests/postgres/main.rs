@@ -8,3 +8,5 @@ mod common;
 
 mod push;
 mod team;
+#[cfg(feature = "web")]
+mod ui;

@@ -12,7 +12,7 @@ const GUIDE: &str = include_str!("../../../../docs/guides/postgres.md");
 
 impl Base {
     /// A repository with this remote, and projects in these directories of it.
-    fn repository(&self, name: &str, remote: &str, projects: &[&str]) -> PathBuf {
+    pub(crate) fn repository(&self, name: &str, remote: &str, projects: &[&str]) -> PathBuf {
         let top = self.sandbox.dir.path().canonicalize().unwrap().join(name);
         std::fs::create_dir_all(&top).unwrap();
         let git = |arguments: &[&str]| {
@@ -28,7 +28,7 @@ impl Base {
         top
     }
 
-    fn retake_in(&self, dir: &std::path::Path, arguments: &[&str]) -> Called {
+    pub(crate) fn retake_in(&self, dir: &std::path::Path, arguments: &[&str]) -> Called {
         let called = called(self.command(arguments).current_dir(dir));
         assert_eq!(called.code, 0, "{}", called.snapshot());
         called
@@ -44,7 +44,7 @@ fn matrix(value: u32) -> String {
     format!("command: 'echo metric: load={value}'\niterations: 3\naxes: {{n: [1]}}\n")
 }
 
-fn test_output(base: &Base, status: &str) -> PathBuf {
+pub(crate) fn test_output(base: &Base, status: &str) -> PathBuf {
     let text = format!(
         "running 1 test\ntest works ... {status}\n\n\
          test result: {status}. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n"

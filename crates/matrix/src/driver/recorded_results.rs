@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_runner::metrics::{BUILT_IN, built_in};
-use retake_store::{RunFilter, Store};
+use retake_store::{RecordReader, RunFilter, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole, MatrixLoopPlan};
 use retake_types::{Effects, Kind, LoopId, Metrics, OutcomeKind, Run, RunId};
 
@@ -162,7 +162,7 @@ pub struct Block {
 }
 
 impl RecordedResults {
-    pub fn read(store: &Store, keys: &[CellKey]) -> retake_store::Result<Self> {
+    pub fn read(store: &dyn RecordReader, keys: &[CellKey]) -> retake_store::Result<Self> {
         let wanted: HashSet<CellKey> = keys.iter().copied().collect();
         let mut rows: HashMap<CellKey, Vec<ResultRow>> = HashMap::new();
         if wanted.len() <= ONE_BY_ONE {
@@ -341,7 +341,7 @@ impl PhaseFailure {
 
 /// Newest first, as the record lists them.
 fn collect(
-    store: &Store,
+    store: &dyn RecordReader,
     filter: &RunFilter,
     wanted: &HashSet<CellKey>,
     rows: &mut HashMap<CellKey, Vec<ResultRow>>,

@@ -123,6 +123,12 @@ pub enum Error {
     #[error("line {line} of the import is not usable: {detail}; nothing of that run was imported")]
     BadImport { line: u64, detail: String },
 
+    #[error("cannot {action} in the shared record: {detail}")]
+    Shared { action: &'static str, detail: String },
+
+    #[error("there is no project `{name}`")]
+    NoProject { name: String },
+
     #[error("the redaction pattern `{name}` is not usable: {detail}")]
     BadPattern { name: String, detail: String },
 }

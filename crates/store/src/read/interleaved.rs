@@ -50,6 +50,11 @@ impl Store {
 }
 
 impl InterleavedReader {
+    /// Of streams whose order of arrival is not known: one after the other.
+    pub fn of_streams(readers: [OutputReader; 2]) -> Self {
+        Self::new(readers, &[])
+    }
+
     fn new(readers: [OutputReader; 2], chunks: &[Chunk]) -> Self {
         let lengths = [readers[0].length(), readers[1].length()];
         let mut pieces: Vec<Piece> = Vec::with_capacity(chunks.len() + 2);

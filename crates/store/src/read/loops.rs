@@ -41,6 +41,22 @@ pub struct LoopCursor {
     id: LoopId,
 }
 
+impl LoopCursor {
+    /// Behind this loop.
+    pub fn after(last: &StoredLoop) -> Self {
+        Self { start_us: last.start_time.as_microsecond(), id: last.id }
+    }
+
+    /// When the last loop of the page began, in microseconds.
+    pub fn start_us(self) -> i64 {
+        self.start_us
+    }
+
+    pub fn loop_id(self) -> LoopId {
+        self.id
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct LoopPage {
     pub loops: Vec<StoredLoop>,
@@ -160,10 +176,7 @@ impl Store {
             .map_err(|error| self.failed("list loops", error))?;
         let more = loops.len() > limit;
         loops.truncate(limit);
-        let next = loops
-            .last()
-            .filter(|_| more)
-            .map(|last| LoopCursor { start_us: last.start_time.as_microsecond(), id: last.id });
+        let next = loops.last().filter(|_| more).map(LoopCursor::after);
         Ok(LoopPage { loops, next })
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod output_reader;
 pub(crate) mod output_since;
 pub(crate) mod page_cursor;
 pub(crate) mod phrase;
+pub(crate) mod record_reader;
 pub(crate) mod run_lookup;
 pub(crate) mod run_series;
 pub(crate) mod runs;

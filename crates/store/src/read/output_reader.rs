@@ -66,6 +66,13 @@ impl OutputReader {
         Self { id, stream, source, length, position: 0 }
     }
 
+    /// A copy of a stream, or of its beginning, from another database. Nothing here says that its bytes are
+    /// those recorded.
+    pub fn of_copy(id: RunId, stream: Stream, bytes: Vec<u8>) -> Self {
+        let length = bytes.len() as u64;
+        Self::new(id, stream, Source::Memory(bytes), length)
+    }
+
     pub(crate) fn empty(id: RunId, stream: Stream) -> Self {
         Self::new(id, stream, Source::Memory(Vec::new()), 0)
     }

@@ -7,6 +7,7 @@ use retake_types::{RunId, Stream};
 
 use crate::base::live_file;
 use crate::read::output_reader::OutputReader;
+use crate::read::record_reader::RecordReader;
 use crate::{Error, Result, Store};
 
 /// Some bytes of one stream.
@@ -33,68 +34,77 @@ impl Store {
     pub fn output_after(&self, id: RunId, after: [u64; 2], most: usize) -> Result<NewOutput> {
         // Before the bytes: what a living runner writes after this look is seen by the next one.
         let alive = live_file::run_is_alive(&self.dir, id);
-        let mut readers =
-            [self.read_output(id, Stream::Stdout)?, self.read_output(id, Stream::Stderr)?];
-        let fresh = Stream::BOTH.map(|s| readers[s.index()].length() > after[s.index()]);
-        let mut new = NewOutput { parts: Vec::new(), over: false, more: false };
-        match fresh {
-            [false, false] => {}
-            // The order matters only where there are two.
-            [true, true] => self.interleaved_after(id, after, most, &mut new)?,
-            [out, _] => {
-                let stream = if out { Stream::Stdout } else { Stream::Stderr };
-                let (reader, offset) = (&mut readers[stream.index()], after[stream.index()]);
-                let bytes =
-                    up_to(reader, offset, most).map_err(|error| Error::reading(id, error))?;
-                new.more = offset + (bytes.len() as u64) < reader.length();
-                new.parts.push(OutputPart { stream, offset, bytes });
-            }
-        }
-        new.over = !alive && !new.more;
-        Ok(new)
+        new_output(self, (id, alive), after, most)
     }
+}
 
-    fn interleaved_after(
-        &self,
-        id: RunId,
-        mut after: [u64; 2],
-        most: usize,
-        new: &mut NewOutput,
-    ) -> Result<()> {
-        let mut interleaved = self.read_interleaved(id)?;
-        let mut left = most;
-        for index in 0..interleaved.pieces() {
-            let (stream, offset, length) = interleaved.piece_at(index);
-            let from = &mut after[stream.index()];
-            let end = offset + length;
-            while *from >= offset && *from < end {
-                if left == 0 {
-                    new.more = true;
-                    return Ok(());
-                }
-                let wanted = usize::try_from(end - *from).unwrap_or(usize::MAX).min(left);
-                let mut bytes = vec![0; wanted];
-                let read = match interleaved.read_stream_at(stream, &mut bytes, *from) {
-                    Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-                    read => read,
-                }
-                .map_err(|error| Error::reading(id, error))?;
-                bytes.truncate(read);
-                match new.parts.last_mut() {
-                    Some(last)
-                        if last.stream == stream
-                            && last.offset + last.bytes.len() as u64 == *from =>
-                    {
-                        last.bytes.append(&mut bytes);
-                    }
-                    _ => new.parts.push(OutputPart { stream, offset: *from, bytes }),
-                }
-                *from += read as u64;
-                left -= read;
-            }
+/// What follows these offsets of a run's output, up to `most` bytes; whether the run was alive is known from
+/// before.
+pub fn new_output(
+    record: &dyn RecordReader,
+    (id, alive): (RunId, bool),
+    after: [u64; 2],
+    most: usize,
+) -> Result<NewOutput> {
+    let mut readers =
+        [record.read_output(id, Stream::Stdout)?, record.read_output(id, Stream::Stderr)?];
+    let fresh = Stream::BOTH.map(|s| readers[s.index()].length() > after[s.index()]);
+    let mut new = NewOutput { parts: Vec::new(), over: false, more: false };
+    match fresh {
+        [false, false] => {}
+        // The order matters only where there are two.
+        [true, true] => interleaved_after(record, id, after, most, &mut new)?,
+        [out, _] => {
+            let stream = if out { Stream::Stdout } else { Stream::Stderr };
+            let (reader, offset) = (&mut readers[stream.index()], after[stream.index()]);
+            let bytes = up_to(reader, offset, most).map_err(|error| Error::reading(id, error))?;
+            new.more = offset + (bytes.len() as u64) < reader.length();
+            new.parts.push(OutputPart { stream, offset, bytes });
         }
-        Ok(())
     }
+    new.over = !alive && !new.more;
+    Ok(new)
+}
+
+fn interleaved_after(
+    record: &dyn RecordReader,
+    id: RunId,
+    mut after: [u64; 2],
+    most: usize,
+    new: &mut NewOutput,
+) -> Result<()> {
+    let mut interleaved = record.read_interleaved(id)?;
+    let mut left = most;
+    for index in 0..interleaved.pieces() {
+        let (stream, offset, length) = interleaved.piece_at(index);
+        let from = &mut after[stream.index()];
+        let end = offset + length;
+        while *from >= offset && *from < end {
+            if left == 0 {
+                new.more = true;
+                return Ok(());
+            }
+            let wanted = usize::try_from(end - *from).unwrap_or(usize::MAX).min(left);
+            let mut bytes = vec![0; wanted];
+            let read = match interleaved.read_stream_at(stream, &mut bytes, *from) {
+                Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+                read => read,
+            }
+            .map_err(|error| Error::reading(id, error))?;
+            bytes.truncate(read);
+            match new.parts.last_mut() {
+                Some(last)
+                    if last.stream == stream && last.offset + last.bytes.len() as u64 == *from =>
+                {
+                    last.bytes.append(&mut bytes);
+                }
+                _ => new.parts.push(OutputPart { stream, offset: *from, bytes }),
+            }
+            *from += read as u64;
+            left -= read;
+        }
+    }
+    Ok(())
 }
 
 fn up_to(reader: &mut OutputReader, offset: u64, most: usize) -> io::Result<Vec<u8>> {

@@ -42,6 +42,9 @@ mod tests {
     fn a_place_reads_back_and_anything_else_is_named() {
         let cursor = RunCursor { start_us: -7, seq: 12 };
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        let id = retake_types::RunId::new();
+        let place: RunCursor = RunCursor::of_run(id).to_string().parse().unwrap();
+        assert_eq!(place.run_id(), id);
         for bad in ["", "1", "1.", ".1", "1.x", "1.2.3"] {
             assert_eq!(bad.parse::<RunCursor>(), Err(BadCursor { text: bad.to_owned() }), "{bad}");
         }

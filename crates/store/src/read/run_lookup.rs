@@ -1,11 +1,10 @@
 //! Finding one run: by id, by a unique beginning or end of it or a beginning of the digits that lists
 //! show, by the id its caller gave, or the last; and a run's family.
 
-use std::collections::HashSet;
-
 use retake_types::{LoopId, Run, RunId};
 use rusqlite::types::Value;
 
+use crate::read::record_reader::RecordReader;
 use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunFilter};
 use crate::{Error, Result, Store};
 
@@ -150,19 +149,6 @@ impl Store {
 
     /// The run with everything that was started inside it.
     pub fn tree(&self, id: RunId) -> Result<StoredRunTree> {
-        self.subtree(self.get(id)?, &mut HashSet::new())
-    }
-
-    fn subtree(&self, run: Run, seen: &mut HashSet<RunId>) -> Result<StoredRunTree> {
-        let mut children = Vec::new();
-        // Imported records may claim anything, a circle of parents included.
-        if seen.insert(run.intent.id()) {
-            for child in self.children(run.intent.id())? {
-                if !seen.contains(&child.intent.id()) {
-                    children.push(self.subtree(child, seen)?);
-                }
-            }
-        }
-        Ok(StoredRunTree { run, children })
+        RecordReader::tree(self, id)
     }
 }

@@ -42,6 +42,15 @@ pub struct RunsByDuration {
 pub struct DurationPlace(u64);
 
 impl DurationPlace {
+    /// Behind this many runs, in a list that someone else sorts.
+    pub fn at_position(position: u64) -> Self {
+        Self(position)
+    }
+
+    pub fn position(self) -> u64 {
+        self.0
+    }
+
     fn of(seq: i64, duration_ms: i64) -> Option<Self> {
         let duration = u64::from(u32::try_from(duration_ms.max(0)).unwrap_or(u32::MAX));
         Some(Self(duration << 32 | u64::from(u32::try_from(seq).ok()?)))

@@ -69,6 +69,26 @@ impl SearchResults {
     }
 }
 
+/// What is searched for, held against an output that is no part of the index.
+#[derive(Clone, Debug)]
+pub struct SearchText(Phrase);
+
+impl SearchText {
+    pub fn parse(text: &str) -> Self {
+        Self(Phrase::parse(text))
+    }
+
+    /// It has no word.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text around the first match, and where the matches are in it.
+    pub fn snippet(&self, output: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
+        self.0.snippet(&plain(output)).map(|found| (found.text, found.matches))
+    }
+}
+
 /// How much is done for one page of hits.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchEffort {

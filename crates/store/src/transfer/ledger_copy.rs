@@ -37,6 +37,13 @@ pub enum LedgerContent {
     Nothing,
 }
 
+impl LedgerContent {
+    /// Of the body of an entry, from a copy of a ledger.
+    pub fn parse(seq: i64, body: &str) -> Result<Self> {
+        parse(seq, body.as_bytes()).map(content)
+    }
+}
+
 /// In `settings`.
 const NAME: &str = "record_id";
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use retake_types::RunId;
 use serde::Serialize;
 
 use super::run_id;
 use crate::app::App;
 use crate::error::{ApiError, RequestError};
+use crate::projects::State;
 
 #[derive(Serialize)]
 pub(crate) struct StartedRun {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
-use retake_store::Store;
 use serde::Serialize;
 
 use super::run_id;
@@ -17,6 +16,8 @@ use crate::output_search::{self, Direction, MatchCount, OutputSearch, SearchResu
 use crate::output_source::OutputSource;
 use crate::output_window::{OutputWindow, WindowRequest};
 use crate::params::Params;
+use crate::projects::State;
+use crate::store_pool::Store;
 
 /// Bytes that one request for the number of a line counts through.
 const COUNTED_AT_ONCE: u64 = 64 << 20;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::Path;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
@@ -17,6 +17,7 @@ use crate::live::{self, Listener};
 use crate::loops::control::{self, ActionResult, LoopAction};
 use crate::loops::{LoopQuery, LoopSummary, LoopView, RunningLoops};
 use crate::params::Params;
+use crate::projects::State;
 
 /// The longest body: a message to an agent, with room to spare.
 pub(crate) const MAX_BODY: usize = 128 << 10;

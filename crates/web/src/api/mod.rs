@@ -4,6 +4,7 @@ mod again;
 mod logs;
 mod loops;
 mod overview;
+mod projects;
 mod runs;
 mod tests;
 
@@ -11,13 +12,14 @@ pub(crate) use again::again;
 pub(crate) use logs::{count, find, line, logs, run_events};
 pub(crate) use loops::{MAX_BODY, act, apply, loop_events, loop_query, loops, one_loop};
 pub(crate) use overview::{Overview, audit, overview, verify};
+pub(crate) use projects::projects;
 pub(crate) use runs::{SEARCH_EFFORT, run, runs, search};
 pub(crate) use tests::tests;
 
-use retake_store::Store;
 use retake_types::{LoopId, RunId};
 
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// The one run that an address names: an id, a unique part of one, or `last`.
 pub(crate) fn run_id(store: &Store, text: &str) -> Result<RunId, RequestError> {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
-use retake_store::{RunFilter, RunStatus, Verification};
+use retake_store::{Head, RunFilter, RunStatus, Verification};
 use retake_types::Run;
 use serde::Serialize;
 
@@ -16,6 +15,8 @@ use crate::error::{ApiError, RequestError};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::{LoopSummary, RunningLoops};
 use crate::params::Params;
+use crate::projects::State;
+use crate::store_pool::Store;
 use crate::test_summary::TestSummaries;
 
 /// How many of each are listed.
@@ -104,7 +105,8 @@ pub(crate) struct OverviewDocument {
     slices: Vec<SliceDocument>,
     runs: u64,
     failed: u64,
-    disk: DiskDocument,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<DiskDocument>,
     running: Vec<Run>,
     recent_failures: Vec<Run>,
     loops: Vec<LoopSummary>,
@@ -141,7 +143,11 @@ pub(crate) async fn overview(
         p50_ms: slice.p50_ms,
         p95_ms: slice.p95_ms,
     });
-    let disk = figures.disk;
+    let disk = figures.disk.map(|disk| DiskDocument {
+        database: disk.database,
+        spool: disk.spool,
+        output: disk.output,
+    });
     Ok(Json(OverviewDocument {
         range: figures.range.as_str(),
         since: figures.since,
@@ -149,8 +155,8 @@ pub(crate) async fn overview(
         slices: slices.collect(),
         runs: figures.totals.runs,
         failed: figures.totals.failed,
-        disk: DiskDocument { database: disk.database, spool: disk.spool, output: disk.output },
-        audit: AuditDocument::of(&overview.audit, figures.head.to_string()),
+        disk,
+        audit: AuditDocument::of(&overview.audit, figures.head),
         running: overview.running,
         recent_failures: overview.failures.into_iter().map(|(run, _)| run).collect(),
         loops: overview.loops,
@@ -160,7 +166,9 @@ pub(crate) async fn overview(
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditDocument {
-    head: String,
+    /// Of the record of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head: Option<String>,
     /// `not_verified`, `verifying`, `intact`, `broken`, `failed`.
     state: &'static str,
     at: Option<Timestamp>,
@@ -168,7 +176,8 @@ pub(crate) struct AuditDocument {
 }
 
 impl AuditDocument {
-    fn of(audit: &AuditState, head: String) -> Self {
+    fn of(audit: &AuditState, head: Option<Head>) -> Self {
+        let head = head.map(|head| head.to_string());
         let (state, at, detail) = match audit {
             AuditState::NotVerified => ("not_verified", None, None),
             AuditState::Verifying { since } => ("verifying", Some(*since), None),
@@ -186,8 +195,9 @@ impl AuditDocument {
 }
 
 pub(crate) async fn audit(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiError> {
-    let head = app.store.read(|store| Ok(store.head()?)).await?;
-    Ok(Json(AuditDocument::of(&app.audit.state(), head.to_string())))
+    let head = |store: &Store| Ok(store.as_store().map(retake_store::Store::head).transpose()?);
+    let head = app.store.read(head).await?;
+    Ok(Json(AuditDocument::of(&app.audit.state(), head)))
 }
 
 pub(crate) async fn verify(State(app): State<Arc<App>>) -> Result<Json<AuditDocument>, ApiError> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::Uri;
-use retake_store::{SearchEffort, SearchResults, Store, StoredRunTree};
+use retake_store::{SearchEffort, SearchResults, StoredRunTree};
 use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 
@@ -14,6 +14,8 @@ use super::run_id;
 use crate::app::App;
 use crate::error::{ApiError, RequestError};
 use crate::params::Params;
+use crate::projects::State;
+use crate::store_pool::Store;
 
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;

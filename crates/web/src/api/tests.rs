@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,6 +10,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::params::Params;
+use crate::projects::State;
 use crate::test_summary::{TestQuery, TestSummaries, TestSummary};
 
 #[derive(Serialize)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use retake_store::{LoopEntry, RunFilter, Store};
+use retake_store::{LoopEntry, RunFilter};
 use retake_types::{LoopId, RunId, State};
 use serde::Serialize;
 use serde_json::Value;
@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::error::RequestError;
 use crate::loops::agent_activity::{self, ActivityLine, ActivityReader};
 use crate::loops::{LoopSummary, RecordedPlan, RunningLoops};
+use crate::store_pool::Store;
 
 /// How often the record is queried.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -161,7 +162,7 @@ pub(crate) async fn follow_loop(
             return Ok(());
         }
         if !more {
-            heartbeat.wait(&to, INTERVAL).await?;
+            heartbeat.wait(&to, INTERVAL.max(app.store.interval())).await?;
         }
     }
 }

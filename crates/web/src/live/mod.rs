@@ -17,7 +17,7 @@ use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use retake_store::{NewOutput, OutputPart, Store};
+use retake_store::{NewOutput, OutputPart};
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -27,9 +27,8 @@ use crate::app::{App, MAX_STREAMS};
 use crate::error::RequestError;
 use crate::output_window::{Content, WindowPiece};
 use crate::params::Params;
+use crate::store_pool::Store;
 
-/// How often the record is queried.
-const INTERVAL: Duration = Duration::from_millis(100);
 /// After this time without an event a comment is sent, which shows whether the listener is there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Bytes of output in one event.
@@ -250,7 +249,7 @@ pub(super) async fn follow_run(
             return Ok(());
         }
         if !new_output.more {
-            heartbeat.wait(&to, INTERVAL).await?;
+            heartbeat.wait(&to, app.store.interval()).await?;
         }
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use retake_agent::display;
-use retake_store::Store;
 use retake_types::loop_record::agent::{AgentEntry, Iteration, IterationStatus};
 use retake_types::{LoopId, RunId};
 use serde::Serialize;
@@ -12,6 +11,7 @@ use serde::Serialize;
 use super::agent_activity::{self, ActivityLine};
 use super::{LoopSummary, RecordedPlan};
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// Entries contain whole prompts and outputs, so few are in memory at once.
 const PAGE: usize = 32;

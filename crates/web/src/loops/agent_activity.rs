@@ -4,12 +4,12 @@ use std::io::{Read, Seek, SeekFrom};
 
 use retake_agent::adapters::{AgentKind, Reader, StreamEvent};
 use retake_agent::display::Display;
-use retake_store::Store;
 use retake_types::loop_record::agent::AgentLoopPlan;
 use retake_types::{RunId, Stream};
 use serde::Serialize;
 
 use crate::ansi::{self, Span, Style};
+use crate::store_pool::Store;
 
 /// How much of the end of an output is read for a page, and how much at once for a listener.
 const TAIL: u64 = 256 << 10;

@@ -1,6 +1,5 @@
 //! A crash loop: what the program did to its files, step by step, and where that loses data.
 
-use retake_store::Store;
 use retake_types::loop_record::crash::{
     CrashEntry, CrashFinding, ExploredStates, FinishedExploration, TestedFaults, TimelineRow,
 };
@@ -9,6 +8,7 @@ use serde_json::json;
 
 use super::{LoopQuery, LoopSummary};
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// Steps of the timeline that are shown at once.
 pub(crate) const WINDOW: usize = 300;

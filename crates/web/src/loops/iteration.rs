@@ -1,7 +1,6 @@
 //! One iteration of an agent's loop: its prompt, its result, and the iterations beside it.
 
 use retake_agent::adapters::AgentKind;
-use retake_store::Store;
 use retake_types::loop_record::agent::{
     AgentEntry, AgentLoopPlan, Checkpoint, CheckpointTime, Iteration,
 };
@@ -9,6 +8,7 @@ use retake_types::{Kind, Run, RunId};
 
 use crate::checkpoint_diffs::TreePair;
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// Entries contain whole prompts and outputs, so few are in memory at once.
 const PAGE: usize = 32;

@@ -11,13 +11,14 @@ use retake_matrix::table::{Axis, Measured, Table};
 use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
 use retake_runner::metrics::BUILT_IN;
-use retake_store::{RunFilter, Store};
+use retake_store::RunFilter;
 use retake_types::loop_record::matrix::{BisectAnswer, CellLabels, MatrixEntry, MatrixLoopPlan};
 use retake_types::{Better, RunId};
 use serde::Serialize;
 
 use super::{LoopQuery, LoopSummary, RecordedPlan};
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// The newest runs that are read.
 const MAX_RUNS: usize = 20_000;

@@ -11,7 +11,7 @@ pub(crate) mod transcript;
 
 use jiff::Timestamp;
 use retake_agent::workspace::WorkspaceDirectories;
-use retake_store::{Liveness, RunFilter, RunStatus, Store, StoredLoop};
+use retake_store::{Liveness, RunFilter, RunStatus, StoredLoop};
 use retake_types::loop_record::agent::AgentLoopPlan;
 use retake_types::loop_record::crash::CrashPlan;
 use retake_types::loop_record::fleet::FleetLoopPlan;
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// More runs at once than any machine has.
 const MAX_RUNNING: usize = 1000;

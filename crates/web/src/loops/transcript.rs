@@ -9,10 +9,10 @@ use std::io::{Read, Seek, SeekFrom};
 
 use retake_agent::adapters::{AgentKind, LimitState, Payload, Reader, StreamEvent};
 use retake_agent::display;
-use retake_store::Store;
 use retake_types::{RunId, Stream};
 
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 /// Bytes of output that one part is made of; one event may be longer.
 const PART: u64 = 384 << 10;

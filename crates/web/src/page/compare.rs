@@ -3,13 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_runner::run_differences::{OutputComparison, compare_output};
 use retake_runner::run_text;
-use retake_store::Store;
 use retake_types::{Effects, Run, Stream, TestResults, TestStatus, text};
 
 use super::badge::{run_badge, test_word};
@@ -21,7 +19,9 @@ use crate::api::run_id;
 use crate::app::App;
 use crate::error::RequestError;
 use crate::params::{Params, address_of};
+use crate::projects::State;
 use crate::run_history::{RunChanges, changed_files};
+use crate::store_pool::Store;
 
 /// More do not fit beside each other.
 const MAX_RUNS: usize = 12;
@@ -46,12 +46,12 @@ pub(crate) async fn compare(
     let mut main = Html::new();
     if wanted.len() < 2 {
         nothing(&mut main, wanted.first().map(String::as_str));
-        return Ok(layout("Compare", Section::Runs, Some(&app.tokens), &main));
+        return Ok(layout("Compare", Section::Runs, Some(app.frame()), &main));
     }
     // Reads both outputs.
     let compared = app.store.read_large(move |store| Compared::read(store, &wanted)).await?;
     compared.write(&mut main);
-    Ok(layout("Compare", Section::Run, Some(&app.tokens), &main))
+    Ok(layout("Compare", Section::Run, Some(app.frame()), &main))
 }
 
 fn nothing(html: &mut Html, first: Option<&str>) {

@@ -7,6 +7,7 @@ use retake_types::text;
 use crate::access_token::AccessTokens;
 use crate::assets;
 use crate::error::RequestError;
+use crate::projects::SharedScope;
 
 const HELP: [(&str, &str); 9] = [
     ("/", "search the output of runs"),
@@ -56,11 +57,41 @@ impl IntoResponse for PageError {
     }
 }
 
+/// What surrounds a page.
+#[derive(Clone, Copy)]
+pub(crate) struct PageFrame<'a> {
+    pub(crate) tokens: &'a AccessTokens,
+    /// Where the record is one of many machines.
+    pub(crate) scope: Option<&'a SharedScope>,
+}
+
+/// Which project of a shared record is shown, and the others.
+fn project_form(html: &mut Html, section: Section, scope: &SharedScope) {
+    let action = match section {
+        Section::Runs | Section::Run => "/runs",
+        Section::Tests => "/tests",
+        Section::Loops => "/loops",
+        Section::Overview | Section::None => "/",
+    };
+    html.markup("<form class=\"project\" aria-label=\"Project\"").attr("action", action);
+    html.markup(
+        "><select name=\"project\" aria-label=\"Project\"><option value=\"\">all projects</option>",
+    );
+    for name in scope.names() {
+        html.markup("<option").attr("value", &name);
+        if scope.project.as_ref() == Some(&name) {
+            html.markup(" selected");
+        }
+        html.markup(">").text(&name).markup("</option>");
+    }
+    html.markup("</select><button class=\"small\">Show</button></form>");
+}
+
 /// A page around its content.
 pub(super) fn layout(
     title: &str,
     section: Section,
-    tokens: Option<&AccessTokens>,
+    frame: Option<PageFrame<'_>>,
     main: &Html,
 ) -> HtmlResponse {
     let [style, script, icon] = assets::addresses();
@@ -71,8 +102,9 @@ pub(super) fn layout(
     html.markup(" · retake</title><link rel=\"stylesheet\"").attr("href", &style);
     html.markup("><link rel=\"icon\" type=\"image/svg+xml\"").attr("href", &icon).markup(">");
     // Only pages that were requested with the right cookie may change anything.
-    if let Some(tokens) = tokens {
-        html.markup("<meta name=\"retake-page-token\"").attr("content", &tokens.page).markup(">");
+    if let Some(frame) = frame {
+        html.markup("<meta name=\"retake-page-token\"");
+        html.attr("content", &frame.tokens.page).markup(">");
         html.markup("<script defer").attr("src", &script).markup("></script>");
     }
     html.markup(
@@ -92,6 +124,9 @@ pub(super) fn layout(
         html.markup(">").markup(name).markup("</a>");
     }
     html.markup("</nav>");
+    if let Some(scope) = frame.and_then(|frame| frame.scope) {
+        project_form(&mut html, section, scope);
+    }
     // These lists have a field of their own.
     if !matches!(section, Section::Runs | Section::Tests) {
         html.markup(

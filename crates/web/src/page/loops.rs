@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::loops::control;
 use crate::loops::{LoopDetail, LoopView};
 use crate::params::Params;
+use crate::projects::State;
 
 /// The runs of a loop that are listed on its page.
 const RUNS: usize = 30;
@@ -48,7 +49,7 @@ pub(crate) async fn loops(
         main.attr("href", params.with("/loops", &[("cursor", &next)])).markup(">Older</a></p>");
     }
     main.markup("</div>");
-    Ok(layout("Loops", Section::Loops, Some(&app.tokens), &main))
+    Ok(layout("Loops", Section::Loops, Some(app.frame()), &main))
 }
 
 pub(crate) async fn one_loop(
@@ -113,7 +114,7 @@ pub(crate) async fn one_loop(
     }
     main.markup("</section></div>");
     let title = format!("{} {}", view.summary.kind.as_str(), view.summary.title());
-    Ok(layout(&title, Section::Loops, Some(&app.tokens), &main))
+    Ok(layout(&title, Section::Loops, Some(app.frame()), &main))
 }
 
 fn head(html: &mut Html, view: &LoopView) {

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::RangeInclusive;
 
 use retake_runner::html::Html;
-use retake_store::Store;
 use retake_types::{RunId, Stream, text};
 
 use super::output_lines::LineWriter;
@@ -15,6 +14,7 @@ use crate::output_search::{self, Direction, MatchCount, OutputSearch, SearchResu
 use crate::output_source::OutputSource;
 use crate::output_window::{OutputWindow, WindowPosition, WindowRequest};
 use crate::params::Params;
+use crate::store_pool::Store;
 
 /// Bytes of each output in the page itself, so that it loads fast; a script fetches more.
 const WINDOW: usize = 16 << 10;

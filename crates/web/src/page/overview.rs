@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
-use retake_store::Verification;
+use retake_store::{Head, Verification};
 use retake_types::text;
 
 use super::badge::loop_badge;
@@ -22,6 +21,7 @@ use crate::chart::{Chart, Series, Shape, Unit};
 use crate::figures::{Figures, TimeRange};
 use crate::loops::LoopSummary;
 use crate::params::{Params, address_of};
+use crate::projects::State;
 use crate::test_summary::{TestSummaries, TestSummary};
 
 /// Tests that are listed.
@@ -73,7 +73,7 @@ pub(crate) async fn overview(
     slowest(&mut main, figures, now);
     flakiest(&mut main, &overview.tests);
     main.markup("</div>");
-    Ok(layout("Overview", Section::Overview, Some(&app.tokens), &main))
+    Ok(layout("Overview", Section::Overview, Some(app.frame()), &main))
 }
 
 /// The commands that take longest, each by its slowest run.
@@ -158,20 +158,22 @@ fn tiles(html: &mut Html, overview: &Overview) {
     };
     let below = format!("{} of {} {range}", grouped(failed), grouped(finished));
     tile(html, "Failure rate", &rate, &below, "");
-    let disk = figures.disk;
-    let below = format!(
-        "{} database, {} output",
-        text::size(disk.database),
-        text::size(disk.spool + disk.output)
-    );
-    tile(html, "Disk", &text::size(disk.total()), &below, "");
-    audit(html, overview);
+    if let Some(disk) = figures.disk {
+        let below = format!(
+            "{} database, {} output",
+            text::size(disk.database),
+            text::size(disk.spool + disk.output)
+        );
+        tile(html, "Disk", &text::size(disk.total()), &below, "");
+    }
+    if let Some(head) = figures.head {
+        audit(html, overview, head);
+    }
     html.markup("</section>");
 }
 
-fn audit(html: &mut Html, overview: &Overview) {
+fn audit(html: &mut Html, overview: &Overview, head: Head) {
     let now = Timestamp::now();
-    let head = overview.figures.head;
     let (value, below, class) = match &overview.audit {
         AuditState::NotVerified => ("not verified", "since the server was started".to_owned(), ""),
         AuditState::Verifying { .. } => {

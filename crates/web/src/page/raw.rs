@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::Uri;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use retake_store::Store;
 use retake_types::RunId;
 use tokio::sync::mpsc;
 
@@ -25,6 +24,8 @@ use crate::error::RequestError;
 use crate::output_source::OutputSource;
 use crate::output_window::read;
 use crate::params::Params;
+use crate::projects::State;
+use crate::store_pool::Store;
 
 /// Bytes that are read at once. The order of arrival is read again for each piece, so those are larger.
 const PIECE: u64 = 1 << 20;

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::html::Html;
 use retake_runner::{denied_text, run_text};
-use retake_store::{RunSeries, Store, StoredRunTree};
+use retake_store::{RunSeries, StoredRunTree};
 use retake_types::text;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, Kind, LeftFate, Observations, OutcomeKind, Run,
-    RunError, RunOutcome, RunRequest, SandboxReport, State as RunState,
+    RunError, RunOutcome, RunRequest, SandboxReport, State as RunState, Stream,
 };
 
 use super::badge::run_badge;
@@ -30,7 +30,9 @@ use crate::failure_reasons::FailureReasons;
 use crate::loops::iteration::IterationView;
 use crate::loops::transcript::Transcript;
 use crate::params::{Params, address_of};
+use crate::projects::State;
 use crate::run_history::RunHistory;
+use crate::store_pool::Store;
 
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 200;
@@ -69,6 +71,11 @@ pub(crate) async fn run(
     let RunContextView { reasons, numbers, history, .. } = &context;
     FailurePage { run, reasons, numbers, history }.write(&mut main);
     let running = run.state == RunState::Running;
+    for (stream, there, recorded) in &context.left_out {
+        main.markup("<p class=\"note\">Of ").markup(stream.as_str()).markup(", ");
+        main.text(text::size(*recorded)).markup(" were recorded and ");
+        main.text(text::size(*there)).markup(" of that were pushed to this database.</p>");
+    }
     match &shown {
         ShownOutput::Output(output) => output.write(&mut main, run.intent.id(), &params, running),
         ShownOutput::Transcript(view, transcript) => {
@@ -80,7 +87,7 @@ pub(crate) async fn run(
     facts(&mut main, &tree, &context);
     main.markup("</div>");
     let title = format!("{} {}", run_text::outcome(run).0, run.intent.command());
-    Ok(layout(&title, Section::Run, Some(&app.tokens), &main))
+    Ok(layout(&title, Section::Run, Some(app.frame()), &main))
 }
 
 impl App {
@@ -119,6 +126,8 @@ struct RunContextView {
     offered: bool,
     /// Who reported it is a run of this record; a bundle is none.
     reported_by_run: bool,
+    /// Of a stream that a shared record has less of than was recorded: what it has, and what was.
+    left_out: Vec<(Stream, u64, u64)>,
 }
 
 impl RunContextView {
@@ -133,8 +142,27 @@ impl RunContextView {
             Some(Ok(_)) => true,
             Some(Err(error)) => return Err(error.into()),
         };
-        Ok(Self { reasons, numbers, history, offered, reported_by_run })
+        let left_out = match store.as_store() {
+            Some(_) => Vec::new(),
+            None => left_out(store, run)?,
+        };
+        Ok(Self { reasons, numbers, history, offered, reported_by_run, left_out })
     }
+}
+
+/// What a shared record does not have of a run's output.
+fn left_out(store: &Store, run: &Run) -> Result<Vec<(Stream, u64, u64)>, RequestError> {
+    let mut found = Vec::new();
+    let Some(outcome) = &run.outcome else { return Ok(found) };
+    for (stream, recorded) in
+        Stream::BOTH.into_iter().zip([outcome.stdout_bytes, outcome.stderr_bytes])
+    {
+        let there = store.read_output(run.intent.id(), stream)?.length();
+        if there < recorded {
+            found.push((stream, there, recorded));
+        }
+    }
+    Ok(found)
 }
 
 /// The iterations before and after it, by their numbers.

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_store::{
     DurationOrder, DurationPage, GroupedPage, LoopRuns, RunEntry, RunPage, RunStatus,
-    RunsByDuration, SearchHit, SearchResults, StartOrder, Store,
+    RunsByDuration, SearchHit, SearchResults, StartOrder,
 };
 use retake_types::text;
 use retake_types::{Kind, LoopId, OutcomeKind, Run};
@@ -23,6 +22,8 @@ use crate::app::App;
 use crate::error::RequestError;
 use crate::loops::RecordedPlan;
 use crate::params::{NO_PLACE, Params, address_of};
+use crate::projects::State;
+use crate::store_pool::Store;
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
@@ -115,7 +116,7 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     let by_duration = match sort {
         Sort::Start(_) => None,
         Sort::Duration(_) => {
-            let count = |store: &Store, ()| Ok(RunsByDuration::read(store)?);
+            let count = |store: &Store, ()| Ok(store.runs_by_duration()?);
             Some(app.durations.get(&app.store, (), count).await?)
         }
     };
@@ -152,7 +153,7 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
         }
     }
     main.markup("</div>");
-    Ok(layout("Runs", Section::Runs, Some(&app.tokens), &main))
+    Ok(layout("Runs", Section::Runs, Some(app.frame()), &main))
 }
 
 fn left_out(html: &mut Html, unreadable: &[String]) {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
-use retake_store::{Store, TestHistory, TestResult};
+use retake_store::{TestHistory, TestResult};
 use retake_types::{Effects, Run, RunId, TestStatus, text};
 
 use super::badge::{test_badge, test_word};
@@ -18,6 +17,8 @@ use crate::app::App;
 use crate::chart::{Chart, Series, Shape, Unit};
 use crate::error::RequestError;
 use crate::params::{Params, address_of};
+use crate::projects::State;
+use crate::store_pool::Store;
 use crate::test_summary::{
     DRAWN, DrawnResult, Order, RunPlace, Shown, TestQuery, TestSummaries, TestSummary,
 };
@@ -47,7 +48,7 @@ pub(crate) async fn tests(
     }
     main.markup("<p class=\"faint\">Counted ").time(all.counted_at, Timestamp::now());
     main.markup(".</p></div>");
-    Ok(layout("Tests", Section::Tests, Some(&app.tokens), &main))
+    Ok(layout("Tests", Section::Tests, Some(app.frame()), &main))
 }
 
 fn form(html: &mut Html, params: &Params, order: Order) {
@@ -229,7 +230,7 @@ pub(crate) async fn test(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     }
     trend_chart(&mut main, &history.results);
     rows(&mut main, &history.results);
-    Ok(layout(&summary.name, Section::Tests, Some(&app.tokens), &main))
+    Ok(layout(&summary.name, Section::Tests, Some(app.frame()), &main))
 }
 
 fn facts(html: &mut Html, test: &TestSummary) {

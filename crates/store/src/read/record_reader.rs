@@ -1,0 +1,277 @@
+//! The one interface for reading a record: the record of this machine, and the shared one of many.
+//!
+//! Who shows runs to people reads through it, and does not know which of the two it shows. What only the
+//! record of this machine has (the chain of its ledger, its files) is behind [`RecordReader::as_store`].
+
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+use retake_types::{Kind, LoopId, Run, RunId, Stream};
+
+use crate::base::live_file::Liveness;
+use crate::read::grouped_runs::GroupedPage;
+use crate::read::interleaved::InterleavedReader;
+use crate::read::loops::{LoopCursor, LoopEntry, LoopPage, StoredLoop};
+use crate::read::output_reader::OutputReader;
+use crate::read::output_since::NewOutput;
+use crate::read::run_lookup::StoredRunTree;
+use crate::read::run_series::{RunNeighbours, RunSeries, RunsBetween};
+use crate::read::runs::{RunCursor, RunFilter, RunPage, StartOrder};
+use crate::read::runs_by_duration::{DurationOrder, DurationPage, DurationPlace, RunsByDuration};
+use crate::read::runs_over_time::{TimeSlice, Totals};
+use crate::read::search::{SearchEffort, SearchResults};
+use crate::read::test_history::TestHistory;
+use crate::{Error, Result, Store};
+
+/// A record that can be read. The functions of [`Store`] say what each of them answers.
+pub trait RecordReader {
+    /// The record of this machine; `None` for a shared one.
+    fn as_store(&self) -> Option<&Store> {
+        None
+    }
+
+    /// The projects of a shared record, by name. The record of this machine has no names for them.
+    fn projects(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// Reads only what belongs to this project from now on; everything for `None`.
+    fn select_project(&mut self, project: Option<&str>) -> Result<()> {
+        match project {
+            None => Ok(()),
+            Some(name) => Err(Error::NoProject { name: name.to_owned() }),
+        }
+    }
+
+    fn get(&self, id: RunId) -> Result<Run>;
+    fn find(&self, text: &str) -> Result<Run>;
+    /// The runs that were started directly inside this one, oldest first.
+    fn children(&self, of: &Run) -> Result<Vec<Run>>;
+
+    fn list_in(
+        &self,
+        order: StartOrder,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<(RunPage, Vec<Error>)>;
+    fn list_grouped(
+        &self,
+        kind: Option<Kind>,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<GroupedPage>;
+    /// What [`list_by_duration`](Self::list_by_duration) needs; kept by the caller.
+    fn runs_by_duration(&self) -> Result<RunsByDuration>;
+    fn list_by_duration(
+        &self,
+        all: &RunsByDuration,
+        filter: &RunFilter,
+        order: DurationOrder,
+        after: Option<DurationPlace>,
+        limit: usize,
+    ) -> Result<DurationPage>;
+    fn search_from(
+        &self,
+        text: &str,
+        filter: &RunFilter,
+        from: Option<u64>,
+        limit: usize,
+        effort: SearchEffort,
+    ) -> Result<SearchResults>;
+
+    fn neighbours(&self, run: &Run, series: &RunSeries) -> Result<RunNeighbours>;
+    fn watched_between(&self, a: &Run, b: &Run, most: usize) -> Result<RunsBetween>;
+
+    fn totals(&self) -> Result<Totals>;
+    fn timeline(&self, since: Timestamp, until: Timestamp, count: usize) -> Result<Vec<TimeSlice>>;
+    fn slowest_commands(&self, since: Timestamp, limit: usize) -> Result<Vec<Run>>;
+
+    fn each_test(&self, pattern: Option<&str>, take: &mut dyn FnMut(TestHistory)) -> Result<()>;
+    fn test_named(&self, name: &str, most: usize) -> Result<Option<TestHistory>>;
+    fn runs_with_tests(&self) -> Result<u64>;
+
+    fn get_loop(&self, id: LoopId) -> Result<StoredLoop>;
+    fn loop_liveness(&self, id: LoopId) -> Liveness;
+    fn page_loops(
+        &self,
+        kind: Option<Kind>,
+        after: Option<LoopCursor>,
+        limit: usize,
+    ) -> Result<LoopPage>;
+    fn loop_entries(&self, id: LoopId, after: u64, limit: usize) -> Result<Vec<LoopEntry>>;
+    fn last_loop_entry(&self, id: LoopId) -> Result<u64>;
+
+    /// A shared record may have only the beginning of a stream, or nothing of it.
+    fn read_output(&self, id: RunId, stream: Stream) -> Result<OutputReader>;
+    fn read_interleaved(&self, id: RunId) -> Result<InterleavedReader>;
+    fn output_after(&self, id: RunId, after: [u64; 2], most: usize) -> Result<NewOutput>;
+
+    fn list(&self, filter: &RunFilter, after: Option<RunCursor>, limit: usize) -> Result<RunPage> {
+        let (page, unreadable) = self.list_readable(filter, after, limit)?;
+        unreadable.into_iter().next().map_or(Ok(page), Err)
+    }
+
+    fn list_readable(
+        &self,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<(RunPage, Vec<Error>)> {
+        self.list_in(StartOrder::NewestFirst, filter, after, limit)
+    }
+
+    /// The run with everything that was started inside it.
+    fn tree(&self, id: RunId) -> Result<StoredRunTree> {
+        subtree(&|run| self.children(run), self.get(id)?, &mut HashSet::new())
+    }
+}
+
+pub(crate) fn subtree(
+    children_of: &dyn Fn(&Run) -> Result<Vec<Run>>,
+    run: Run,
+    seen: &mut HashSet<RunId>,
+) -> Result<StoredRunTree> {
+    let mut children = Vec::new();
+    // Imported records may claim anything, a circle of parents included.
+    if seen.insert(run.intent.id()) {
+        for child in children_of(&run)? {
+            if !seen.contains(&child.intent.id()) {
+                children.push(subtree(children_of, child, seen)?);
+            }
+        }
+    }
+    Ok(StoredRunTree { run, children })
+}
+
+impl RecordReader for Store {
+    fn as_store(&self) -> Option<&Store> {
+        Some(self)
+    }
+
+    fn get(&self, id: RunId) -> Result<Run> {
+        Self::get(self, id)
+    }
+
+    fn find(&self, text: &str) -> Result<Run> {
+        Self::find(self, text)
+    }
+
+    fn children(&self, of: &Run) -> Result<Vec<Run>> {
+        Self::children(self, of.intent.id())
+    }
+
+    fn list_in(
+        &self,
+        order: StartOrder,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<(RunPage, Vec<Error>)> {
+        Self::list_in(self, order, filter, after, limit)
+    }
+
+    fn list_grouped(
+        &self,
+        kind: Option<Kind>,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<GroupedPage> {
+        Self::list_grouped(self, kind, after, limit)
+    }
+
+    fn runs_by_duration(&self) -> Result<RunsByDuration> {
+        RunsByDuration::read(self)
+    }
+
+    fn list_by_duration(
+        &self,
+        all: &RunsByDuration,
+        filter: &RunFilter,
+        order: DurationOrder,
+        after: Option<DurationPlace>,
+        limit: usize,
+    ) -> Result<DurationPage> {
+        Self::list_by_duration(self, all, filter, order, after, limit)
+    }
+
+    fn search_from(
+        &self,
+        text: &str,
+        filter: &RunFilter,
+        from: Option<u64>,
+        limit: usize,
+        effort: SearchEffort,
+    ) -> Result<SearchResults> {
+        Self::search_from(self, text, filter, from, limit, effort)
+    }
+
+    fn neighbours(&self, run: &Run, series: &RunSeries) -> Result<RunNeighbours> {
+        Self::neighbours(self, run, series)
+    }
+
+    fn watched_between(&self, a: &Run, b: &Run, most: usize) -> Result<RunsBetween> {
+        Self::watched_between(self, a, b, most)
+    }
+
+    fn totals(&self) -> Result<Totals> {
+        Self::totals(self)
+    }
+
+    fn timeline(&self, since: Timestamp, until: Timestamp, count: usize) -> Result<Vec<TimeSlice>> {
+        Self::timeline(self, since, until, count)
+    }
+
+    fn slowest_commands(&self, since: Timestamp, limit: usize) -> Result<Vec<Run>> {
+        Self::slowest_commands(self, since, limit)
+    }
+
+    fn each_test(&self, pattern: Option<&str>, take: &mut dyn FnMut(TestHistory)) -> Result<()> {
+        Self::each_test(self, pattern, take)
+    }
+
+    fn test_named(&self, name: &str, most: usize) -> Result<Option<TestHistory>> {
+        Self::test_named(self, name, most)
+    }
+
+    fn runs_with_tests(&self) -> Result<u64> {
+        Self::runs_with_tests(self)
+    }
+
+    fn get_loop(&self, id: LoopId) -> Result<StoredLoop> {
+        Self::get_loop(self, id)
+    }
+
+    fn loop_liveness(&self, id: LoopId) -> Liveness {
+        Self::loop_liveness(self, id)
+    }
+
+    fn page_loops(
+        &self,
+        kind: Option<Kind>,
+        after: Option<LoopCursor>,
+        limit: usize,
+    ) -> Result<LoopPage> {
+        Self::page_loops(self, kind, after, limit)
+    }
+
+    fn loop_entries(&self, id: LoopId, after: u64, limit: usize) -> Result<Vec<LoopEntry>> {
+        Self::loop_entries(self, id, after, limit)
+    }
+
+    fn last_loop_entry(&self, id: LoopId) -> Result<u64> {
+        Self::last_loop_entry(self, id)
+    }
+
+    fn read_output(&self, id: RunId, stream: Stream) -> Result<OutputReader> {
+        Self::read_output(self, id, stream)
+    }
+
+    fn read_interleaved(&self, id: RunId) -> Result<InterleavedReader> {
+        Self::read_interleaved(self, id)
+    }
+
+    fn output_after(&self, id: RunId, after: [u64; 2], most: usize) -> Result<NewOutput> {
+        Self::output_after(self, id, after, most)
+    }
+}
