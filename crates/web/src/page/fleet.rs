@@ -136,5 +136,5 @@ pub(crate) async fn fleet_agent(
     heading(&mut main, &name);
     main.markup("</div>");
     write_changes(&mut main, &diff);
-    Ok(layout(&format!("agent {name}"), Section::Loops, Some(&app.tokens), &main))
+    Ok(layout(&format!("agent {name}"), Section::Loops, Some(app.frame()), &main))
 }
