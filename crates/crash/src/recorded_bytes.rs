@@ -51,6 +51,13 @@ impl RecordedBytes {
         Self { owner: self.owner.clone(), start: self.start + range.start, length: range.len() }
     }
 
+    /// They are not looked at for a while: what is in the file need not stay in this process's memory.
+    pub(crate) fn release(&self) {
+        if let Owner::File(segment) = &self.owner {
+            segment.release(self.start, self.start + self.length);
+        }
+    }
+
     /// Whether they take up memory that only the end of their last owner gives back.
     pub fn in_memory(&self) -> bool {
         matches!(self.owner, Owner::Memory(_))
@@ -116,6 +123,20 @@ impl Segment {
         match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
             Some(start) => Ok(Self { start, length }),
             None => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Gives the pages of a range back to the kernel, which has them in the file. Of small pieces, which
+    /// share a page, only the one that is in two does so.
+    fn release(&self, from: usize, to: usize) {
+        let (from, to) = (from / PAGE * PAGE, to.next_multiple_of(PAGE).min(self.length));
+        if to.saturating_sub(from) > PAGE {
+            // SAFETY: inside the mapping, which is shared: what is read there next is what it was. A
+            // kernel that refuses keeps the pages.
+            unsafe {
+                let start = self.start.as_ptr().add(from);
+                libc::madvise(start.cast(), to - from, libc::MADV_DONTNEED);
+            }
         }
     }
 
@@ -302,6 +323,18 @@ mod tests {
         assert_eq!(*kept[199].part(4..8), 199_u32.to_le_bytes());
         assert_eq!(*after.part(1..3).part(1..2), *b"t");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        // Released bytes are still there, and do not count as this process's memory any more.
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let own = format!("{:x}-", kept_long.as_ptr() as usize / PAGE * PAGE);
+            let mut lines = text.lines().skip_while(|line| !line.starts_with(&own));
+            let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+            rss.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap()
+        };
+        assert!(kept_long[..] == long[..] && resident() > 60 << 10, "{}", resident());
+        kept_long.release();
+        assert!(resident() < 1 << 10, "{}", resident());
+        assert!(kept_long[..] == long[..]);
     }
 
     #[test]

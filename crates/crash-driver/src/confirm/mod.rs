@@ -112,7 +112,8 @@ impl Confirmation<'_> {
         if !rustix::process::geteuid().is_root() {
             return Err(NotConfirmable::NotRoot);
         }
-        let scratch = StateScratch::new(&self.recording.root).map_err(NotConfirmable::Replay)?;
+        let scratch = StateScratch::new(&self.recording.root, 2 * self.recording.largest_state())
+            .map_err(NotConfirmable::Replay)?;
         let image = scratch.path().join("image");
         let least = if kind == "xfs" { XFS_LEAST } else { 0 };
         let size = ROOM + 2 * written(self.recording);

@@ -18,7 +18,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::call_stack::CallStacks;
-use crate::operation::{Entry, Initial, Recording};
+use crate::operation::{Action, Entry, Initial, Operation, Recording};
 use crate::recorded_bytes::ByteStore;
 
 mod encoding;
@@ -149,6 +149,9 @@ impl<W: Write> Writer<W> {
     pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
         self.frame.push(ENTRY);
         Encoder(&mut self.frame).entry(entry);
+        if let Entry::Operation(Operation { action: Action::Write { data, .. }, .. }) = entry {
+            data.release();
+        }
         self.frames += 1;
         self.flush_frame()
     }

@@ -41,14 +41,20 @@ impl PendingOps {
         self.part = Part { operation, index: 0 };
     }
 
-    /// The inode alone, without a name: nobody sees it, so it needs no rule.
-    pub(crate) fn create(&mut self, action: &Action) {
-        if let Action::Create { node, mode, kind, .. } = action {
-            let unnamed =
-                Action::Create { node: *node, mode: *mode, kind: kind.clone(), dir_entry: None };
-            self.base.apply(&unnamed);
-            self.settled.apply(&unnamed);
-        }
+    /// The inode alone, without a name: nobody sees it, so it needs no rule. Gives back what names it,
+    /// which does.
+    pub(crate) fn create(&mut self, action: &Action) -> Option<Action> {
+        let Action::Create { node, mode, kind, dir_entry } = action else { return None };
+        let unnamed =
+            Action::Create { node: *node, mode: *mode, kind: kind.clone(), dir_entry: None };
+        self.base.apply(&unnamed);
+        self.settled.apply(&unnamed);
+        Some(Action::Link { node: *node, dir_entry: dir_entry.clone()? })
+    }
+
+    /// Everything that is not durable yet.
+    pub(crate) fn all(&self) -> Vec<MicroOpId> {
+        self.micro_ops.iter().map(|micro_op| micro_op.id).collect()
     }
 
     pub(crate) fn push(&mut self, effect: Effect, mut requires: Vec<MicroOpId>) -> MicroOpId {

@@ -67,13 +67,21 @@ impl Tracer {
                 let node = self.nodes.bind(status.id, status.kind, false);
                 let kind = Kind::File;
                 self.push(pid, call, Action::Create { node, mode, kind, dir_entry: None });
+                let mut extents = Vec::new();
                 for_each_extent(&file, status.size, |offset, data| {
-                    let data = self.bytes.keep(data)?;
-                    let (sync, mapped) = (WriteSync::None, false);
-                    self.push(pid, call, Action::Write { node, offset, data, sync, mapped });
+                    extents.push((offset, self.bytes.keep(data)?));
                     Ok(())
                 })?;
-                self.push(pid, call, Action::Truncate { node, size: status.size });
+                let end = extents.last().map_or(0, |(offset, data)| offset + data.len() as u64);
+                if end != status.size {
+                    // Before the bytes: a file system may write them when a size is set behind them,
+                    // and nobody knows that this one did.
+                    self.push(pid, call, Action::Truncate { node, size: status.size });
+                }
+                for (offset, data) in extents {
+                    let (sync, mapped) = (WriteSync::None, false);
+                    self.push(pid, call, Action::Write { node, offset, data, sync, mapped });
+                }
                 if self.outside_is_clean(status.id) {
                     self.push(pid, call, Action::Sync { node, data_only: false });
                 }

@@ -283,7 +283,8 @@ fn maps_lines(pid: pid_t) -> Vec<MapsLine> {
     text.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-fn maps(pid: pid_t, inode: u64) -> bool {
+/// Whether a process can store into a file through a mapping.
+pub(super) fn maps(pid: pid_t, inode: u64) -> bool {
     maps_lines(pid).iter().any(|line| line.shared && line.writable && line.inode == inode)
 }
 

@@ -17,7 +17,7 @@ use super::cpu_pinning::CpuPin;
 use super::error::RecordError;
 use super::fault_injection::FaultWatch;
 use super::file::{DescriptorInfo, Descriptors, FileId, FileStatus, has_plain_numbers};
-use super::mapped_files::Mappings;
+use super::mapped_files::{self, Mappings};
 use super::nodes::{KnownFile, Nodes};
 use super::pending_call::{CallPlan, PendingCall};
 use super::ptrace::{self, Event, StoppedCall};
@@ -60,6 +60,8 @@ pub(super) struct Tracer {
     waiting: VecDeque<(pid_t, StoppedCall)>,
     pub(super) mappings: Mappings,
     outside: HashSet<FileId>,
+    /// Files outside that were mapped to write to: nobody sees what is stored there, or when.
+    mapped_outside: HashSet<FileId>,
     /// Where the workload's lines go, if they are acknowledgements.
     pub(super) stdout: Option<FileId>,
     line: Vec<u8>,
@@ -121,6 +123,7 @@ impl Tracer {
             waiting: VecDeque::new(),
             mappings: Mappings::default(),
             outside: HashSet::new(),
+            mapped_outside: HashSet::new(),
             stdout,
             line: Vec::new(),
             entries: Vec::new(),
@@ -547,16 +550,31 @@ impl Tracer {
         }
     }
 
+    pub(super) fn outside_mapped(&mut self, id: FileId) {
+        if self.mapped_outside.len() < OUTSIDE {
+            self.mapped_outside.insert(id);
+        }
+    }
+
     pub(super) fn outside_synced(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
         if let Some(opened) = self.opened(pid, fd)? {
             self.outside.remove(&opened.id);
+            // As long as it is mapped something can be stored after this.
+            let processes = self.processes();
+            let inode = opened.id.inode;
+            if self.mapped_outside.contains(&opened.id)
+                && !processes.iter().any(|pid| mapped_files::maps(*pid, inode))
+            {
+                self.mapped_outside.remove(&opened.id);
+            }
         }
         Ok(())
     }
 
     /// Whether all that the workload wrote to a file outside was synced.
     pub(super) fn outside_is_clean(&self, id: FileId) -> bool {
-        self.outside.len() < OUTSIDE && !self.outside.contains(&id)
+        let clean = |files: &HashSet<FileId>| files.len() < OUTSIDE && !files.contains(&id);
+        clean(&self.outside) && clean(&self.mapped_outside)
     }
 }
 

@@ -5,6 +5,7 @@
 mod begin_and_end;
 mod calls;
 mod faults;
+mod from_outside;
 mod large;
 mod programs;
 mod random;

@@ -320,6 +320,9 @@ impl StepRunner<'_> {
                 return Ok(Check::Failed { reason: "ended, because nobody waits for it".into() });
             }
         };
+        if matches!(check, Check::Failed { .. }) || self.session.variables.keep_artifacts {
+            place.keep_log(&self.dirs.log(target, FailedPhase::Verify))?;
+        }
         let (check, confirmed) = match check {
             Check::Failed { reason } => self.confirm(target, label, reason),
             passed @ Check::Passed { .. } => (passed, false),

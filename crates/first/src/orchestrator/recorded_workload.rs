@@ -69,6 +69,9 @@ pub(crate) struct CheckPlace {
     /// Where the check sees it.
     pub(crate) seen: PathBuf,
     pub(crate) acks: PathBuf,
+    /// What a served check says. In memory: to make and remove a file on disk for each of them takes
+    /// longer than many a check.
+    said: PathBuf,
     namespace: Option<MountNamespace>,
     server: Option<CheckServer>,
 }
@@ -189,10 +192,11 @@ impl StateDirectories {
         fs::create_dir(&above)?;
         let directory = above.join(root.file_name().unwrap_or("work".as_ref()));
         let acks = self.scratch.path().join(format!("state_{number}.acks"));
+        let said = acks.with_extension("said");
         let namespace =
             self.mounted.then(|| MountNamespace::new(&above, &self.mount_point)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };
-        Ok(CheckPlace { above, directory, seen, acks, namespace, server: None })
+        Ok(CheckPlace { above, directory, seen, acks, said, namespace, server: None })
     }
 
     pub(crate) fn put_back(&self, place: CheckPlace) {
@@ -236,7 +240,7 @@ impl StateDirectories {
                 label: state.label.to_owned(),
                 target: program.target,
                 acks: place.acks.clone(),
-                log: program.log.clone(),
+                log: place.said.clone(),
                 timeout: program.timeout,
             };
             match running.run_served(server, program.target, &request) {
@@ -257,6 +261,7 @@ impl CheckPlace {
     /// Replaces what lies here by a state, and the promises by those that were made before it.
     fn fill(&self, recording: &Recording, state: &StateToCheck<'_>) -> io::Result<()> {
         retake_crash::scratch::clear_dir(&self.above)?;
+        retake_crash::scratch::ignore_missing(fs::remove_file(&self.said))?;
         fs::create_dir(&self.directory)?;
         retake_crash::materialise(state.tree, &self.directory)?;
         let promised: Vec<Vec<u8>> = recording
@@ -269,6 +274,15 @@ impl CheckPlace {
             .take(state.acks)
             .collect();
         fs::write(&self.acks, retake_crash::verify::ack_lines(&promised))
+    }
+
+    /// Leaves what the check said in a file, for people. One that was started as a program has written
+    /// there itself.
+    pub(crate) fn keep_log(&self, to: &Path) -> io::Result<()> {
+        match fs::copy(&self.said, to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            copied => copied.map(drop),
+        }
     }
 
     /// Leaves what the check made of it in another directory, for people.

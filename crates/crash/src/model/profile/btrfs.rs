@@ -30,10 +30,8 @@ pub(crate) struct Btrfs {
 impl Btrfs {
     pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
         match action {
-            Action::Create { node, dir_entry, .. } => {
-                pending.create(action);
-                if let Some(dir_entry) = dir_entry {
-                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
+            Action::Create { .. } => {
+                if let Some(link) = pending.create(action) {
                     self.name(pending, &link);
                 }
             }
@@ -66,9 +64,7 @@ impl Btrfs {
             }
             Action::Sync { node, .. } => self.sync(pending, *node),
             Action::SyncAll => {
-                let all: Vec<MicroOpId> =
-                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
-                pending.absorb(all);
+                pending.absorb(pending.all());
                 self.settle(pending);
             }
             Action::SyncPart { node, offset, length } => {

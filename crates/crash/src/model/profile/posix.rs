@@ -23,10 +23,8 @@ pub(crate) struct Posix {
 impl Posix {
     pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
         match action {
-            Action::Create { node, dir_entry, .. } => {
-                pending.create(action);
-                if let Some(dir_entry) = dir_entry {
-                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
+            Action::Create { .. } => {
+                if let Some(link) = pending.create(action) {
                     self.name(pending, &link);
                 }
             }
@@ -54,9 +52,7 @@ impl Posix {
             }
             Action::Sync { node, data_only } => self.sync(pending, *node, *data_only),
             Action::SyncAll => {
-                let all: Vec<MicroOpId> =
-                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
-                pending.absorb(all);
+                pending.absorb(pending.all());
                 self.names.clear();
             }
             Action::SyncPart { node, offset, length } => {

@@ -83,6 +83,7 @@ impl FileContent {
             }
             done += take;
         }
+        data.release();
     }
 
     pub(crate) fn zero(&mut self, offset: u64, length: u64) {

@@ -50,13 +50,14 @@ impl Tracer {
         if Some(opened.id) == self.stdout {
             return Ok(Some((CallPlan::Print { vector }, false)));
         }
+        let per_call = flags.map_or(0, |flags| arguments[flags]);
+        let sync = sync(opened.flags, per_call);
         let Some(known) = self.confirmed(pid, fd, opened.id)? else {
-            return self.foreign(pid, fd);
+            return self.foreign(pid, fd, sync);
         };
         if known.kind != FileKind::Regular {
             return Ok(None);
         }
-        let per_call = flags.map_or(0, |flags| arguments[flags]);
         let always = opened.flags & libc::O_APPEND != 0 && per_call & RWF_NOAPPEND == 0;
         let offset = if always || per_call & RWF_APPEND != 0 {
             self.status(pid, fd).map(|status| status.size)
@@ -68,7 +69,6 @@ impl Tracer {
             }
         };
         let Some(offset) = offset else { return Ok(None) };
-        let sync = sync(opened.flags, per_call);
         exclusive(CallPlan::Write { node: known.node, offset, vector, sync })
     }
 
@@ -87,7 +87,9 @@ impl Tracer {
 
     pub(super) fn begin_copy(&mut self, pid: pid_t, out: u64, offset: u64, plain: bool) -> Planned {
         let fd = out as i32;
-        let Some((known, opened)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
+        let Some((known, opened)) = self.known(pid, fd)? else {
+            return self.foreign(pid, fd, WriteSync::None);
+        };
         let offset = if opened.flags & libc::O_APPEND != 0 {
             self.status(pid, fd).map(|status| status.size)
         } else if offset == 0 {
@@ -106,7 +108,7 @@ impl Tracer {
 
     /// A change of a file outside the tree. One on the same file system may be moved in at any
     /// time, so it must be known whether this came before.
-    fn foreign(&mut self, pid: pid_t, fd: i32) -> Planned {
+    fn foreign(&mut self, pid: pid_t, fd: i32, sync: WriteSync) -> Planned {
         match self.opened(pid, fd)? {
             Some(OpenFile { id, .. }) if id.device == self.device => {
                 let regular =
@@ -114,7 +116,10 @@ impl Tracer {
                 if !regular {
                     return Ok(None);
                 }
-                self.outside_written(id);
+                // What waits for the device is durable when it returns; what was not before is not now.
+                if sync == WriteSync::None {
+                    self.outside_written(id);
+                }
                 nothing()
             }
             _ => Ok(None),
@@ -151,12 +156,16 @@ impl Tracer {
     }
 
     pub(super) fn begin_truncate(&mut self, pid: pid_t, fd: i32, size: u64) -> Planned {
-        let Some((known, _)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
+        let Some((known, _)) = self.known(pid, fd)? else {
+            return self.foreign(pid, fd, WriteSync::None);
+        };
         exclusive(CallPlan::Emit(vec![Action::Truncate { node: known.node, size }]))
     }
 
     pub(super) fn begin_allocate(&mut self, pid: pid_t, fd: i32, arguments: &[u64; 6]) -> Planned {
-        let Some((known, _)) = self.known(pid, fd)? else { return self.foreign(pid, fd) };
+        let Some((known, _)) = self.known(pid, fd)? else {
+            return self.foreign(pid, fd, WriteSync::None);
+        };
         allocate(known.node, arguments)
     }
 
@@ -177,7 +186,16 @@ impl Tracer {
             {
                 exclusive(CallPlan::Map)
             }
-            _ => Ok(None),
+            Some(_) => Ok(None),
+            None => {
+                if let Some(opened) = self.opened(pid, arguments[4] as i32)?
+                    && opened.writable()
+                    && opened.id.device == self.device
+                {
+                    self.outside_mapped(opened.id);
+                }
+                Ok(None)
+            }
         }
     }
 

@@ -69,13 +69,11 @@ impl Journalled {
 
     pub(crate) fn step(&mut self, pending: &mut PendingOps, action: &Action) {
         match action {
-            Action::Create { node, dir_entry, .. } => {
-                pending.create(action);
-                if let Some(dir_entry) = dir_entry {
-                    let link = Action::Link { node: *node, dir_entry: dir_entry.clone() };
-                    let id = self.log(pending, Effect::Name(link), Vec::new());
-                    self.inode(*node).resized = Some(id);
-                    self.touch(id, &[*node, dir_entry.directory]);
+            Action::Create { node, .. } => {
+                if let Some(link) = pending.create(action) {
+                    self.step(pending, &link);
+                    let inode = self.inode(*node);
+                    inode.resized = inode.changed;
                 }
             }
             Action::Link { node, dir_entry } | Action::Remove { node, dir_entry } => {
@@ -154,9 +152,7 @@ impl Journalled {
                 self.sync_part(pending, *node, *offset, *length, true);
             }
             Action::SyncAll => {
-                let all: Vec<MicroOpId> =
-                    pending.micro_ops.iter().map(|micro_op| micro_op.id).collect();
-                self.durable(pending, all);
+                self.durable(pending, pending.all());
             }
             Action::Close { node } => {
                 let emptied = std::mem::take(&mut self.inode(*node).emptied);
