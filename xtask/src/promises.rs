@@ -36,7 +36,7 @@ macro_rules! promise {
     };
 }
 
-const PROMISES: [Promise; 26] = [
+const PROMISES: [Promise; 28] = [
     promise!(
         "cold `exec -- true`, unrecorded, to `timeout 5 true`",
         "exec.md",
@@ -180,6 +180,22 @@ const PROMISES: [Promise; 26] = [
         ["retake agent run, sources"],
         "peak MiB",
         Max(32.0)
+    ),
+    promise!(
+        "start of 8 agents on 10,000 files, to one `git worktree add`",
+        "fleet.md",
+        "Start",
+        ["retake agent run, 8 agents"],
+        "ratio",
+        Max(1.3)
+    ),
+    promise!(
+        "a further agent on the same base, ms",
+        "fleet.md",
+        "Start",
+        ["a further agent"],
+        "ms",
+        Max(250.0)
     ),
     promise!(
         "`exec` over MCP, to the recorded engine",

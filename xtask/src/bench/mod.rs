@@ -8,6 +8,7 @@ mod crash;
 mod effects;
 mod exec;
 mod first;
+mod fleet;
 mod matrix;
 mod mcp;
 mod postgres;
@@ -20,7 +21,7 @@ mod ui;
 /// A benchmark that writes a page of its own.
 type Benchmark = fn() -> Result<(), String>;
 
-const ALL: [(&str, Benchmark); 12] = [
+const ALL: [(&str, Benchmark); 13] = [
     ("exec", exec::run),
     ("record", record::run),
     ("sandbox", sandbox::run),
@@ -29,6 +30,7 @@ const ALL: [(&str, Benchmark); 12] = [
     ("crash", crash::run),
     ("matrix", matrix::run),
     ("agent", agent::run),
+    ("fleet", fleet::run),
     ("mcp", mcp::run),
     ("ui", ui::run),
     ("slurm", slurm::run),

@@ -188,7 +188,9 @@ impl<'a> AgentObserver<'a> {
                 {
                     // One tool call is one test run; the last of an iteration is how it stands.
                     let Some(cuts) = calls.returned(id) else { return };
-                    if !test_lines::may_hold_tests(content.as_json()) {
+                    // A part of a report may have no line that a whole one has.
+                    let whole = !cuts.beginning && !cuts.end;
+                    if whole && !test_lines::may_hold_tests(content.as_json()) {
                         return;
                     }
                     let mut parser = TestOutputParser::of_cut_output(cuts);

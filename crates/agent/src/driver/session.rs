@@ -258,7 +258,9 @@ fn check_agent(
     if !confined && adapters::refuses_root(kind, skips, user, sandboxed.as_deref()) {
         return Err(StartError::RootRefused);
     }
-    let Some(words) = adapters::version(kind, program.command.as_deref()) else { return Ok(()) };
+    let Some(words) = adapters::version(kind, program.command.as_deref()) else {
+        return check_file(task, kind, program.command.as_deref());
+    };
     if confined {
         return check_confined(worker, task, kind, words);
     }
@@ -271,6 +273,17 @@ fn check_agent(
     match worker.run_helper(launch) {
         Ok((outcome, _)) if outcome.success() => Ok(()),
         _ => Err(StartError::AgentNotFound { kind, command: words[0].clone() }),
+    }
+}
+
+/// Whether there is a program of this name, where it cannot be asked for its version.
+fn check_file(task: &AgentTask, kind: AgentKind, command: Option<&str>) -> Result<(), StartError> {
+    let Some(command) = command else { return Ok(()) };
+    let own = task.settings.iteration.env_vars.get("PATH").map(std::ffi::OsString::from);
+    let path = own.or_else(|| std::env::var_os("PATH"));
+    match retake_engine::which(command.as_ref(), path.as_deref(), &task.root) {
+        Some(_) => Ok(()),
+        None => Err(StartError::AgentNotFound { kind, command: command.to_owned() }),
     }
 }
 

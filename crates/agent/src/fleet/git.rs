@@ -198,6 +198,8 @@ impl<'a> FleetGit<'a> {
             ("GIT_NO_LAZY_FETCH", "1"),
             ("GIT_ALLOW_PROTOCOL", "file"),
             ("GIT_EDITOR", "true"),
+            // Branches of clones are files, which can be written without git.
+            ("GIT_DEFAULT_REF_FORMAT", "files"),
             // What is stored elsewhere is not fetched for every tree.
             ("GIT_LFS_SKIP_SMUDGE", "1"),
         ];

@@ -67,15 +67,20 @@ impl FleetGit<'_> {
         index: &Path,
     ) -> Result<(), FleetGitError> {
         let top = self.main.top.clone();
-        let changed = self.text(GitCall::new(&top, &["diff-files", "-z", "--name-only"]))?;
-        let changed: HashSet<PathBuf> = paths(changed.as_bytes()).into_iter().collect();
-        let words = ["diff-index", "--cached", "-z", "--name-only", "--no-renames", commit];
-        let staged = self.run(GitCall::new(&top, &words))?.stdout;
-        let staged: HashSet<PathBuf> = paths(&staged).into_iter().collect();
+        // Unlike `diff-index` it looks at the content of files whose times differ from the index, and
+        // writes what it finds: into a copy.
+        let (git_dir, copy) = (self.main.git_dir.clone(), index.with_extension("users"));
+        let own = git_dir.join("index");
+        fs::copy(&own, &copy).map_err(at(&own))?;
+        let words = ["diff", "-z", "--name-only", "--no-renames", "--no-ext-diff", commit];
+        let compared = self.run(GitCall::new(&top, &words).on_tree(&git_dir, &top, &copy));
+        fs::remove_file(&copy).map_err(at(&copy))?;
+        let changed = compared?.stdout;
+        let changed: HashSet<PathBuf> = paths(&changed).into_iter().collect();
         let common = self.main.common.clone();
         let listed = GitCall::new(tree, &["ls-files", "-z"]).on_tree(&common, tree, index);
         for path in paths(&self.run(listed)?.stdout) {
-            if changed.contains(&path) || staged.contains(&path) {
+            if changed.contains(&path) {
                 continue;
             }
             let (Ok(original), file) = (top.join(&path).symlink_metadata(), tree.join(&path))

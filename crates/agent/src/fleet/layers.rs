@@ -53,6 +53,11 @@ impl Layers {
         self.directory.join(".base/index")
     }
 
+    /// The clone that all agents get a copy of: a few small files, for which git need not be asked.
+    fn clone_template(&self) -> PathBuf {
+        self.directory.join(".base/clone")
+    }
+
     /// The objects of the main repository, where clones find them.
     pub(super) fn borrowed(&self) -> PathBuf {
         self.directory.join(".main")
@@ -150,6 +155,19 @@ pub(super) fn upper_of(directory: &Path, tree: &Path) -> PathBuf {
     layer_of(directory, tree).join("upper")
 }
 
+fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_directory(&entry.path(), &place)?,
+            false => _ = fs::copy(entry.path(), &place)?,
+        }
+    }
+    Ok(())
+}
+
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
@@ -179,6 +197,10 @@ impl FleetGit<'_> {
         let words = ["-c", "core.sparseCheckout=false", "read-tree", "--reset", "-u", commit];
         self.text(GitCall::new(&base, &words).on_tree(&common, &base, &staged))?;
         self.check_out_submodules(&base, commit, Some(&layers.borrowed()))?;
+        let template = layers.clone_template();
+        self.clone_into(&template, &home)?;
+        let objects = template.join(".git/objects");
+        self.borrow_from(&objects, &layers.borrowed().join("objects"))?;
         if self.copy_included(&base, patterns, &layers.directory)? > 0 {
             self.keep_times(&base, commit, &staged)?;
         }
@@ -187,7 +209,7 @@ impl FleetGit<'_> {
 
     /// Makes the layer of a tree, with a clone whose objects are those of the main repository.
     pub(super) fn make_layer(
-        &mut self,
+        &self,
         layers: &Layers,
         tree: &Path,
         commit: &str,
@@ -197,15 +219,19 @@ impl FleetGit<'_> {
         let (upper, work) = (layer.join("upper"), layer.join("work"));
         make_directory(&work, 0o700).map_err(at(&work))?;
         make_directory(&upper, 0o755).map_err(at(&upper))?;
-        self.clone_into(&upper, &layer)?;
-        let objects = upper.join(".git/objects");
-        self.borrow_from(&objects, &layers.borrowed().join("objects"))?;
-        let head = format!("refs/heads/{branch}");
-        self.text(GitCall::new(&upper, &["update-ref", &head, commit]))?;
-        self.text(GitCall::new(&upper, &["symbolic-ref", "HEAD", &head]))?;
-        for copy in [upper.join(".git/index"), index_of(tree)] {
-            fs::copy(layers.base_index(), &copy).map(drop).map_err(at(&copy))?;
-        }
+        let git_dir = upper.join(".git");
+        copy_directory(&layers.clone_template().join(".git"), &git_dir).map_err(at(&git_dir))?;
+        let reference = git_dir.join("refs/heads").join(branch);
+        let parent = reference.parent().unwrap_or(&git_dir);
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&reference, format!("{commit}\n")))
+            .and_then(|()| fs::write(git_dir.join("HEAD"), format!("ref: refs/heads/{branch}\n")))
+            .and_then(|()| fs::copy(layers.base_index(), git_dir.join("index")).map(drop))
+            .map_err(at(&git_dir))?;
+        // git never writes into an index that is there, so that all trees can share the file.
+        let index = index_of(tree);
+        fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
+        fs::hard_link(layers.base_index(), &index).map_err(at(&index))?;
         layers.mount(tree)?;
         TreeMark::of(&upper).ok_or_else(|| FleetGitError::NoRepository(upper.clone()))
     }

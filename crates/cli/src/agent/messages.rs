@@ -155,6 +155,9 @@ pub(super) fn not_accepted() -> &'static str {
 /// The agent's program cannot be found, and how to choose another.
 pub(super) fn no_agent(kind: AgentKind, command: &str) -> String {
     let hint = match kind {
+        _ if command.contains(char::is_whitespace) => {
+            "the whole text is taken as the name of a program; its arguments belong into agent.args"
+        }
         AgentKind::Custom => "name another program with `retake agent config command PROGRAM`",
         _ => "--agent chooses another one: claude, codex, gemini, opencode or custom",
     };

@@ -214,7 +214,10 @@ else
   git commit -qam mine; git merge -q $onto || { printf '1\nboth\n3\n' > a; git commit -qam both; }
 fi"#;
     let sandbox =
-        project(&[("first", "sed -i s/2/first/ a; touch \"$dir/first\""), ("second", resolve)]);
+        project(&[("first", "sed -i s/2/first/ a; touch \"$dir/first\""), ("second", "")]);
+    // The second one begins its work once that of the first is merged.
+    let original = sandbox.project().display().to_string();
+    does(&sandbox, "second", &resolve.replace("ORIGINAL", &original));
     let called = run(&sandbox, &["first", "second", "--merge-into", "main"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(states(&sandbox), "first merged, second merged");

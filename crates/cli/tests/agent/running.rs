@@ -257,6 +257,22 @@ fn test_results_come_from_what_tools_printed() {
 }
 
 #[test]
+fn a_part_of_a_report_counts_and_is_called_partial() {
+    let sandbox = Sandbox::new();
+    // No line of it has a number, which every whole report has.
+    let printed = "test_a (t.T.test_a) ... ok\\ntest_b (t.T.test_b) ... FAIL\\n";
+    let step = format!(
+        "start; tool Bash '{{\"command\":\"python3 -m unittest -v 2>&1 | head -2\"}}'; returned '{printed}' false; complete; result"
+    );
+    sandbox.agent("", &[&step]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&[]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let results = &sandbox.shown()["iterations"][0]["testResults"];
+    assert_eq!((&results["partial"], &results["failed"]), (&true.into(), &1.into()), "{results}");
+}
+
+#[test]
 fn hooks_run_around_iterations() {
     let sandbox = Sandbox::new();
     let out = sandbox.dir.path().join("hooks");
@@ -470,6 +486,13 @@ fn mistakes_are_told_before_anything_runs() {
         sandbox.run_agent(&[]).snapshot(),
         "exit 1\nstderr: retake: Claude CLI not found. Make sure 'no-such-claude' is installed and in PATH.\n\
          stderr: retake: hint: --agent chooses another one: claude, codex, gemini, opencode or custom\n"
+    );
+    let custom = "agent:\n  kind: custom\n  command: sh -e script\n";
+    sandbox.file(".agent/config.yml", custom);
+    assert_eq!(
+        sandbox.run_agent(&[]).snapshot(),
+        "exit 1\nstderr: retake: Agent not found. Make sure 'sh -e script' is installed and in PATH.\n\
+         stderr: retake: hint: the whole text is taken as the name of a program; its arguments belong into agent.args\n"
     );
     sandbox.file(".agent/config.yml", "agent:\n  timeout: soon\n");
     assert_eq!(sandbox.run_agent(&[]).code, 1);
