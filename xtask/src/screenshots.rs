@@ -36,7 +36,7 @@ console.save_svg(sys.argv[1], title='retake')
 ";
 
 /// Pages by the name that the tests give their pictures, and the one that they have in the documents.
-const PAGES: [(&str, &str); 10] = [
+const PAGES: [(&str, &str); 16] = [
     ("overview-1280-light", "ui-overview"),
     ("run-1280-light", "ui-run"),
     ("agent-1280-dark", "ui-agent"),
@@ -47,6 +47,12 @@ const PAGES: [(&str, &str); 10] = [
     ("tests-1280-light", "ui-tests"),
     ("compare-1280-light", "ui-compare"),
     ("transcript-1280-dark", "ui-transcript"),
+    ("search-1280-light", "ui-search"),
+    ("test-1280-light", "ui-test"),
+    ("loops-1280-light", "ui-loops"),
+    ("bisect-1280-light", "ui-bisect"),
+    ("runs-390-dark", "ui-runs-narrow"),
+    ("matrix-390-light", "ui-matrix-narrow"),
 ];
 
 fn text(error: impl std::fmt::Display) -> String {

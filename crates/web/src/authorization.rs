@@ -13,7 +13,7 @@ use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, HeaderValue,
     LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -29,6 +29,9 @@ use crate::projects::{Apps, choice_to_remember};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
+/// The longest query of an address, in bytes and in parameters: far more than any page of ours links to.
+const MAX_QUERY: usize = 16 << 10;
+const MAX_PARAMETERS: usize = 100;
 pub(crate) const PAGE_TOKEN: &str = "x-retake-page-token";
 
 /// Checks a request, passes it on, and sets the security headers of the answer.
@@ -81,6 +84,7 @@ fn admit(app: &App, request: &Request) -> Result<Admission, RequestError> {
     let headers = request.headers();
     check_host(headers, app.port)?;
     check_origin(headers, app.port)?;
+    check_query(request.uri())?;
     if let Some(response) = exchange_token(app, request)? {
         return Ok(Admission::Exchange(response));
     }
@@ -130,6 +134,21 @@ fn check_origin(headers: &HeaderMap, port: u16) -> Result<(), RequestError> {
         Some(_) if said("sec-fetch-mode") == Some("navigate") => Ok(()),
         Some(_) => Err(foreign()),
     }
+}
+
+/// A page repeats its query in many of its links, so an address without end would be answered by a page that
+/// grows with its square.
+fn check_query(uri: &Uri) -> Result<(), RequestError> {
+    let query = uri.query().unwrap_or_default();
+    let count = query.split('&').count();
+    if query.len() > MAX_QUERY || count > MAX_PARAMETERS {
+        return Err(RequestError::too_large(format!(
+            "the query of this address has {} bytes and {count} parameters; at most {MAX_QUERY} and \
+             {MAX_PARAMETERS} are accepted",
+            query.len()
+        )));
+    }
+    Ok(())
 }
 
 /// `/?token=…` becomes a cookie and leaves the address bar.

@@ -343,28 +343,44 @@ fn runs_and_logs_are_readable_without_script() {
     assert_eq!(browser.eval("document.querySelectorAll('.actions:not([hidden])').length"), 0);
 }
 
-/// Steps of an agent that gets somewhere: tests, files, cost.
-const GOOD_STEPS: [&str; 4] = [
-    "start; tool Write '{\"file_path\":\"src/parser.rs\",\"content\":\"fn parse() {}\"}'; returned ok false; \
-     say 'The parser reads the header now.'; progress 2 8; result 0.31 41000",
-    "start; tool Bash '{\"command\":\"cargo test\"}'; returned '12 passed' false; progress 4 8; result 0.27 38000",
+/// Steps of an agent that gets somewhere: tests, files, cost. They take a moment, so that the timeline is one.
+const GOOD_STEPS: [&str; 5] = [
+    "start; say 'I will read the failing test first, then the header of the parser.'; \
+     tool Read '{\"file_path\":\"src/parser.rs\"}'; returned 'fn parse() {}' false; sleep 0.3; \
+     printf 'fn parse(input: &str) -> Header {\\n    Header::read(input)\\n}\\n' > src/parser.rs; \
+     tool Edit '{\"file_path\":\"src/parser.rs\",\"old_string\":\"fn parse() {}\",\"new_string\":\"fn parse(input: &str) -> Header {\\n    Header::read(input)\\n}\"}'; \
+     returned 'The file src/parser.rs has been updated.' false; \
+     tool Bash '{\"command\":\"cargo test parser\",\"description\":\"Run the tests of the parser\"}'; \
+     returned 'test parser::round_trip ... FAILED\\n\\ntest result: FAILED. 31 passed; 11 failed; 0 ignored' true; \
+     say 'The parser reads the header now; the body is next.'; progress 2 8; result 0.31 41000",
+    "start; sleep 0.4; echo 'fn plan() {}' > src/planner.rs; tool Bash '{\"command\":\"cargo test\"}'; \
+     returned 'test result: FAILED. 38 passed; 4 failed; 0 ignored' true; progress 4 8; result 0.27 38000",
     "start; failed 500 'overloaded'; exit 1",
-    "start; tool Bash '{\"command\":\"cargo test\"}'; returned '42 passed' false; say 'All 42 tests pass.'; complete; result 0.44 52000",
+    "start; sleep 0.2; echo 'fn plan(steps: u32) {}' > src/planner.rs; tool Bash '{\"command\":\"cargo test\"}'; \
+     returned 'test result: FAILED. 41 passed; 1 failed; 0 ignored' true; progress 6 8; result 0.35 47000",
+    "start; sleep 0.5; tool Bash '{\"command\":\"cargo test\"}'; \
+     returned 'test result: ok. 42 passed; 0 failed; 0 ignored' false; say 'All 42 tests pass.'; complete; result 0.44 52000",
 ];
 
 #[test]
 fn every_page_fits_both_widths_and_both_themes() {
     let Some(browser) = Browser::open() else { return };
     let sandbox = Sandbox::new();
-    sandbox.agent("", &GOOD_STEPS);
-    sandbox.workspace("task", &[]);
     let mut store = sandbox.gallery_store();
     gallery::ordinary(&mut store);
     let matrix = gallery::matrix(&mut store, "run");
     let bisect = gallery::matrix(&mut store, "bisect code");
     let crash = gallery::crash(&mut store);
     drop(store);
-    sandbox.run_agent(&["-m", "4"]);
+    sandbox.git(&["init", "-q", "-b", "main"]);
+    std::fs::create_dir(sandbox.project().join("src")).unwrap();
+    sandbox.file("src/parser.rs", "fn parse() {}\n");
+    sandbox.git(&["add", "src"]);
+    sandbox.git(&["commit", "-q", "-m", "the parser"]);
+    sandbox.agent("", &GOOD_STEPS);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["-m", "8", "--checkpoint"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
     let failing = exec(
         &sandbox,
         &[
@@ -426,6 +442,10 @@ fn every_page_fits_both_widths_and_both_themes() {
         for (name, path) in &pages {
             browser.go(&address(&ui, path));
             browser.until("document.readyState === 'complete'");
+            if *name == "transcript" {
+                // What it changed, from the checkpoints around it.
+                browser.until("document.querySelector('.changed-files .ins').textContent.includes('input: &str')");
+            }
             if *name == "long" {
                 browser.click(".whole summary");
                 let whole = browser.eval("document.querySelector('.whole pre').innerText");

@@ -75,7 +75,7 @@ fn a_loop_whose_runs_are_pruned_is_still_shown() {
     assert_eq!(ui.get("/api/v1/runs").json()["runs"], json!([]));
     let page = ui.get(&format!("/loops/{id}"));
     assert_eq!(page.status, 200, "{}", page.text());
-    assert!(page.text().contains("It has no run"), "{}", page.text());
+    assert!(page.text().contains("The record has no run of this loop"), "{}", page.text());
     let document = ui.get(&format!("/api/v1/loops/{id}")).json();
     assert_eq!(document["agent"]["iterations"].as_array().unwrap().len(), 2, "{document}");
     ui.listen(&format!("/api/v1/loops/{id}/events"), None).until("end");

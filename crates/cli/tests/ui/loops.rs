@@ -133,7 +133,7 @@ fn a_matrix_is_a_heat_map_with_comparisons_and_a_bisection_has_its_answer() {
     // Once more everything is known.
     assert_eq!(sandbox.retake(&[&search[..], &metric].concat()).code, 0);
     let (_, _, page) = newest(&ui, "matrix");
-    assert!(page.contains("nothing had to run") && page.contains(&sentence), "{page}");
+    assert!(page.contains("nothing was run") && page.contains(&sentence), "{page}");
 }
 
 /// Waits in each iteration for a file `go-N`, and prints in colour.

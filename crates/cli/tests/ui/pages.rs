@@ -1,5 +1,7 @@
 //! The page and its API, asked by requests that say anything.
 
+use std::io::Write as _;
+
 use crate::common::{Sandbox, eventually, request};
 use serde_json::{Value, json};
 
@@ -176,6 +178,58 @@ fn every_answer_tells_the_browser_what_it_must_not_do() {
 }
 
 #[test]
+fn an_address_without_end_is_refused_before_anything_is_made_of_it() {
+    let sandbox = Sandbox::new();
+    let run = recorded(&sandbox, "echo hello");
+    let ui = sandbox.ui();
+    let many = "label=a%3Db&".repeat(5000);
+    for path in ["/", "/runs", "/tests", "/compare", "/loops", "/api/v1/runs", "/api/v1/search"] {
+        let answer = ui.get(&format!("{path}?{many}"));
+        assert_eq!(answer.status, 413, "{path}");
+        assert!(answer.text().contains("100"), "{}", answer.text());
+        assert!(answer.body.len() < 20_000, "{path}: {} bytes", answer.body.len());
+    }
+    let long = format!("/runs/{run}?find={}", "x".repeat(20_000));
+    assert_eq!(ui.get(&long).status, 413);
+    // What is longer than any server takes is not read to its end.
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", ui.port)).unwrap();
+    let endless = format!("GET /runs?q={} HTTP/1.1\r\n", "x".repeat(8 << 20));
+    // It may be closed before all of it was sent.
+    _ = stream.write_all(endless.as_bytes());
+    assert!(ui.memory_kb() < 64 << 10, "{} KiB", ui.memory_kb());
+    // As many filters as somebody may really choose.
+    let chosen = "label=a%3Db&".repeat(60);
+    assert_eq!(ui.get(&format!("/runs?{chosen}")).status, 200);
+}
+
+#[test]
+fn no_path_leads_out_of_the_record() {
+    let sandbox = Sandbox::new();
+    recorded(&sandbox, "echo hello");
+    sandbox.file("secret.txt", "of the project");
+    let ui = sandbox.ui();
+    for path in [
+        "/../secret.txt",
+        "/assets/../../secret.txt",
+        "/assets/%2e%2e%2f%2e%2e%2fsecret.txt",
+        "/assets/..%2f..%2fsecret.txt",
+        "/runs/..%2f..%2fsecret.txt",
+        "/runs/..%2f..%2f..%2fsecret.txt/raw",
+        "/runs/%2fetc%2fpasswd/raw?stream=stdout",
+        "/runs/last/raw?stream=..%2f..%2fsecret.txt",
+        "/api/v1/runs/..%2f..%2fsecret.txt/logs",
+        "/loops/..%2f..%2fsecret.txt",
+        "//evil.example/runs",
+        "/runs/%00",
+    ] {
+        let answer = ui.get(path);
+        assert!(matches!(answer.status, 400 | 404), "{path}: {}", answer.status);
+        let text = answer.text();
+        assert!(!text.contains("of the project") && !text.contains("root:"), "{path}: {text}");
+    }
+}
+
+#[test]
 fn hostile_output_is_text() {
     let sandbox = Sandbox::new();
     let script = r#"printf '<script>alert(1)</script>\033[31mred\033[0m\033]0;title\007\000\n<img src=x onerror=alert(2)>' ; echo '<b>' >&2"#;
@@ -266,7 +320,10 @@ fn a_search_heeds_the_filters_and_its_pages_are_full() {
     assert!(!page.contains("class=\"empty\"") && !page.contains("rel=\"next\""), "{page}");
     for none in ["command=zzzz", "kind=agent", "label=a%3Db", "status=timed_out", "changed=x"] {
         let page = ui.get(&format!("/runs?q=uniqword&{none}")).text();
-        assert!(page.contains("No run that passes the filters wrote these words"), "{none}");
+        assert!(
+            page.contains("No output of runs that match the filters has these words"),
+            "{none}"
+        );
         assert!(!page.contains("data-id=") && !page.contains("rel=\"next\""), "{none}");
         let found = ui.get(&format!("/api/v1/search?q=uniqword&{none}")).json();
         assert_eq!(found["hits"], json!([]), "{none}");

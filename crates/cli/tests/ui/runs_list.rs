@@ -8,8 +8,8 @@ use crate::common::gallery_env::{self as gallery, Shown};
 use crate::common::{Browser, Sandbox, Ui};
 
 fn plain<'a>(command: &'a str, ago_minutes: i64, of: Option<(Kind, LoopId, u64)>) -> Shown<'a> {
-    let (labels, metrics) = (Vec::new(), None);
-    Shown { command, ago_minutes, ms: 10, code: 0, output: "", of, labels, metrics }
+    let (labels, effects) = (Vec::new(), None);
+    Shown { command, ago_minutes, ms: 10, code: 0, output: "", of, labels, effects }
 }
 
 /// The ids of the rows of a page, and the address of the next.
@@ -73,7 +73,7 @@ fn the_runs_of_a_loop_are_one_row_wherever_pages_end() {
     let page = ui.get(&format!("/runs?loop={matrix}")).text();
     assert!(
         page.contains(
-            "<span class=\"faint\">code=main</span> <span class=\"faint\">size=large</span>"
+            "<span class=\"beside faint\" title=\"code=main size=large\">code=main size=large</span>"
         ),
         "{page}"
     );
@@ -96,7 +96,7 @@ fn filters_are_chips_that_can_be_taken_away_one_by_one() {
     for part in [
         "<span>label</span> a=&lt;b&gt; <a href=\"/runs?label=c%3Dd&amp;status=ok\"",
         "<span>label</span> c=d <a href=\"/runs?label=a%3D%3Cb%3E&amp;status=ok\"",
-        "<span>status</span> ok <a href=\"/runs?label=a%3D%3Cb%3E&amp;label=c%3Dd\"",
+        "<span>outcome</span> ok <a href=\"/runs?label=a%3D%3Cb%3E&amp;label=c%3Dd\"",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
@@ -182,7 +182,7 @@ fn the_list_is_sorted_over_all_runs_and_has_the_columns_that_were_chosen() {
         "<input type=\"hidden\" name=\"kind\" value=\"exec\">",
         "<input type=\"hidden\" name=\"col\" value=\"memory\">",
         "href=\"/runs?col=host&amp;col=memory&amp;col=took&amp;kind=exec&amp;sort=slowest\">Took",
-        "<a href=\"/runs?kind=exec\">the usual ones</a>",
+        "<a href=\"/runs?kind=exec\">Default columns</a>",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
@@ -242,4 +242,44 @@ fn somebody_without_a_script_chooses_columns_and_sorts() {
         browser.picture(&format!("columns-{width}-{theme}"));
     }
     assert_eq!(browser.violations(), [""; 0]);
+}
+
+#[test]
+fn the_values_of_a_cell_and_the_counts_of_a_loop_are_seen_beside_any_command() {
+    let Some(browser) = Browser::open() else { return };
+    let sandbox = Sandbox::new();
+    let command = "./bench --with many --options that --make the --command longer --than the --list is --wide";
+    sandbox.file(
+        "matrix.yml",
+        &format!(
+            "command: 'true {command}'\niterations: 2\naxes: {{runtime: [node-18, node-22], size: [small, large]}}\n"
+        ),
+    );
+    assert_eq!(sandbox.retake(&["matrix", "run", "-q"]).code, 0);
+    let ui = sandbox.ui();
+    browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
+    let id = ui.get("/api/v1/loops").json()["loops"][0]["id"].as_str().unwrap().to_owned();
+    // Nothing of them is hidden: neither by an edge nor by an ellipsis.
+    let shown = "[...document.querySelectorAll('#rows tr .beside')].map((one) => {\
+                     const box = one.getBoundingClientRect(), cell = one.closest('td').getBoundingClientRect();\
+                     return box.left >= cell.left && box.right <= cell.right + 1 && box.right <= innerWidth\
+                         && one.scrollWidth <= one.clientWidth + 1 ? one.textContent : `hidden: ${one.textContent}`; })";
+    for width in [1280, 390] {
+        browser.look(width, "light");
+        browser.go(&format!("http://127.0.0.1:{}/runs?loop={id}", ui.port));
+        browser.until("document.querySelectorAll('#rows tr').length === 8");
+        let cells: BTreeSet<String> = serde_json::from_value(browser.eval(shown)).unwrap();
+        let expected = ["node-18", "node-22"].iter().flat_map(|runtime| {
+            ["small", "large"].map(|size| format!("runtime={runtime} size={size}"))
+        });
+        assert_eq!(cells, expected.collect::<BTreeSet<_>>(), "{width}");
+        browser.go(&format!("http://127.0.0.1:{}/runs", ui.port));
+        browser.until("document.querySelectorAll('#rows tr').length === 1");
+        assert_eq!(browser.eval(shown), serde_json::json!(["8 runs"]), "{width}");
+    }
+    let run = ui.get("/api/v1/runs").json()["runs"][0]["id"].as_str().unwrap().to_owned();
+    browser.go(&format!("http://127.0.0.1:{}/runs/{run}", ui.port));
+    browser
+        .until("/runtime=node-\\d\\d size=/.test(document.querySelector('.summary').textContent)");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }

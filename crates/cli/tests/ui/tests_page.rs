@@ -100,10 +100,10 @@ fn a_test_has_a_page_with_its_results_and_how_it_failed() {
     let page = ui.get("/test?name=cart%3A%3A%3Ci%3Erefunds").text();
     for part in [
         "cart::&lt;i&gt;refunds",
-        "How it failed last",
+        "Last failure",
         "is &lt;b&gt;wrong",
         "failing since",
-        "3, 2 of them failures",
+        "3, of which 2 failed",
         &format!("/compare?run={}&amp;run={}", runs[0], runs[1]),
         &format!("<a href=\"/runs/{}\"", runs[2]),
     ] {

@@ -58,7 +58,7 @@ fn an_iteration_reads_as_a_conversation() {
         "{page}"
     );
     assert!(
-        page.contains(&format!("<a rel=\"next\" href=\"/runs/{}\">→ iteration 2</a>", runs[1])),
+        page.contains(&format!("<a rel=\"next\" href=\"/runs/{}\">iteration 2 →</a>", runs[1])),
         "{page}"
     );
     let second = ui.get(&format!("/runs/{}", runs[1])).text();

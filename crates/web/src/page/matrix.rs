@@ -375,6 +375,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
     });
     let values = ValueScale::of(matrix);
     let text_of = |value| values.text(value);
+    let unit = Some(matrix.unit.as_str()).filter(|unit| !unit.is_empty());
     html.markup("<section><h2>Samples</h2><p class=\"faint legend\">");
     html.text(values.name());
     html.markup(": each dot is a run, the line is the median</p><table class=\"samples stack\"><thead><tr><th scope=\"col\">");
@@ -401,7 +402,8 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
         cell(html, "median", "n");
         html.text(text_of(median)).markup("</td>");
         cell(html, "MAD", "n");
-        html.text(text_of(mad)).markup("</td>");
+        // Much smaller than the values, so in the unit that suits it.
+        html.text(stats::value_text(mad, unit)).markup("</td>");
         cell(html, "runs", "n");
         html.text(one.values.len()).markup("</td></tr>");
     }

@@ -313,7 +313,7 @@ impl OutputSection {
         html.attr("aria-label", name).markup(">");
         writer.write(html, window, pane.chosen.as_ref());
         if window.length == 0 {
-            html.markup("<p class=\"empty\">nothing</p>");
+            html.markup("<p class=\"empty\">empty</p>");
         }
         html.markup("</div></div>");
     }

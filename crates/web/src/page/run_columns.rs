@@ -61,7 +61,7 @@ impl Column {
             Self::Directory => ("directory", "Directory", "directory"),
             Self::Labels => ("labels", "Labels", "labels"),
             Self::Commit => ("commit", "Commit", "commit"),
-            Self::Tests => ("tests", "Tests", "tests-of"),
+            Self::Tests => ("tests", "Tests passed", "tests-of n"),
             Self::Cpu => ("cpu", "CPU time", "cpu n"),
             Self::Memory => ("memory", "Memory", "memory n"),
             Self::Output => ("output", "Output", "bytes n"),
@@ -255,7 +255,7 @@ fn fact(html: &mut Html, column: Column, run: &Run) {
             let observed = effects.and_then(Effects::observations);
             if let Some(tests) = observed.and_then(|observed| observed.test_results.as_ref()) {
                 let class = if tests.failed > 0 { "bad" } else { "" };
-                html.element("span", class, format!("{} of {} passed", tests.passed, tests.total));
+                html.element("span", class, format!("{} of {}", tests.passed, tests.total));
             }
         }
         Column::Cpu => {

@@ -261,7 +261,7 @@ fn facts(html: &mut Html, test: &TestSummary) {
         html.markup("</dd>");
     }
     html.definition("median duration", &test.p50_ms.map(duration).unwrap_or_default());
-    if let Some(percent) = test.trend_percent {
+    if let Some(percent) = test.trend_percent.filter(|percent| *percent != 0) {
         html.definition("latest durations", &format!("{percent:+} % against those before"));
     }
     html.markup("</dl></section>");
