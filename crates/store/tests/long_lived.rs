@@ -157,3 +157,51 @@ fn a_program_that_is_killed_in_its_hundredth_run_leaves_one_that_is_interrupted(
     assert!(live_files(&root).is_empty());
     assert_eq!(assert_intact(&store).runs as usize, MANY + 1);
 }
+
+/// Has `fsync` fail in this thread from now on.
+fn without_fsync() {
+    let load = |offset| libc::sock_filter {
+        code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+        jt: 0,
+        jf: 0,
+        k: offset,
+    };
+    let give = |value| libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: value,
+    };
+    let is_fsync = libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 1,
+        k: libc::SYS_fsync as u32,
+    };
+    let failed = give(libc::SECCOMP_RET_ERRNO | libc::EIO as u32);
+    let mut filter = [load(0), is_fsync, failed, give(libc::SECCOMP_RET_ALLOW)];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is valid for the call, which copies it; both concern this thread alone.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let set =
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program);
+        assert_eq!(set, 0);
+    }
+}
+
+/// An `fsync` would write the times of the WAL, too, each time.
+#[test]
+fn commits_and_folds_sync_the_bytes_and_not_the_times_of_a_file() {
+    let mut test = many_runs();
+    let thread = std::thread::spawn(move || {
+        without_fsync();
+        assert!(fs::File::create(test.root().join("probe")).unwrap().sync_all().is_err());
+        fs::remove_file(test.root().join("probe")).unwrap();
+        for n in 0..2 * MANY {
+            test.run(&format!("more {n}"), 0);
+        }
+        assert_intact(&test.store);
+    });
+    thread.join().unwrap();
+}

@@ -79,7 +79,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         quick: args.quick,
         filters: others.pairs()?,
     };
-    let screen = EventScreen::new(args.quiet);
+    let screen = EventScreen::new(args.quiet, &project);
     let run = BisectRun::new(project, options, &screen)?;
     let shown = RedactedOutput::of(run.project());
     let mut worker = open::workers(run.project(), 1)?.remove(0);

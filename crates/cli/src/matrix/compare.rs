@@ -101,7 +101,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
         files.write(&Answer { document: &document, metrics: &metrics, lines }, &shown)?;
         advise(&family);
         let tripped = compared.tripped(&args.fail_if, &family);
-        return Ok(fail(tripped.iter().map(|place| &family[*place])));
+        return Ok(fail(tripped.iter().map(|place| &family[*place]), &shown));
     };
     let selector = |text: &str| {
         Selector::parse(text, &view.matrix).map_err(|error| Failure::Usage(error.to_string()))
@@ -134,8 +134,8 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     files.write(&Answer { document: &document, metrics: &metrics, lines }, &shown)?;
     advise(&all);
     // What was asked for comes first; a part of it can be sure where the whole is not.
-    match gate(&args.fail_if, std::slice::from_ref(&whole)) {
-        Exit::Code(0) => Ok(gate(&args.fail_if, &cells)),
+    match gate(&args.fail_if, std::slice::from_ref(&whole), &shown) {
+        Exit::Code(0) => Ok(gate(&args.fail_if, &cells, &shown)),
         tripped => Ok(tripped),
     }
 }
@@ -166,15 +166,19 @@ pub(super) fn advise<'a>(family: impl IntoIterator<Item = &'a Comparison>) {
 }
 
 /// Fails if any comparison trips any gate.
-fn gate(gates: &[Gate], family: &[Comparison]) -> Exit {
-    fail(family.iter().filter(|comparison| gates.iter().any(|gate| gate.trips(comparison))))
+fn gate(gates: &[Gate], family: &[Comparison], shown: &RedactedOutput) -> Exit {
+    let trips = |comparison: &&Comparison| gates.iter().any(|gate| gate.trips(comparison));
+    fail(family.iter().filter(trips), shown)
 }
 
 /// Says which comparisons fail the build.
-pub(super) fn fail<'a>(tripped: impl IntoIterator<Item = &'a Comparison>) -> Exit {
+pub(super) fn fail<'a>(
+    tripped: impl IntoIterator<Item = &'a Comparison>,
+    shown: &RedactedOutput,
+) -> Exit {
     let mut exit = Exit::OK;
     for comparison in tripped {
-        term::say(&format!("--fail-if: {}", comparison.sentence()));
+        shown.say(&format!("--fail-if: {}", comparison.sentence()));
         exit = Exit::FAILED;
     }
     exit

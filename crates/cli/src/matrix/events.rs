@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use retake_matrix::bisect::{BisectError, BisectStep, PointResult};
 use retake_matrix::browsers::Progress;
 use retake_matrix::driver::{
-    CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, Unavailable, short_sha,
+    CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, MatrixProject, Unavailable,
+    short_sha,
 };
 use retake_matrix::plan::{
     CellResult, CellStep, CellStepKind, FailedHook, MatrixProgress, PlanKind,
@@ -19,6 +20,7 @@ use retake_runner::notice::Notify;
 use retake_runner::screen::{Screen, time_left};
 use retake_types::loop_record::matrix::CellHook;
 
+use super::redacted_output::RedactedOutput;
 use super::words as matrix_words;
 use crate::{Failure, term, words};
 
@@ -29,6 +31,7 @@ const MOST_NAMED: usize = 20;
 pub(super) struct EventScreen {
     screen: Arc<Screen>,
     quiet: bool,
+    shown: RedactedOutput,
     /// Iterations that have ended, and of how many, if that is known.
     finished: AtomicUsize,
     planned: AtomicUsize,
@@ -40,9 +43,24 @@ pub(super) fn run_again(command: &str) -> String {
 }
 
 impl EventScreen {
-    pub(super) fn new(quiet: bool) -> Self {
+    pub(super) fn new(quiet: bool, project: &MatrixProject) -> Self {
         let (finished, planned) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { screen: Arc::new(Screen::new(quiet)), quiet, finished, planned }
+        let (screen, shown) = (Arc::new(Screen::new(quiet)), RedactedOutput::of(project));
+        Self { screen, quiet, shown, finished, planned }
+    }
+
+    /// A line that stays.
+    fn line(&self, text: &str) {
+        self.screen.line(&self.shown.text(text));
+    }
+
+    fn notice(&self, text: &str) {
+        self.screen.notice(&self.shown.text(text));
+    }
+
+    /// The line that the next one replaces.
+    fn live(&self, text: &str) {
+        self.screen.live(&self.shown.text(text));
     }
 
     pub(super) fn screen(&self) -> &Screen {
@@ -73,13 +91,13 @@ impl EventScreen {
         result: &CellResult,
     ) {
         if result.failed_hook.is_none_or(|failed| failed.hook != CellHook::Prepare) {
-            self.screen.line(&step_line(name, step, total, result));
+            self.line(&step_line(name, step, total, result));
         }
         if let Some(failed) = &result.failed_hook {
-            self.screen.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
+            self.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
         }
         for note in &result.notes {
-            self.screen.notice(&format!("{name} #{}: {note}", step.iteration));
+            self.notice(&format!("{name} #{}: {note}", step.iteration));
         }
     }
 
@@ -141,66 +159,66 @@ impl MatrixObserver for EventScreen {
         let screen = &self.screen;
         match event {
             MatrixEvent::EarlierRuns(EarlierRuns::Found) => {
-                screen.notice("waiting for cells of an earlier run on other machines");
+                self.notice("waiting for cells of an earlier run on other machines");
             }
             MatrixEvent::EarlierRuns(EarlierRuns::Left(left)) => {
-                screen.live(&format!("waiting for {left} of an earlier run"));
+                self.live(&format!("waiting for {left} of an earlier run"));
             }
             MatrixEvent::EarlierRuns(EarlierRuns::Collected)
             | MatrixEvent::BrowserEnded
             | MatrixEvent::SetupCancelled
             | MatrixEvent::Idle => screen.clear(),
             MatrixEvent::Continued => {
-                screen.notice("an earlier run was interrupted; this one continues it");
+                self.notice("an earlier run was interrupted; this one continues it");
             }
             MatrixEvent::Disturbed(disturbances) => {
                 for disturbance in disturbances.iter().filter(|_| !self.quiet) {
-                    screen.notice(&matrix_words::disturbance(disturbance));
+                    self.notice(&matrix_words::disturbance(disturbance));
                 }
             }
-            MatrixEvent::SameCommit { sha, refs } => screen.notice(&same_commit(sha, refs)),
+            MatrixEvent::SameCommit { sha, refs } => self.notice(&same_commit(sha, refs)),
             MatrixEvent::BrowserIndexUnavailable(error) => {
-                screen.notice(&format!("only configured browsers are searched: {error}"));
+                self.notice(&format!("only configured browsers are searched: {error}"));
             }
             MatrixEvent::BrowserProgress { version, progress } => {
                 self.browser_progress(version, progress);
             }
             MatrixEvent::WorktreeRecreated { name, why } => {
-                screen.notice(&format!("the worktree of {name} is created again: {why}"));
+                self.notice(&format!("the worktree of {name} is created again: {why}"));
             }
-            MatrixEvent::SetupStarted { name } => screen.live(&format!("  [setup] {name}")),
+            MatrixEvent::SetupStarted { name } => self.live(&format!("  [setup] {name}")),
             MatrixEvent::SetupEnded { name, exit_code } => {
                 screen.clear();
-                screen.line(&match exit_code {
+                self.line(&match exit_code {
                     None => format!("  [setup] {name}  ✓"),
                     Some(code) => format!("  [setup] {name}  ✗  exit:{code}"),
                 });
             }
             MatrixEvent::CountersUnavailable { metric, error } => {
                 let why = no_counters(metric, error);
-                screen.notice(&format!("{why}; it is not measured"));
+                self.notice(&format!("{why}; it is not measured"));
             }
             MatrixEvent::CleanupFailed { name, failed } => {
-                screen.notice(&format!("{name}: {}", failed_hook(&failed)));
+                self.notice(&format!("{name}: {}", failed_hook(&failed)));
             }
             MatrixEvent::StepFinished { name, step, total, result } => {
                 self.step_finished(name, step, total, result);
             }
             MatrixEvent::NotErased { run, error } => {
-                screen.notice(&format!("run {run} is replaced but still there: {error}"));
+                self.notice(&format!("run {run} is replaced but still there: {error}"));
             }
             MatrixEvent::Progress { progress, started, remote } => {
                 self.progress(progress, started, remote);
             }
             MatrixEvent::PointStarted { name, step } => {
-                screen.live(&format!("  [{:>3}] {name}", step.number));
+                self.live(&format!("  [{:>3}] {name}", step.number));
             }
             MatrixEvent::PointFinished { name, step, result, point_result, metric } => {
                 screen.clear();
                 self.finished.fetch_add(1, Ordering::Relaxed);
-                screen.line(&point_line(name, step, result, point_result, metric));
+                self.line(&point_line(name, step, result, point_result, metric));
             }
-            MatrixEvent::PointUnavailable(why) => screen.notice(&unavailable(why)),
+            MatrixEvent::PointUnavailable(why) => self.notice(&unavailable(why)),
         }
     }
 }

@@ -20,6 +20,7 @@ use retake_types::{
 use serde::Serialize;
 
 use super::open::{self, Common, Filters, IfMissing, View};
+use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, term};
 
 /// The file for `--durations`.
@@ -115,13 +116,13 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
 /// How long an iteration of each cell takes, for `matrix run --shard`: the mean of the successful
 /// ones.
 fn write_durations(view: &View, directory: &Path) -> Result<(), Failure> {
-    let mut durations = Durations::default();
+    let (mut durations, shown) = (Durations::default(), RedactedOutput::of(&view.project));
     for (cell, key) in view.matrix.cells.iter().zip(&view.keys) {
         let ok = view.recorded.of(*key).iter().filter(|row| row.ok);
         let times: Vec<f64> = ok.map(|row| row.duration_ms as f64).collect();
         if !times.is_empty() {
             let mean = times.iter().sum::<f64>() / times.len() as f64;
-            durations.cells_ms.insert(view.matrix.name(cell), mean.max(1.0));
+            durations.cells_ms.insert(shown.text(&view.matrix.name(cell)), mean.max(1.0));
         }
     }
     let text = serde_json::to_string_pretty(&durations).expect("plain data") + "\n";

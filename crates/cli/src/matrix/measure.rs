@@ -247,15 +247,16 @@ impl Measurement<'_> {
         let unavailable: Vec<String> = result.unavailable.iter().map(events::unavailable).collect();
         let skipped: Vec<String> =
             result.skipped.iter().map(|cell| result.matrix.short_name(*cell)).collect();
+        let shown = RedactedOutput::of(self.project);
         for problem in &unavailable {
-            term::say(&format!("not run: {problem}"));
+            shown.say(&format!("not run: {problem}"));
         }
         for cell in &skipped {
             let hooks = match result.hooks {
                 true => "its warmup, prepare or conclude failed",
                 false => "its warmup failed",
             };
-            term::say(&format!("not run: {cell}: {hooks}"));
+            shown.say(&format!("not run: {cell}: {hooks}"));
         }
         let missing = !unavailable.is_empty() || !skipped.is_empty();
         if ok + failed == 0 && !missing && result.spent.is_none() {
@@ -279,7 +280,6 @@ impl Measurement<'_> {
             cells: &result.rows,
             comparisons: &result.comparisons,
         };
-        let shown = RedactedOutput::of(self.project);
         if self.json {
             shown.document(&document)?;
         } else if !self.measuring.quiet && !files.has_stdout() {
@@ -287,7 +287,7 @@ impl Measurement<'_> {
         }
         let metrics = std::slice::from_ref(&result.results);
         files.write(&Answer { document: &document, metrics, lines: Lines::Cells }, &shown)?;
-        self.exit(result, missing)
+        self.exit(result, missing, &shown)
     }
 
     /// Adds the numbers to the summary of a job.
@@ -333,7 +333,12 @@ impl Measurement<'_> {
         }
     }
 
-    fn exit(&self, result: &MatrixRunResult, missing: bool) -> Result<Exit, Failure> {
+    fn exit(
+        &self,
+        result: &MatrixRunResult,
+        missing: bool,
+        shown: &RedactedOutput,
+    ) -> Result<Exit, Failure> {
         match (self.origin, result.failed) {
             (Origin::File, _) if result.all_failed() => {
                 term::say("every iteration failed; `retake matrix status --failures` lists them");
@@ -363,7 +368,7 @@ impl Measurement<'_> {
             return Ok(Exit::FAILED);
         }
         let tripped = result.tripped.iter().filter_map(|place| result.comparisons.get(*place));
-        Ok(compare::fail(tripped))
+        Ok(compare::fail(tripped, shown))
     }
 
     /// The numbers, and what is not decided.
@@ -382,7 +387,10 @@ impl Measurement<'_> {
             term::say(words::MIXED_SESSIONS);
         }
         let width = term::width();
-        let table = table::render(&result.results.metric, unit, &result.rows, width);
+        // Before the columns are aligned.
+        let named = |row: &CellRow| CellRow { name: shown.text(&row.name), ..row.clone() };
+        let rows: Vec<CellRow> = result.rows.iter().map(named).collect();
+        let table = table::render(&result.results.metric, unit, &rows, width);
         shown.lines(&table)?;
         let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
         // Without a question nobody waits for an answer.

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::{Failure, term};
 
-/// Prints to stdout what has no secrets of a matrix any more.
+/// Prints what has no secrets of a matrix any more.
+#[derive(Clone)]
 pub(super) struct RedactedOutput {
     redactor: Redactor,
 }
@@ -41,6 +42,11 @@ impl RedactedOutput {
     pub(super) fn lines(&self, text: &str) -> Result<(), Failure> {
         term::data(term::visible_lines(&self.text(text)).as_bytes())?;
         Ok(())
+    }
+
+    /// A sentence on stderr.
+    pub(super) fn say(&self, text: &str) {
+        term::say(&self.text(text));
     }
 
     pub(super) fn text(&self, text: &str) -> String {

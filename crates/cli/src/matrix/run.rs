@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     if args.on.is_some() && project.sandbox.is_on() {
         return Err(Failure::Usage(crate::words::SANDBOX_IS_LOCAL.to_owned()));
     }
-    let screen = EventScreen::new(args.measuring.quiet);
+    let screen = EventScreen::new(args.measuring.quiet, &project);
     let executor = match &args.on {
         Some(on) => Some(remote::open(on, &config, &mut project, screen.notify())?),
         None => None,
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         remote::give_up(&project)?;
     }
     let mut matrix = open::cells(&project, &args.filters.pairs()?)?;
-    let part = args.sharding.part(&mut matrix, &project.config)?;
+    let part = args.sharding.part(&mut matrix, &project)?;
     if let Some(part) = part.as_ref().filter(|_| matrix.cells.is_empty()) {
         return part.nothing_to_run(&project);
     }

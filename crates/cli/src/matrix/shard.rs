@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use retake_matrix::config::Config;
 use retake_matrix::driver::{MatrixProject, MatrixRunResult, RecordedResults};
 use retake_matrix::plan::{Durations, Matrix, Shard, ShardPlan};
 use retake_runner::{machine, regular_file};
@@ -12,6 +11,7 @@ use retake_store::{BundleHeader, BundledCell, Store};
 use retake_types::{Kind, RunId};
 
 use super::export_files;
+use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, bundle_file, term};
 
 /// One part of several, each on a machine of its own.
@@ -44,15 +44,15 @@ impl Sharding {
     pub(super) fn part(
         &self,
         matrix: &mut Matrix,
-        config: &Config,
+        project: &MatrixProject,
     ) -> Result<Option<ShardPart>, Failure> {
         let Some(shard) = self.shard else { return Ok(None) };
         let durations = match &self.durations {
-            Some(file) => read_durations(file)?,
+            Some(file) => own_names(read_durations(file)?, matrix, &RedactedOutput::of(project)),
             None => Durations::default(),
         };
         let plan = matrix
-            .split(config, shard.of, &durations, &self.together)
+            .split(&project.config, shard.of, &durations, &self.together)
             .map_err(|error| Failure::Usage(format!("--together: {error}")))?;
         if let Some(bundle) = &self.bundle {
             export_files::check(bundle)?;
@@ -60,6 +60,16 @@ impl Sharding {
         matrix.keep_shard(&plan, shard.number);
         Ok(Some(ShardPart { shard, plan, bundle: self.bundle.clone() }))
     }
+}
+
+/// Gives durations to the cells whose names have a secret, which are without it in the file.
+fn own_names(mut durations: Durations, matrix: &Matrix, shown: &RedactedOutput) -> Durations {
+    for name in matrix.cells.iter().map(|cell| matrix.name(cell)) {
+        if let Some(known) = durations.cells_ms.get(&shown.text(&name)).copied() {
+            durations.cells_ms.insert(name, known);
+        }
+    }
+    durations
 }
 
 fn read_durations(file: &Path) -> Result<Durations, Failure> {
@@ -106,13 +116,13 @@ impl ShardPart {
         if self.bundle.is_none() {
             return Ok(());
         }
-        let mut header = self.header();
+        let (mut header, shown) = (self.header(), RedactedOutput::of(project));
         header.cells = result
             .keys
             .iter()
             .enumerate()
             .map(|(cell, key)| BundledCell {
-                name: result.matrix.name(&result.matrix.cells[cell]),
+                name: shown.text(&result.matrix.name(&result.matrix.cells[cell])),
                 key: key.to_string(),
                 iterations: project.config.iterations,
             })

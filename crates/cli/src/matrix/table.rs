@@ -55,7 +55,9 @@ fn line(
     largest: f64,
     (changes, width): (bool, Option<usize>),
 ) -> Vec<Cell> {
-    let name = cut(&row.name, width.map_or(usize::MAX, |width| width / NAME_PART));
+    // The only cell of a matrix without axes has nothing to be named by.
+    let name = if row.name.is_empty() { "the command" } else { &row.name };
+    let name = cut(name, width.map_or(usize::MAX, |width| width / NAME_PART));
     let mut line = vec![Cell::from(name)];
     match &row.summary {
         Some(summary) => line.extend([
@@ -135,6 +137,8 @@ mod tests {
             "{text}"
         );
         assert!(lines[3].contains('-') && lines[3].contains('3'), "{text}");
+        let only = render("wall", Some("ms"), &[row("", &fast, None)], None);
+        assert!(only.contains("\nthe command  100.4 ms"), "{only}");
     }
 
     #[test]

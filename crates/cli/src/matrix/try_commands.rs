@@ -146,7 +146,7 @@ pub(super) fn try_commands(args: &Args, store: Option<&Path>) -> Result<Exit, Fa
         options: args.measuring.options(&project, ScheduleMode::Pending, args.metric_name()),
         project: &project,
         config: &config,
-        screen: EventScreen::new(args.measuring.quiet),
+        screen: EventScreen::new(args.measuring.quiet, &project),
         json: args.json,
         part: None,
     };

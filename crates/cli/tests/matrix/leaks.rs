@@ -41,6 +41,41 @@ fn setups_hooks_axes_and_answers_are_recorded_without_secrets() {
     }
 }
 
+/// What is written for other machines, and what stands in the log of a job.
+#[test]
+fn lines_bundles_durations_and_gates_have_no_secrets() {
+    let env = Env::bare();
+    env.config(&format!(
+        "command: 'echo \"metric: load=$(echo $AXIS_N | cut -c1).$(( (ITERATION * 7 + 3) % 10 )) ms\"'\niterations: 6\n\
+         env: {{API_TOKEN: {VALUE}}}\naxes: {{n: ['1 {VALUE}', '2 {SHAPE}']}}\n"
+    ));
+    let ran = env.expect(1, &["run", "--metric", "load", "--fail-if", "slower:5%"]);
+    assert!(ran.stderr.contains("n=1 [redacted:API_TOKEN] #0"), "{}", ran.snapshot());
+    assert!(ran.stderr.contains("--fail-if: "), "{}", ran.snapshot());
+    std::fs::create_dir(env.sandbox.project().join("parts")).expect("made");
+    let sharded = ["run", "--append", "1", "--shard", "1/2", "--bundle", "parts/1"];
+    let part = env.expect(0, &sharded);
+    let exported = env.expect(0, &["export", "out"]);
+    let balanced = ["run", "--append", "1", "--shard", "1/2", "--durations", "out/durations.json"];
+    let balanced = env.expect(0, &balanced);
+    for called in [&ran, &part, &exported, &balanced] {
+        for secret in [VALUE, SHAPE] {
+            assert!(!called.stdout.contains(secret), "{secret}: {}", called.snapshot());
+            assert!(!called.stderr.contains(secret), "{secret}: {}", called.snapshot());
+        }
+    }
+    for secret in [VALUE, SHAPE] {
+        for name in ["out", "parts"] {
+            let written = env.sandbox.project().join(name);
+            assert!(!on_disk(&written, secret.as_bytes()), "{secret} is in {name}");
+        }
+    }
+    // The columns are those of what is shown.
+    let lines: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("n=")).collect();
+    let ends: Vec<Option<usize>> = lines.iter().map(|line| line.find(" …")).collect();
+    assert!(ends.len() == 2 && ends[0] == ends[1], "{}", ran.stdout);
+}
+
 #[test]
 fn no_redact_keeps_them() {
     let env = Env::with_commits(&["1", SHAPE]);

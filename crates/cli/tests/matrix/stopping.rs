@@ -15,15 +15,23 @@ struct Stuck {
 
 impl Stuck {
     fn new() -> Self {
+        Self::running(2, &["run"])
+    }
+
+    /// With this many iterations configured; those before what is run are done.
+    fn running(iterations: u64, arguments: &[&str]) -> Self {
         let env = Env::with_commits(&["one", "two"]);
         let (go, pid) = (env.outside("go"), env.outside("pid"));
         env.config(&format!(
-            "command: |\n  if [ $ITERATION = 1 ] && [ ! -e {go} ]; then echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000; fi\niterations: 2\ncode: {{refs: [v1, v2]}}\n",
+            "command: |\n  if [ $ITERATION = 1 ] && [ ! -e {go} ]; then echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000; fi\niterations: {iterations}\ncode: {{refs: [v1, v2]}}\n",
             go = go.display(),
             pid = pid.display()
         ));
+        if iterations == 1 {
+            env.expect(0, &["run"]);
+        }
         let mut command = env.sandbox.command(RETAKE);
-        command.args(["matrix", "run"]).stderr(Stdio::null()).stdout(Stdio::null());
+        command.arg("matrix").args(arguments).stderr(Stdio::null()).stdout(Stdio::null());
         let run = command.spawn().unwrap();
         eventually("the second iteration begins", || pid.exists());
         let child = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
@@ -68,6 +76,23 @@ fn a_killed_runner_loses_only_what_was_in_flight() {
     let mut stuck = Stuck::new();
     stuck.signal(libc::SIGKILL);
     stuck.goes_on();
+}
+
+/// What `--append` did not come to is not configured, so the next run has nothing to continue.
+#[test]
+fn a_run_after_a_killed_one_says_whether_it_continues_it() {
+    let after_kill = |mut stuck: Stuck| {
+        stuck.signal(libc::SIGKILL);
+        let Stuck { env, child, go, .. } = stuck;
+        eventually("the child is gone", || !alive(child));
+        std::fs::write(go, "").unwrap();
+        env.expect(0, &["run"]).stderr
+    };
+    let said = after_kill(Stuck::new());
+    assert!(said.contains("an earlier run was interrupted; this one continues it"), "{said}");
+    let said = after_kill(Stuck::running(1, &["run", "--append", "1"]));
+    assert!(said.contains("Nothing was pending"), "{said}");
+    assert!(!said.contains("continues it"), "{said}");
 }
 
 #[test]

@@ -118,6 +118,25 @@ fn an_existing_record_stays_until_it_is_moved() {
     assert_eq!(given.code, 2, "{}", given.snapshot());
 }
 
+/// The directory of the record cannot be renamed then, and the kernel calls it busy.
+#[test]
+fn a_record_with_a_file_system_of_its_own_is_moved() {
+    let sandbox = bare_sandbox();
+    let alone = |line: &str| sandbox.sh(&format!("unshare -Urm sh -ec '{line}'"));
+    let mount = "mkdir -p .agent/data; mount -t tmpfs none .agent/data";
+    if alone(mount).code != 0 {
+        return crate::common::skip("there are no user namespaces");
+    }
+    let moved = alone(&format!(
+        "{mount}; retake exec -q -- echo kept; git init -q; retake doctor --move >&2; \
+         retake runs list --json; ls -A .agent/data >&2"
+    ));
+    assert_eq!(moved.code, 0, "{}", moved.snapshot());
+    assert_eq!(moved.json()[0]["command"], "echo kept");
+    assert!(moved.stderr.ends_with(".gitignore\nmoved-to\n"), "{}", moved.stderr);
+    assert_eq!(listed_in(&sandbox, &sandbox.project()), ["echo kept"]);
+}
+
 #[test]
 fn a_move_to_another_file_system_that_was_interrupted_is_completed() {
     let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return };

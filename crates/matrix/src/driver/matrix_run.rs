@@ -164,6 +164,8 @@ struct Begun {
     /// Cells that are only there to be compared with.
     added: HashSet<Cell>,
     plan: MatrixLoopPlan,
+    /// An earlier loop of this configuration was interrupted.
+    interrupted: bool,
 }
 
 impl MatrixRun<'_> {
@@ -220,10 +222,7 @@ impl MatrixRun<'_> {
         // Opening the record may have ended some already.
         interrupted.extend(record::configurations(worker.recovered_loops()));
         let loops = record::read_loops(worker.store()?, &project.file)?;
-        let continues = project.config.fresh.is_none();
-        if continues && interrupted.iter().any(|config| Path::new(config) == project.file) {
-            observer.event(MatrixEvent::Continued);
-        }
+        let interrupted = interrupted.iter().any(|config| Path::new(config) == project.file);
         let pins = record::pins(&loops);
         let known = record::commits(&loops);
         let mut resources = Resources::resolve(worker, project, &mut matrix, pins)?;
@@ -246,7 +245,7 @@ impl MatrixRun<'_> {
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let loop_id = recording.id();
-        let begun = Begun { loop_id, seed, order, added, plan };
+        let begun = Begun { loop_id, seed, order, added, plan, interrupted };
         let measured = self.measured_commits(&mut workers[0], &matrix, &resources, known);
         if let Some(measured) = measured {
             let entry = MatrixEntry::Commits { measured };
@@ -317,6 +316,16 @@ impl MatrixRun<'_> {
         (measured.commits.len() >= FEWEST_COMMITS).then_some(measured)
     }
 
+    /// Whether it runs what an earlier loop of its configuration did not come to.
+    fn takes_up_the_rest(&self) -> bool {
+        match self.options.iterations {
+            Iterations::Fixed(ScheduleMode::Append(_) | ScheduleMode::Replace) => false,
+            Iterations::Fixed(ScheduleMode::Pending) | Iterations::UntilSure { .. } => {
+                self.project.config.fresh.is_none()
+            }
+        }
+    }
+
     /// Warns about a requested metric that this machine cannot measure.
     fn check_counters(&self, worker: &mut Worker) {
         let configured = self.project.config.metrics.iter().map(|metric| metric.name.as_str());
@@ -375,6 +384,10 @@ impl MatrixRun<'_> {
         let keys = resources.identity.keys(&matrix);
         let mut recorded = RecordedResults::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &recorded, begun);
+        // What is added or replaced is no rest of an earlier run, and there may be no rest.
+        if begun.interrupted && self.takes_up_the_rest() && !plan.is_done() {
+            self.observer.event(MatrixEvent::Continued);
+        }
         if let Some(watch) = watch.filter(|_| !plan.is_done()) {
             let disturbances = watch.at_start(self.options.workers);
             self.observer.event(MatrixEvent::Disturbed(&disturbances));

@@ -13,11 +13,11 @@
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
-use rustix::fs::IFlags;
+use rustix::fs::{AtFlags, CWD, IFlags, StatxFlags, statx};
 
 use super::dir::{StoreDir, copies_on_write, free_bytes, makes_inodes};
 use super::error::file_size_limit;
@@ -125,7 +125,11 @@ fn set_chunk(connection: &Connection, mut chunk: i32) {
 /// write that needs the room reports it.
 pub(crate) fn keep_wal_room(dir: &StoreDir) {
     let path = dir.wal();
-    if path.metadata().is_ok_and(|wal| wal.blocks() * 512 >= WAL_ROOM) {
+    // Not its times: the kernel gives a file whose times were read a new one with the next write, which
+    // it would otherwise do a few times in a second.
+    let wanted = StatxFlags::BLOCKS;
+    let wal = statx(CWD, &path, AtFlags::SYMLINK_NOFOLLOW, wanted);
+    if wal.is_ok_and(|wal| wal.stx_blocks * 512 >= WAL_ROOM) {
         return;
     }
     let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path);

@@ -20,7 +20,7 @@ use crate::base::dir::{
 use crate::base::ledger::{self, Head};
 use crate::base::live_file::IdleFile;
 use crate::base::reserve::{self, Claim};
-use crate::base::write_lock::{PATIENCE, WriteTurn};
+use crate::base::write_lock::{PATIENCE, WriteQueue, WriteTurn};
 use crate::{Error, Result};
 
 /// How long a connection that needs the database for itself waits for those that have it open.
@@ -36,6 +36,7 @@ pub struct Store {
     claim: Claim,
     /// Device and inode of the database: SQLite would go on writing to a deleted file.
     identity: Option<(u64, u64)>,
+    queue: WriteQueue,
     /// After the connection, which it must outlive.
     pub(crate) commits: Commits,
     /// The live file of the next run, once there were many.
@@ -290,7 +291,8 @@ impl Store {
         let (identity, commits) = (identity(&dir), Commits::of(&connection));
         let claim = Claim::Continue;
         let (synchronous, idle) = (None, None);
-        Ok(Self { dir, connection, access, synchronous, claim, identity, commits, idle })
+        let queue = WriteQueue::default();
+        Ok(Self { dir, connection, access, synchronous, claim, identity, queue, commits, idle })
     }
 
     pub fn path(&self) -> &Path {
@@ -332,7 +334,7 @@ impl Store {
         if self.access == Access::Read {
             return Err(Error::ReadOnly { path: self.dir.root().to_owned(), action });
         }
-        let _turn = WriteTurn::take(&self.dir)?;
+        let _turn = self.queue.take_turn(&self.dir)?;
         if !self.is_unchanged() {
             return Err(Error::Vanished { path: self.dir.root().to_owned() });
         }

@@ -2,8 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::mpsc;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::dir::{StoreDir, not_writable};
@@ -16,7 +16,40 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The turn to write; the next in the queue gets it when this is dropped.
 #[derive(Debug)]
 pub(crate) struct WriteTurn {
-    _file: File,
+    file: Arc<File>,
+}
+
+/// The file that turns are taken on, kept open by a program that takes many.
+#[derive(Debug, Default)]
+pub(crate) struct WriteQueue {
+    file: Option<Arc<File>>,
+}
+
+impl WriteQueue {
+    pub(crate) fn take_turn(&mut self, dir: &StoreDir) -> Result<WriteTurn> {
+        if let Some(file) = self.file.take().filter(|file| has_name(file)) {
+            let path = dir.write_lock();
+            let locked = try_lock(&file).map_err(|error| Error::io("lock", &path, error))?;
+            self.file = Some(file.clone());
+            // Who has to wait does so with a file of its own: all locks on one are the same lock.
+            return if locked { Ok(WriteTurn { file }) } else { WriteTurn::take(dir) };
+        }
+        let turn = WriteTurn::take(dir)?;
+        self.file = Some(turn.file.clone());
+        Ok(turn)
+    }
+}
+
+/// Whether others can still open it.
+fn has_name(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+}
+
+impl Drop for WriteTurn {
+    fn drop(&mut self) {
+        // Where it fails the lock ends with the last descriptor.
+        drop(self.file.unlock());
+    }
 }
 
 impl WriteTurn {
@@ -41,7 +74,7 @@ impl WriteTurn {
             })?;
         let failed = |error| Error::io("lock", &path, error);
         if try_lock(&file).map_err(failed)? {
-            return Ok(Self { _file: file });
+            return Ok(Self { file: Arc::new(file) });
         }
         // A file lock has no timeout and a polling loop has no queue: a thread waits in our place.
         // When we give up it stays behind, and unlocks as soon as it gets the lock.
@@ -54,7 +87,7 @@ impl WriteTurn {
             })
             .map_err(failed)?;
         match receiver.recv_timeout(patience) {
-            Ok(locked) => locked.map(|file| Self { _file: file }).map_err(failed),
+            Ok(locked) => locked.map(|file| Self { file: Arc::new(file) }).map_err(failed),
             Err(_) => Err(Error::Busy { path, waited: patience }),
         }
     }
@@ -73,5 +106,31 @@ mod tests {
         assert!(matches!(error, Error::Busy { .. }), "{error}");
         drop(first);
         WriteTurn::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_kept_is_locked_for_each_turn_and_given_up_when_it_is_replaced() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = StoreDir::new(temp.path());
+        let is_free = || WriteTurn::take_within(&dir, Duration::ZERO).is_ok();
+        let mut queue = WriteQueue::default();
+        for _ in 0..3 {
+            let turn = queue.take_turn(&dir).unwrap();
+            assert!(!is_free());
+            drop(turn);
+            assert!(is_free());
+        }
+        // Another program holds a turn: the next one waits for it, and not for ever.
+        let other = WriteTurn::take(&dir).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| queue.take_turn(&dir).map(drop));
+            assert!(!waiting.is_finished());
+            drop(other);
+            waiting.join().unwrap().unwrap();
+        });
+        std::fs::remove_file(dir.write_lock()).unwrap();
+        let turn = queue.take_turn(&dir).unwrap();
+        assert!(!is_free(), "the turn is taken on a file that nobody else finds");
+        drop(turn);
     }
 }

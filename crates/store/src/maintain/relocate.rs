@@ -50,7 +50,13 @@ pub fn interrupted_move(to: &Path) -> Option<PathBuf> {
 /// or a loop of it is alive.
 pub fn relocate(from: &Path, to: &Path) -> Result<Moved> {
     relocate_with(from, to, |source| match rename_whole(source.root(), to) {
-        Err(Error::Io { source: error, .. }) if error.kind() == io::ErrorKind::CrossesDevices => {
+        // The second is said of a directory that another file system is mounted on.
+        Err(Error::Io { source: error, .. })
+            if matches!(
+                error.kind(),
+                io::ErrorKind::CrossesDevices | io::ErrorKind::ResourceBusy
+            ) =>
+        {
             copy_whole(source, to)
         }
         renamed => renamed,

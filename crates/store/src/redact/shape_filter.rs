@@ -181,14 +181,16 @@ impl ShapeFilter {
         let mut at = from;
         #[cfg(target_arch = "x86_64")]
         {
-            if self.vectors == Vectors::Avx512 {
+            // A text that fills no vector is not worth loading the tables of one.
+            let is_long = |width: usize| bytes.len() >= from + width + ANCHOR;
+            if self.vectors == Vectors::Avx512 && is_long(64) {
                 // SAFETY: the processor has what is asked for, as `Vectors::best` found out.
                 match unsafe { self.find_in_64s(bytes, at) } {
                     Ok(candidate) => return Some(candidate),
                     Err(searched) => at = searched,
                 }
             }
-            if self.vectors != Vectors::One {
+            if self.vectors != Vectors::One && is_long(2 * 32) {
                 // SAFETY: as above.
                 match unsafe { self.find_in_32s(bytes, at) } {
                     Ok(candidate) => return Some(candidate),

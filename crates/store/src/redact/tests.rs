@@ -169,6 +169,17 @@ pub(super) fn sample(shape: &shapes::Shape) -> Vec<u8> {
     [shape.prefix, rest.as_bytes()].concat()
 }
 
+/// Texts under the shortest length are not looked at.
+#[test]
+fn the_shortest_secrets_are_found_in_texts_of_their_own() {
+    for shape in &SHAPES {
+        let text = sample(shape);
+        assert!(text.len() >= SHORTEST, "{shape:?}");
+        assert!(redactor(&[]).finds_secret(&text), "{shape:?}");
+    }
+    assert!(redactor(&[("NAME", "abcdef")]).finds_secret(b"abcdef"));
+}
+
 #[test]
 fn a_token_may_follow_an_escape() {
     let redactor = redactor(&[]);
