@@ -205,10 +205,15 @@ fn install() -> Result<(), String> {
     if !on_path("cargo-nextest") {
         cargo(&["install", "cargo-nextest", "--locked", "--quiet"], &[])?;
     }
+    install_packages(&NEEDED)
+}
+
+/// Installs what is missing of programs or files, each with the Debian package it comes in.
+pub(crate) fn install_packages(needed: &[(&str, &str)]) -> Result<(), String> {
     let there = |what: &str| {
         if what.starts_with('/') { Path::new(what).exists() } else { on_path(what) }
     };
-    let missing: Vec<_> = NEEDED.iter().filter(|(what, _)| !there(what)).collect();
+    let missing: Vec<_> = needed.iter().filter(|(what, _)| !there(what)).collect();
     if missing.is_empty() {
         return Ok(());
     }

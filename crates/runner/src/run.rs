@@ -296,9 +296,11 @@ pub fn execute(
 
 /// The project of a confined run, before it.
 fn host_files(prepared: &PreparedRun) -> Option<HostFiles> {
-    let root = prepared.policy.as_ref()?.workspace()?;
+    let policy = prepared.policy.as_ref()?;
     let cwd = prepared.request.directory();
-    Some(HostFiles::before(root, &cwd, prepared.request.sandbox.quarantine))
+    let quarantine = prepared.request.sandbox.quarantine;
+    let before = HostFiles::before(policy.workspace()?, &cwd, quarantine);
+    Some(before.with_missing(policy.missing()))
 }
 
 impl CapturedStream {

@@ -1,9 +1,12 @@
 //! The caches of package managers: inside, each is a writable layer over the real one.
 //!
 //! What is in the real cache is found, so that builds are warm; what is written goes into the layer
-//! of the project, so that the real cache cannot be poisoned. A layer has one user at a time: a
-//! second sandbox of the same project gets one that is gone with it.
+//! of the project, so that the real cache cannot be poisoned. Those in the home directory share one
+//! layer over all of it, of which only they are shown: to make a layer takes the kernel several
+//! changes of the file system below. A layer has one user at a time: a second sandbox of the same
+//! project gets one that is gone with it.
 
+use std::ffi::CString;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -96,21 +99,57 @@ pub(crate) fn variables(layered: &[&Path], temp: &Path) -> Vec<(&'static str, Pa
 pub(crate) struct CacheLayers {
     directory: PathBuf,
     temporary: bool,
-    /// One for each cache: where its layer lies.
     pub(crate) layers: Vec<CacheLayer>,
     _lock: File,
 }
 
+/// A writable layer, and the caches that are shown from it.
 #[derive(Clone, Debug)]
 pub(crate) struct CacheLayer {
-    pub(crate) cache: PathBuf,
+    /// What it lies over: the only cache, or a directory that all of them are in.
+    pub(crate) lower: PathBuf,
     pub(crate) upper: PathBuf,
     pub(crate) work: PathBuf,
+    pub(crate) caches: Vec<PathBuf>,
+}
+
+impl CacheLayer {
+    fn new(directory: &Path, lower: &Path, caches: Vec<PathBuf>) -> io::Result<Self> {
+        let place = directory.join(name_of(lower));
+        let (upper, work) = (place.join("upper"), place.join("work"));
+        make(&upper)?;
+        make(&work)?;
+        Ok(Self { lower: lower.to_owned(), upper, work, caches })
+    }
+
+    /// Makes the places of its caches, so that each belongs to this user whatever is above it. What an
+    /// earlier release kept in a layer for each cache is moved there.
+    fn make_places(&self, directory: &Path) -> io::Result<()> {
+        for cache in &self.caches {
+            let Ok(below) = cache.strip_prefix(&self.lower) else { continue };
+            let place = self.upper.join(below);
+            if place.is_dir() {
+                continue;
+            }
+            let earlier = directory.join(name_of(cache));
+            place.parent().map_or(Ok(()), make)?;
+            if std::fs::rename(earlier.join("upper"), &place).is_ok() {
+                remove(&earlier);
+            }
+            make(&place)?;
+        }
+        Ok(())
+    }
 }
 
 impl CacheLayers {
-    /// `base` holds the layers of all projects.
-    pub(crate) fn new(base: &Path, project: &Path, caches: &[PathBuf]) -> io::Result<Self> {
+    /// `base` holds the layers of all projects. Caches below `home` share one.
+    pub(crate) fn new(
+        base: &Path,
+        project: &Path,
+        caches: &[PathBuf],
+        home: Option<&Path>,
+    ) -> io::Result<Self> {
         make(base)?;
         let name = name_of(project);
         remove_abandoned(base);
@@ -124,13 +163,23 @@ impl CacheLayers {
         };
         // When it was used last.
         lock.set_modified(std::time::SystemTime::now())?;
+        let shared = home.and_then(|home| Some((home, mount_of(home)?)));
+        let in_home = |cache: &&PathBuf| {
+            shared.is_some_and(|(home, mount)| {
+                // A layer shows nothing of what is mounted in what it lies over.
+                cache.starts_with(home) && mount_of(cache) == Some(mount)
+            })
+        };
+        let (together, apart): (Vec<PathBuf>, Vec<PathBuf>) =
+            caches.iter().cloned().partition(|cache| in_home(&cache));
         let mut layers = Vec::new();
-        for cache in caches {
-            let place = directory.join(name_of(cache));
-            let (upper, work) = (place.join("upper"), place.join("work"));
-            make(&upper)?;
-            make(&work)?;
-            layers.push(CacheLayer { cache: cache.clone(), upper, work });
+        if let Some((home, _)) = shared.filter(|_| !together.is_empty()) {
+            let layer = CacheLayer::new(&directory, home, together)?;
+            layer.make_places(&directory)?;
+            layers.push(layer);
+        }
+        for cache in apart {
+            layers.push(CacheLayer::new(&directory, &cache, vec![cache.clone()])?);
         }
         Ok(Self { directory, temporary, layers, _lock: lock })
     }
@@ -147,6 +196,19 @@ impl Drop for CacheLayers {
             // waits for that; on a file system that discards blocks at once it takes milliseconds.
             _ = std::fs::remove_dir(layer.work.join("work"));
         }
+    }
+}
+
+/// The number of the mount that a path lies on; `None` where the kernel does not say.
+fn mount_of(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: zero is a valid value to be filled; a C string.
+    unsafe {
+        let mut found: libc::statx = std::mem::zeroed();
+        let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_STATX_DONT_SYNC;
+        let mask = libc::STATX_MNT_ID;
+        let done = libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, mask, &raw mut found) == 0;
+        (done && found.stx_mask & mask != 0).then_some(found.stx_mnt_id)
     }
 }
 
@@ -236,9 +298,9 @@ mod tests {
     fn a_layer_has_one_user_and_stays_and_a_second_gets_one_that_goes() {
         let base = tempfile::tempdir().unwrap();
         let (project, caches) = (Path::new("/p/x"), [PathBuf::from("/h/.cargo")]);
-        let first = CacheLayers::new(base.path(), project, &caches).unwrap();
-        let second = CacheLayers::new(base.path(), project, &caches).unwrap();
-        let other = CacheLayers::new(base.path(), Path::new("/q/x"), &caches).unwrap();
+        let first = CacheLayers::new(base.path(), project, &caches, None).unwrap();
+        let second = CacheLayers::new(base.path(), project, &caches, None).unwrap();
+        let other = CacheLayers::new(base.path(), Path::new("/q/x"), &caches, None).unwrap();
         assert!(!first.temporary && second.temporary && !other.temporary);
         assert_ne!(first.layers[0].upper, second.layers[0].upper);
         let (kept, gone) = (first.layers[0].upper.clone(), second.layers[0].upper.clone());
@@ -248,8 +310,30 @@ mod tests {
         drop((first, second, other));
         assert!(kept.exists() && !gone.exists());
         assert!(!work.exists() && work.parent().unwrap().exists());
-        let again = CacheLayers::new(base.path(), project, &caches).unwrap();
+        let again = CacheLayers::new(base.path(), project, &caches, None).unwrap();
         assert_eq!(again.layers[0].upper, kept);
+    }
+
+    #[test]
+    fn caches_of_the_home_directory_share_a_layer_and_keep_what_they_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, home) = (dir.path().join("base"), dir.path().join("home"));
+        let caches = [home.join(".cargo"), home.join(".m2/repository"), "/proc/sys".into()];
+        for cache in &caches[..2] {
+            make(cache).unwrap();
+        }
+        let project = Path::new("/p/x");
+        // As an earlier release kept it.
+        let apart = CacheLayers::new(&base, project, &caches, None).unwrap();
+        assert_eq!(apart.layers.len(), 3);
+        std::fs::write(apart.layers[1].upper.join("kept"), "").unwrap();
+        drop(apart);
+        let shared = CacheLayers::new(&base, project, &caches, Some(&home)).unwrap();
+        let [together, other] = &shared.layers[..] else { panic!("{:?}", shared.layers) };
+        assert_eq!((&together.lower, &together.caches[..]), (&home, &caches[..2]));
+        assert_eq!((&other.lower, &other.caches[..]), (&caches[2], &caches[2..]));
+        assert!(together.upper.join(".m2/repository/kept").exists());
+        assert!(together.upper.join(".cargo").is_dir());
     }
 
     #[test]
@@ -262,7 +346,7 @@ mod tests {
         drop(locked(&old).unwrap());
         let lock = File::options().write(true).open(old.join(LOCK)).unwrap();
         lock.set_modified(std::time::SystemTime::now() - 2 * KEPT).unwrap();
-        drop(CacheLayers::new(base.path(), Path::new("/p"), &[]).unwrap());
+        drop(CacheLayers::new(base.path(), Path::new("/p"), &[], None).unwrap());
         let left: Vec<_> = std::fs::read_dir(base.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "{left:?}");
     }

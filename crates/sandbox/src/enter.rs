@@ -20,6 +20,7 @@ const AT_RECURSIVE: u32 = 0x8000;
 const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
 const MOVE_MOUNT_T_EMPTY_PATH: u32 = 0x40;
 const MOUNT_ATTR_RDONLY: u64 = 1;
+const MOUNT_ATTR_NODEV: u64 = 4;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 /// The covers of hidden paths, in what `MEMORY` is the place of.
@@ -186,7 +187,11 @@ fn one(
         }
         Step::SaveDevice { path, slot } => save(*slot, clone_here(libc::AT_FDCWD, path)?),
         Step::Hold { path, slot } => save(*slot, open(path)?),
-        Step::Freeze => make_read_only(libc::AT_FDCWD, c"/", AT_RECURSIVE),
+        Step::Freeze => {
+            // Root owns device nodes, wherever somebody has left one.
+            let set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV;
+            set_attributes(libc::AT_FDCWD, c"/", AT_RECURSIVE, (set, 0))
+        }
         Step::MakeMemory => make_memory(),
         Step::MakeArea { place, mode, slot } => save(*slot, make_area(place, *mode)?),
         Step::SealMemory => make_read_only(libc::AT_FDCWD, c"/proc", 0),
@@ -196,7 +201,7 @@ fn one(
             // SAFETY: both are C strings.
             check(unsafe { libc::symlink(target.as_ptr(), path.as_ptr()).into() }).map(drop)
         }
-        Step::SaveLayer { cache, upper, work, slot } => save(*slot, layer(cache, upper, work)?),
+        Step::SaveLayer { lower, upper, work, slot } => save(*slot, layer(lower, upper, work)?),
         Step::Pin(path) => attach(clone_tree(path)?.as_raw_fd(), path),
         Step::Attach { path, slot } => attach(saved(slots, *slot)?, path),
         Step::AttachMade { path, slot } => attach_here(saved(slots, *slot)?, libc::AT_FDCWD, path),

@@ -1,27 +1,37 @@
 //! What of a git repository a confined command may write, and what not: `git commit` works, and
 //! nothing that git or the user's shell executes later can be changed.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use retake_types::PathGrant;
 
+use crate::git_config::{self, NamedByGit};
 use crate::lists::GIT_PROTECTED;
 use crate::real_path::real_path;
 
+/// What is known of the repository that a command runs in.
+#[derive(Debug, Default)]
+pub(crate) struct GitRules {
+    pub(crate) rules: Vec<(PathGrant, PathBuf)>,
+    /// What git's configuration leads to, there or not.
+    pub(crate) named: BTreeSet<NamedByGit>,
+}
+
 /// Directories of submodules that are looked at, those inside of others included.
 const MOST_MODULES: usize = 500;
-/// A configuration that is larger than this is no configuration.
-const LARGEST: u64 = 1 << 20;
 
 /// The rules for the repository that a directory lies in. The directory of git is writable, that of
 /// a linked worktree too, which lies in the main one. A `.git` file is believed only if the
 /// directory it names points back to it, and a link not at all, since what was confined earlier may
 /// have made them.
-pub(crate) fn rules(cwd: &Path) -> Vec<(PathGrant, PathBuf)> {
-    let Ok(cwd) = real_path(cwd) else { return Vec::new() };
+pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
+    let mut found = GitRules::default();
+    let Ok(cwd) = real_path(cwd) else { return found };
     let dot_git = cwd.ancestors().map(|dir| dir.join(".git")).find(|path| path.exists());
-    let Some(dot_git) = dot_git else { return Vec::new() };
-    let mut rules = Vec::new();
+    let Some(dot_git) = dot_git else { return found };
+    let rules = &mut found.rules;
     let common = match dot_git.is_dir() && !dot_git.is_symlink() {
         true => Some(dot_git.clone()),
         false => {
@@ -33,18 +43,43 @@ pub(crate) fn rules(cwd: &Path) -> Vec<(PathGrant, PathBuf)> {
         if common.join("HEAD").exists() {
             // A cover needs something to lie on, and git makes this directory in most repositories.
             // Where it cannot be made, nobody else can make it either.
-            _ = std::fs::create_dir(common.join("hooks"));
+            make_hooks(&common);
         }
         rules.push((PathGrant::AllowWrite, common.clone()));
         rules.push((PathGrant::DenyRead, common.join("retake")));
         let protected = protected(&common).into_iter();
         rules.extend(protected.map(|path| (PathGrant::DenyWrite, path)));
         if let Some(top) = dot_git.parent() {
-            let named = named_by_configuration(&common, top).into_iter();
+            found.named = git_config::named(configurations(&common, home), top, home);
+            let named = found.named.iter().map(|named| named.path().to_owned());
             rules.extend(named.map(|path| (PathGrant::DenyWrite, path)));
         }
     }
-    rules
+    found
+}
+
+/// Makes the directory of hooks as the owner of the repository would: root may work in that of another
+/// user.
+fn make_hooks(common: &Path) {
+    let hooks = common.join("hooks");
+    if std::fs::create_dir(&hooks).is_ok()
+        && let Ok(owner) = common.metadata()
+    {
+        // Nobody but root may give it away, and nobody else needs to.
+        _ = std::os::unix::fs::lchown(&hooks, Some(owner.uid()), Some(owner.gid()));
+    }
+}
+
+/// The files that git reads for a repository.
+fn configurations(common: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+    let mut files = vec![PathBuf::from("/etc/gitconfig")];
+    if let Some(home) = home {
+        let named = std::env::var_os("XDG_CONFIG_HOME").filter(|value| !value.is_empty());
+        let configuration = named.map_or_else(|| home.join(".config"), PathBuf::from);
+        files.extend([configuration.join("git/config"), home.join(".gitconfig")]);
+    }
+    files.extend(["config", "config.worktree"].map(|name| common.join(name)));
+    files
 }
 
 /// What in git's directory can name a program: of the repository, of its submodules and worktrees.
@@ -75,37 +110,6 @@ pub(crate) fn protected(git: &Path) -> Vec<PathBuf> {
     }
     let files = |dir: PathBuf| GIT_PROTECTED.iter().map(move |name| dir.join(name));
     directories.into_iter().flat_map(files).collect()
-}
-
-/// Where the repository's own configuration says that hooks and more configuration are.
-fn named_by_configuration(common: &Path, top: &Path) -> Vec<PathBuf> {
-    let mut named = Vec::new();
-    for name in ["config", "config.worktree"] {
-        let file = common.join(name);
-        if !file.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= LARGEST) {
-            continue;
-        }
-        let Ok(text) = std::fs::read(&file) else { continue };
-        let text = String::from_utf8_lossy(&text);
-        let mut section = String::new();
-        for line in text.lines().map(str::trim) {
-            if let Some(rest) = line.strip_prefix('[') {
-                let end = rest.find(|c: char| c == ']' || c == '"' || c.is_whitespace());
-                section = rest[..end.unwrap_or(rest.len())].to_ascii_lowercase();
-                continue;
-            }
-            let Some((key, value)) = line.split_once('=') else { continue };
-            let value = value.trim().trim_matches('"');
-            match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
-                ("core", "hookspath" | "attributesfile") => named.push(top.join(value)),
-                ("include" | "includeif", "path") => named.push(common.join(value)),
-                _ => {}
-            }
-        }
-    }
-    // What begins so lies in the home directory, where nothing is writable.
-    named.retain(|path| !path.to_string_lossy().contains('~'));
-    named
 }
 
 /// The directory that a linked worktree shares with the main one.
@@ -151,19 +155,5 @@ mod tests {
         ] {
             assert!(found.contains(&git.join(path)), "{path}");
         }
-    }
-
-    #[test]
-    fn hooks_and_configuration_elsewhere_are_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let git = dir.path().join(".git");
-        std::fs::create_dir_all(&git).unwrap();
-        let text = "[core]\n\tbare = false\n\thooksPath = .githooks\n[include]\n\tpath = ../shared.gitconfig\n\
-                    [includeIf \"gitdir:x\"]\n\tpath = ~/x\n";
-        std::fs::write(git.join("config"), text).unwrap();
-        assert_eq!(
-            named_by_configuration(&git, dir.path()),
-            [dir.path().join(".githooks"), git.join("../shared.gitconfig")]
-        );
     }
 }

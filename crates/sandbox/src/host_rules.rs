@@ -192,7 +192,7 @@ pub(crate) fn dropped(policy: &Policy, abi: u32) -> Vec<DroppedPromise> {
     if Path::new("/dev/pts").exists() {
         dropped.push(DroppedPromise::Terminals);
     }
-    for rule in &policy.rules {
+    for rule in policy.rules.iter() {
         let path = rule.path.as_path();
         let promise = match policy.access(path) {
             PathAccess::Hidden if policy.store.as_deref() == Some(path) => DroppedPromise::Record,

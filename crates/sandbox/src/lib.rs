@@ -8,16 +8,19 @@
 //! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
 
 mod always_protected;
+mod bound_sockets;
 mod caches;
 mod covered;
 mod denials;
 mod enter;
+mod git_config;
 mod git_files;
 mod host_rules;
 mod landlock;
 mod lists;
 mod network;
 mod own_network;
+mod path_rules;
 mod plan;
 mod policy;
 mod proc_entries;
@@ -46,6 +49,7 @@ use seccomp::Sockets;
 pub use covered::Covered;
 pub use denials::{DenialWatch, WatchedCalls, first_call};
 pub use enter::SetupFailure;
+pub use git_config::{NamedByGit, entries as git_config_entries};
 pub use host_rules::PrivateTemp;
 pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
@@ -204,7 +208,7 @@ impl Confinement {
                 return None;
             }
             // Caches are a convenience: where no layer can be made, they are read-only.
-            CacheLayers::new(base, workspace, &policy.caches).ok()
+            CacheLayers::new(base, workspace, &policy.caches, policy.home.as_deref()).ok()
         });
         let made = layers.as_ref().map_or(&[][..], |layers| &layers.layers[..]);
         let policy = match base.filter(|_| !made.is_empty()) {
@@ -299,7 +303,8 @@ impl Confinement {
     fn note_caches(&mut self) {
         let layered: Vec<&Path> = match &self.mechanism {
             Mechanism::Namespaces { layers: Some(layers), .. } => {
-                layers.layers.iter().map(|layer| layer.cache.as_path()).collect()
+                let caches = layers.layers.iter().flat_map(|layer| &layer.caches);
+                caches.map(PathBuf::as_path).collect()
             }
             _ => Vec::new(),
         };

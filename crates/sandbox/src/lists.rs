@@ -83,6 +83,9 @@ pub(crate) const PROTECTED: [&str; 15] = [
 pub(crate) const GIT_PROTECTED: [&str; 6] =
     ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
 
+/// What the kernel tells root about all processes of the machine. Nobody else may read it.
+pub(crate) const OF_ALL_PROCESSES: [&str; 2] = ["/sys/kernel/debug", "/sys/kernel/tracing"];
+
 /// The devices that every program may use.
 pub(crate) const DEVICES: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];

@@ -38,7 +38,7 @@ pub(crate) enum Step {
         path: CString,
         slot: usize,
     },
-    /// Makes everything read-only.
+    /// Makes everything read-only, and device nodes useless.
     Freeze,
     /// Makes the file system in memory that everything of the sandbox's own lies in, with the empty
     /// file and directory that hidden ones are covered with. One for all: each would cost as much as
@@ -71,10 +71,10 @@ pub(crate) enum Step {
         path: CString,
         slot: usize,
     },
-    /// Makes a writable layer over a cache. Before anything is read-only: a layer that is made later
+    /// Makes a writable layer over a directory. Before anything is read-only: a layer that is made later
     /// would be so too.
     SaveLayer {
-        cache: CString,
+        lower: CString,
         upper: CString,
         work: CString,
         slot: usize,
@@ -183,7 +183,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
         made: BTreeSet::new(),
         real: policy
             .writable()
-            .filter(|path| layers.iter().all(|layer| layer.cache != **path))
+            .filter(|path| !is_cache(layers, path))
             .map(Path::to_owned)
             .collect(),
     };
@@ -217,7 +217,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
 fn shown(policy: &Policy) -> BTreeMap<PathBuf, Shown> {
     let mut paths: BTreeMap<PathBuf, Option<Area>> =
         policy.areas.iter().map(|(path, area)| (path.clone(), Some(*area))).collect();
-    for rule in &policy.rules {
+    for rule in policy.rules.iter() {
         let path = rule.path.as_path();
         // Inside of what is writable, a parent that could be renamed would take the rule with it.
         if policy.access(path) < PathAccess::Writable {
@@ -315,14 +315,10 @@ impl Builder<'_> {
                     self.attaches.push(Step::Mask { path: place, directory: path.is_dir() });
                 }
                 Shown::Real(PathAccess::Writable) if self.in_layer(&path) => {
-                    let layer = self.layers.iter().find(|layer| layer.cache == path);
-                    let Some(layer) = layer else {
+                    let Some(slot) = self.cache_slot(&path) else {
                         self.attaches.push(Step::Pin(place));
                         continue;
                     };
-                    let slot = self.slot();
-                    let (upper, work) = (c_string(&layer.upper), c_string(&layer.work));
-                    self.saves.push(Step::SaveLayer { cache: place.clone(), upper, work, slot });
                     self.held.insert(path.clone(), slot);
                     self.make_place(&path, true);
                     self.attaches.push(Step::Attach { path: place, slot });
@@ -345,12 +341,34 @@ impl Builder<'_> {
         }
     }
 
+    /// The slot that a cache with a layer is held in.
+    fn cache_slot(&mut self, cache: &Path) -> Option<usize> {
+        let layers = self.layers;
+        let layer = layers.iter().position(|layer| layer.caches.iter().any(|one| one == cache))?;
+        let CacheLayer { lower, upper, work, .. } = &layers[layer];
+        // Where it can be seen as a whole.
+        let whole = Path::new(MEMORY).join(format!("layer-{layer}"));
+        if self.made.insert(whole.clone()) {
+            let slot = self.slot();
+            let (upper, work) = (c_string(upper), c_string(work));
+            self.saves.push(Step::SaveLayer { lower: c_string(lower), upper, work, slot });
+            if lower == cache {
+                return Some(slot);
+            }
+            self.areas.push(Step::Directory { path: c_string(&whole), mode: 0o755 });
+            self.areas.push(Step::AttachMade { path: c_string(&whole), slot });
+        }
+        let slot = self.slot();
+        let path = c_string(&whole.join(cache.strip_prefix(lower).ok()?));
+        self.areas.push(Step::Save { path, slot, read_only: false });
+        Some(slot)
+    }
+
     /// Whether what is at a path comes from a layer. A directory inside of a cache that was allowed
     /// by itself is the real one, and so is what lies below it.
     fn in_layer(&self, path: &Path) -> bool {
-        let at = path.ancestors().find(|dir| {
-            self.real.contains(*dir) || self.layers.iter().any(|layer| layer.cache == **dir)
-        });
+        let at =
+            path.ancestors().find(|dir| self.real.contains(*dir) || is_cache(self.layers, dir));
         at.is_some_and(|dir| !self.real.contains(dir))
     }
 
@@ -425,6 +443,10 @@ impl Builder<'_> {
             self.area_in_devices(Path::new("/dev/shm"), 0o1777);
         }
     }
+}
+
+fn is_cache(layers: &[CacheLayer], path: &Path) -> bool {
+    layers.iter().flat_map(|layer| &layer.caches).any(|cache| cache == path)
 }
 
 /// The same rules once more for Landlock, as far as it can hold them: where anything is writable.

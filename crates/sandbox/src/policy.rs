@@ -1,18 +1,18 @@
 //! From what was asked for to exact rules about paths that exist: names resolved, defaults added.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use retake_types::{
-    ListedWrites, NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest, path_access,
-};
+use retake_types::{ListedWrites, NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest};
 
-use crate::lists::{MOST_PORTS, PROTECTED, RUN_KEPT, SECRETS};
+use crate::git_config::NamedByGit;
+use crate::git_files::GitRules;
+use crate::lists::{MOST_PORTS, OF_ALL_PROCESSES, PROTECTED, RUN_KEPT, SECRETS};
+use crate::path_rules::PathRules;
 use crate::proxy::{ParentProxyError, Parents};
 use crate::real_path::real_path;
-use crate::{always_protected, caches, git_files};
+use crate::{always_protected, bound_sockets, caches, git_files};
 
 /// Where the run takes place, as far as the defaults depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ pub(crate) enum Area {
 /// Rules about paths that exist and that no symbolic link leads through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    pub(crate) rules: Vec<PathRule>,
+    pub(crate) rules: PathRules,
     pub(crate) areas: Vec<(PathBuf, Area)>,
     /// The directory that is writable because the command runs there.
     pub(crate) workspace: Option<PathBuf>,
@@ -63,10 +63,14 @@ pub struct Policy {
     pub(crate) network: NetworkRequest,
     /// The proxies that this machine goes out through.
     pub(crate) parents: Parents,
+    /// The home directory, which most caches are in.
+    pub(crate) home: Option<PathBuf>,
     /// Caches that may have a writable layer: no rule is about them.
     pub(crate) caches: Vec<PathBuf>,
     /// Directories, and where they are shown a second time.
     pub(crate) shown_at: Vec<(PathBuf, PathBuf)>,
+    /// What git's configuration leads to and what is not there: nothing can cover it.
+    missing: Vec<NamedByGit>,
 }
 
 impl Policy {
@@ -115,6 +119,13 @@ impl Policy {
                 rules.default(PathGrant::DenyRead, &path);
             }
         }
+        // SAFETY: no arguments, no failure.
+        if unsafe { libc::geteuid() } == 0 {
+            let mounted = |path: &&Path| has_entries(path);
+            for path in OF_ALL_PROCESSES.iter().map(Path::new).filter(mounted) {
+                rules.default(PathGrant::DenyRead, path);
+            }
+        }
         if let Some(workspace) = &workspace {
             rules.default(PathGrant::AllowWrite, workspace);
             // Also one that is not in use any more.
@@ -123,7 +134,7 @@ impl Policy {
                 rules.default(PathGrant::DenyWrite, &workspace.join(name));
             }
         }
-        let of_git = git_files::rules(places.cwd);
+        let GitRules { rules: of_git, named } = git_files::rules(places.cwd, home.as_deref());
         if let Some(git) = workspace.as_ref().map(|workspace| workspace.join(".git"))
             // It is looked at once.
             && !of_git.iter().any(|(grant, path)| *grant == PathGrant::AllowWrite && *path == git)
@@ -135,6 +146,8 @@ impl Policy {
         for (grant, path) in of_git {
             rules.default(grant, &path);
         }
+        let not_there = |named: &NamedByGit| named.path().symlink_metadata().is_err();
+        let missing = named.into_iter().filter(not_there).collect();
         if let Some(listed) = request.listed_writes {
             for path in always_protected::below(places.cwd, listed) {
                 rules.default(PathGrant::DenyWrite, &path);
@@ -152,7 +165,7 @@ impl Policy {
                 rules.defaults.push(PathRule::new(PathGrant::AllowRead, path));
             }
         }
-        for path in bound_sockets() {
+        for path in bound_sockets::paths() {
             if let Ok(path) = real_path(&path)
                 && !allowed_sockets.contains(&path)
                 && !areas.iter().any(|(area, _)| path.starts_with(area))
@@ -170,15 +183,17 @@ impl Policy {
         without_empty_denials(&mut rules, &areas);
         caches.retain(|cache| !rules.iter().any(|rule| cache.starts_with(rule.path.as_path())));
         Ok(Self {
-            rules,
+            rules: rules.into_iter().collect(),
             areas,
+            workspace,
             store: None,
             sockets,
-            workspace,
             network,
             parents,
+            home,
             caches,
             shown_at,
+            missing,
         })
     }
 
@@ -193,7 +208,7 @@ impl Policy {
     pub fn without_store(mut self, store: &Path) -> Self {
         self.store = real_path(store).ok();
         if let Some(store) = &self.store {
-            self.rules.retain(|rule| !rule.path.as_path().starts_with(store));
+            self.rules = self.rules.without(store);
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
@@ -205,11 +220,16 @@ impl Policy {
         let mut policy = self.clone();
         let caches = self.caches.iter();
         let rules = caches.map(|cache| PathRule::new(PathGrant::AllowWrite, cache.clone()));
-        policy.rules.extend(rules);
+        rules.for_each(|rule| policy.rules.push(rule));
         if let Ok(base) = real_path(base) {
             policy.rules.push(PathRule::new(PathGrant::DenyRead, base));
         }
         policy
+    }
+
+    /// What git would use and what does not exist, so that it cannot be protected.
+    pub fn missing(&self) -> &[NamedByGit] {
+        &self.missing
     }
 
     /// The directory that is writable because the command runs there.
@@ -218,7 +238,7 @@ impl Policy {
     }
 
     pub(crate) fn access(&self, path: &Path) -> PathAccess {
-        path_access(&self.rules, path)
+        self.rules.access(path)
     }
 
     /// The paths below which everything is writable unless a rule says otherwise.
@@ -370,6 +390,10 @@ fn secrets(home: &Path) -> Vec<PathBuf> {
     found
 }
 
+fn has_entries(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+}
+
 fn areas() -> Vec<(PathBuf, Area)> {
     let wanted = [
         ("/tmp", Area::Temp),
@@ -386,14 +410,4 @@ fn areas() -> Vec<(PathBuf, Area)> {
         }
     }
     found
-}
-
-/// Every path that a socket of this machine is bound to.
-fn bound_sockets() -> BTreeSet<PathBuf> {
-    let text = std::fs::read("/proc/net/unix").unwrap_or_default();
-    let path = |line: &[u8]| {
-        let at = line.iter().position(|&byte| byte == b'/')?;
-        Some(PathBuf::from(std::ffi::OsStr::from_bytes(&line[at..])))
-    };
-    text.split(|&byte| byte == b'\n').filter_map(path).collect()
 }

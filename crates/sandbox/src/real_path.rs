@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// As [`Path::canonicalize`], which looks at every directory on the way. Of a hundred paths that a
 /// policy is about most do not exist, and most others are what they seem: one system call tells.
@@ -27,6 +27,21 @@ pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
         }
         _ => path.canonicalize(),
     }
+}
+
+/// A path without `.` and `..`, by name alone.
+pub(crate) fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::with_capacity(path.as_os_str().len());
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                normal.pop();
+            }
+            part => normal.push(part),
+        }
+    }
+    normal
 }
 
 /// Whether a path is written in the only way that it can be.

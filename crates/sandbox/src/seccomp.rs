@@ -161,6 +161,7 @@ pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
         }
     }
     rules.push((libc::SYS_socket, socket_rules(sockets)));
+    rules.push((libc::SYS_socketpair, pair_rules(sockets)));
     rules
 }
 
@@ -269,7 +270,7 @@ impl Search {
 }
 
 /// Limits and priorities can be changed of the caller alone.
-fn only_own_processes() -> [Rule; 2] {
+fn only_own_processes() -> [Rule; 3] {
     let limits = vec![step(LOAD, argument(0)), jump(EQUAL, 0, 1, 0), refuse(libc::EPERM), allow()];
     let priorities = vec![
         step(LOAD, argument(0)),
@@ -279,7 +280,34 @@ fn only_own_processes() -> [Rule; 2] {
         refuse(libc::EPERM),
         allow(),
     ];
-    [(libc::SYS_prlimit64, limits), (libc::SYS_setpriority, priorities)]
+    // Of the disk: the numbering of kinds begins with 1, otherwise it is the same.
+    let mut disk = priorities.clone();
+    disk[1].k = IOPRIO_WHO_PROCESS;
+    [
+        (libc::SYS_prlimit64, limits),
+        (libc::SYS_setpriority, priorities),
+        (libc::SYS_ioprio_set, disk),
+    ]
+}
+
+const IOPRIO_WHO_PROCESS: u32 = 1;
+
+/// Both ends of a pair are the caller's. One of datagrams can still send to any other socket that has
+/// a name, so where none can be made, there is no such pair either.
+fn pair_rules(sockets: Sockets) -> Vec<sock_filter> {
+    let mut rules =
+        vec![step(LOAD, argument(0)), jump(EQUAL, libc::AF_UNIX as u32, 1, 0), refuse(libc::EPERM)];
+    if let Sockets::Host { unix: false, .. } = sockets {
+        rules.extend([
+            step(LOAD, argument(1)),
+            step(MASK, 0xf),
+            jump(EQUAL, libc::SOCK_STREAM as u32, 2, 0),
+            jump(EQUAL, libc::SOCK_SEQPACKET as u32, 1, 0),
+            refuse(libc::EPERM),
+        ]);
+    }
+    rules.push(allow());
+    rules
 }
 
 fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {

@@ -18,10 +18,13 @@ use retake_types::{SandboxLevel, SandboxMode};
 use super::exec::{scratch, timed};
 use super::median;
 use crate::page::Page;
-use crate::test::npm_program;
+use crate::test::{install_packages, npm_program};
 
 /// What Claude Code confines its commands with.
 const SRT: &str = "@anthropic-ai/sandbox-runtime@0.0.78";
+/// What it and the others need, and the packages of Debian with it.
+const PEERS: [(&str, &str); 4] =
+    [("bwrap", "bubblewrap"), ("socat", "socat"), ("rg", "ripgrep"), ("npm", "npm")];
 const ROUNDS: usize = 15;
 /// Commands of one worker.
 const COMMANDS: usize = 100;
@@ -75,8 +78,7 @@ pub(crate) fn run() -> Result<(), String> {
             costs.push(measured(variant, &directory)?);
         }
         for (walls, (_, words)) in walls.iter_mut().zip(&peers) {
-            // One that does not work here has no figures: both need `bwrap`, `srt` also `socat` and
-            // `rg`.
+            // One that does not work here has no figures; the page says why.
             walls.extend(timed(words).ok().map(|(wall, _, _)| wall));
         }
     }
@@ -130,9 +132,9 @@ fn others(
     let further = middle(&costs[1], |c| c.further);
     let mut rows =
         vec![vec!["retake, full".to_owned(), format!("{further:.0}"), "1.00".to_owned()]];
-    for ((name, _), walls) in peers.iter().zip(walls) {
+    for ((name, words), walls) in peers.iter().zip(walls) {
         rows.push(match walls.is_empty() {
-            true => vec![(*name).to_owned(), "does not run here".to_owned(), String::new()],
+            true => vec![(*name).to_owned(), why_not(words), String::new()],
             false => {
                 let wall = median(walls);
                 vec![(*name).to_owned(), format!("{wall:.0}"), format!("{:.2}", wall / further)]
@@ -142,7 +144,21 @@ fn others(
     page.table(&["", "wall µs", "ratio"], &rows);
 }
 
+/// The last thing that a program says which does not run.
+fn why_not(words: &[String]) -> String {
+    let reason = match Command::new(&words[0]).args(&words[1..]).output() {
+        Err(error) => error.to_string(),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let last = text.lines().rfind(|line| !line.trim().is_empty());
+            last.map_or_else(|| output.status.to_string(), |line| line.trim().to_owned())
+        }
+    };
+    format!("does not run here: {}", reason.replace('|', "\\|"))
+}
+
 fn peers(directory: &Path) -> Result<Vec<(&'static str, Vec<String>)>, String> {
+    install_packages(&PEERS)?;
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let here = directory.display();
     let srt = npm_program(&[SRT], "node_modules/.bin/srt", "SRT")?.display().to_string();

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use retake_sandbox::git_config_entries as entries;
+
 use super::bounded;
 
 /// Keys of which every value is a program, a directory of programs, or another configuration;
@@ -98,79 +100,6 @@ fn matches(pattern: &str, key: &str) -> bool {
             key.len() >= pattern.len() && key.starts_with(start) && key.ends_with(end)
         }
     }
-}
-
-/// Every key, in small letters, with its value. What cannot be understood is taken for a key that
-/// includes something, so that nothing is missed.
-fn entries(text: &[u8]) -> Vec<(String, String)> {
-    let text = String::from_utf8_lossy(text);
-    let text = text.replace("\\\r\n", "").replace("\\\n", "");
-    let mut section = String::new();
-    let mut entries = Vec::new();
-    for line in text.lines() {
-        let mut line = line.trim().trim_start_matches('\u{feff}');
-        if let Some(rest) = line.strip_prefix('[') {
-            let Some(end) = end_of_section(rest) else {
-                entries.push(("include.path".to_owned(), line.to_owned()));
-                continue;
-            };
-            section = section_name(&rest[..end]);
-            // A key may follow on the same line.
-            line = rest[end + 1..].trim();
-        }
-        if line.is_empty() || line.starts_with(['#', ';']) {
-            continue;
-        }
-        let (key, value) = line.split_once('=').unwrap_or((line, "true"));
-        let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
-        entries.push((key, plain_value(value)));
-    }
-    entries
-}
-
-/// Where the bracket closes that is not inside of quotes.
-fn end_of_section(text: &str) -> Option<usize> {
-    let (mut quoted, mut escaped) = (false, false);
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '"' => quoted = !quoted,
-            ']' if !quoted => return Some(at),
-            _ => {}
-        }
-    }
-    None
-}
-
-/// `filter "x"` and the old `filter.x`, both as `filter.x`.
-fn section_name(text: &str) -> String {
-    match text.split_once('"') {
-        Some((name, rest)) => {
-            let name = name.trim().to_ascii_lowercase();
-            format!("{name}.{}", rest.trim_end().trim_end_matches('"'))
-        }
-        None => text.trim().to_ascii_lowercase(),
-    }
-}
-
-/// Without quotes and comments.
-fn plain_value(value: &str) -> String {
-    let mut plain = String::new();
-    let (mut quoted, mut escaped) = (false, false);
-    for c in value.trim().chars() {
-        match c {
-            _ if escaped => {
-                escaped = false;
-                plain.push(c);
-            }
-            '\\' => escaped = true,
-            '"' => quoted = !quoted,
-            '#' | ';' if !quoted => break,
-            c => plain.push(c),
-        }
-    }
-    plain.trim_end().to_owned()
 }
 
 #[cfg(test)]

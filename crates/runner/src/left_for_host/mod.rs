@@ -16,6 +16,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use retake_sandbox::NamedByGit;
 use retake_types::{LeftFile, LeftFileKind, LeftForHost};
 
 use crate::git_dir::Repository;
@@ -25,6 +26,8 @@ use crate::regular_file;
 const AGENT: &str = ".agent";
 /// Where a record lies in a repository.
 const RECORD: &str = ".git/retake";
+/// What is left to be done by an interactive rebase.
+const REBASE_STEPS: &str = "rebase-merge/git-rebase-todo";
 /// How many files are dealt with; more are only counted.
 const MOST_FOUND: usize = 10_000;
 /// A configuration that is larger than this is not read, only named.
@@ -40,6 +43,8 @@ pub(crate) struct HostFiles {
     agent_identity: Option<(u64, u64)>,
     /// Files whose content tells whether something in them is new.
     before: Vec<FileBefore>,
+    /// What git's configuration leads to and what was not there.
+    missing: Vec<NamedByGit>,
     quarantine: bool,
 }
 
@@ -110,9 +115,21 @@ impl HostFiles {
             agent_identity: identity(&root.join(AGENT)),
             before: before.collect(),
             repository,
+            missing: Vec::new(),
             root: root.to_owned(),
             quarantine,
         }
+    }
+
+    /// Also watches what git's configuration leads to and what cannot be protected, because it does not
+    /// exist.
+    pub(crate) fn with_missing(mut self, missing: &[NamedByGit]) -> Self {
+        let within = |named: &&NamedByGit| {
+            let path = named.path();
+            path.starts_with(&self.root) || self.git_dirs().any(|dir| path.starts_with(dir))
+        };
+        self.missing = missing.iter().filter(within).cloned().collect();
+        self
     }
 
     /// Looks at what the run left, when nothing of it is alive. Gives what there is to say, and
@@ -120,6 +137,7 @@ impl HostFiles {
     pub(crate) fn after(self) -> Option<LeftForHost> {
         let mut found = Findings::default();
         self.known_files(&mut found);
+        self.named_files(&mut found);
         self.repository_files(&mut found);
         let complete = scan::project(&self, &mut found);
         self.path_programs(&mut found);
@@ -145,6 +163,9 @@ impl HostFiles {
         let path = file.path.as_path();
         let was_there =
             || self.before.iter().any(|before| before.path == path && before.content.is_some());
+        if self.missing.iter().any(|named| named.path() == path) {
+            return true;
+        }
         match file.kind {
             LeftFileKind::GitCommonDir => true,
             LeftFileKind::GitConfig => path.ends_with("config.worktree") && !was_there(),
@@ -194,6 +215,19 @@ impl HostFiles {
             };
             if !names.is_empty() || *kind == LeftFileKind::RetakeProject {
                 found.add(*kind, path, names);
+            }
+        }
+    }
+
+    /// Hooks and configuration where git was told to look for them, and where there was nothing.
+    fn named_files(&self, found: &mut Findings) {
+        for named in &self.missing {
+            if std::fs::symlink_metadata(named.path()).is_ok() {
+                let kind = match named {
+                    NamedByGit::Hooks(_) => LeftFileKind::GitHook,
+                    NamedByGit::Configuration(_) => LeftFileKind::GitConfig,
+                };
+                found.add(kind, named.path(), Vec::new());
             }
         }
     }
@@ -256,6 +290,13 @@ impl HostFiles {
             let usual = dir != common && common.canonicalize().ok() == target.ok();
             if !usual {
                 found.add(LeftFileKind::GitCommonDir, &redirect, Vec::new());
+            }
+        }
+        let steps = dir.join(REBASE_STEPS);
+        if std::fs::symlink_metadata(&steps).is_ok_and(|meta| self.is_new(&meta)) {
+            let commands = rebase_commands(&read(&steps).unwrap_or_default());
+            if !commands.is_empty() {
+                found.add(LeftFileKind::GitConfig, &steps, commands);
             }
         }
         for name in ["config", "config.worktree"] {
@@ -336,6 +377,16 @@ fn new_scripts(before: &[u8], now: &[u8]) -> Vec<String> {
     let before = scripts(before);
     let changed = scripts(now).into_iter().filter(|(name, value)| before.get(name) != Some(value));
     bounded(changed.map(|(name, _)| name))
+}
+
+/// The commands that `git rebase --continue` would execute.
+fn rebase_commands(steps: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(steps);
+    let command = |line: &str| {
+        let (step, command) = line.trim_start().split_once([' ', '\t'])?;
+        matches!(step, "exec" | "x").then(|| command.trim().to_owned())
+    };
+    bounded(text.lines().filter_map(command))
 }
 
 /// As many names as are of use, none of them long.

@@ -22,22 +22,42 @@ const SKIPPED: [&str; 8] =
     ["node_modules", "target", ".venv", "venv", "__pycache__", ".tox", ".gradle", ".cache"];
 
 /// Files that something on the host acts on, by their names.
-const FILES: [(&str, LeftFileKind); 11] = [
+const FILES: [(&str, LeftFileKind); 26] = [
     (".envrc", LeftFileKind::Envrc),
     (".mcp.json", LeftFileKind::AgentConfiguration),
+    (".aider.conf.yml", LeftFileKind::AgentConfiguration),
+    ("opencode.json", LeftFileKind::AgentConfiguration),
     (".gitmodules", LeftFileKind::GitConfig),
     (".pre-commit-config.yaml", LeftFileKind::BuildConfiguration),
     (".npmrc", LeftFileKind::BuildConfiguration),
+    (".yarnrc", LeftFileKind::BuildConfiguration),
     (".yarnrc.yml", LeftFileKind::BuildConfiguration),
+    (".pnpmfile.cjs", LeftFileKind::BuildConfiguration),
+    ("bunfig.toml", LeftFileKind::BuildConfiguration),
+    (".bazelrc", LeftFileKind::BuildConfiguration),
+    ("mise.toml", LeftFileKind::BuildConfiguration),
+    (".mise.toml", LeftFileKind::BuildConfiguration),
     ("lefthook.yml", LeftFileKind::BuildConfiguration),
+    (".lefthook.yml", LeftFileKind::BuildConfiguration),
     ("gradle-wrapper.properties", LeftFileKind::BuildConfiguration),
     ("maven-wrapper.properties", LeftFileKind::BuildConfiguration),
     (".exrc", LeftFileKind::EditorTask),
+    (".vimrc", LeftFileKind::EditorTask),
+    (".nvimrc", LeftFileKind::EditorTask),
+    (".nvim.lua", LeftFileKind::EditorTask),
     (".dir-locals.el", LeftFileKind::EditorTask),
+    (".devcontainer.json", LeftFileKind::EditorTask),
+    (".gdbinit", LeftFileKind::EditorTask),
+    (".lldbinit", LeftFileKind::EditorTask),
 ];
 
 /// Directories of which every file counts.
-const DIRECTORIES: [(&str, LeftFileKind); 8] = [
+const DIRECTORIES: [(&str, LeftFileKind); 13] = [
+    (".devcontainer", LeftFileKind::EditorTask),
+    (".zed", LeftFileKind::EditorTask),
+    (".fleet", LeftFileKind::EditorTask),
+    (".opencode", LeftFileKind::AgentConfiguration),
+    (".mvn", LeftFileKind::BuildConfiguration),
     (".vscode", LeftFileKind::EditorTask),
     (".idea", LeftFileKind::EditorTask),
     (".claude", LeftFileKind::AgentConfiguration),

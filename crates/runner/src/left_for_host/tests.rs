@@ -81,7 +81,12 @@ fn everything_that_the_host_acts_on_is_found() {
     fs::write(root.join("a/package.json"), r#"{"scripts": {"install": "x"}}"#).unwrap();
     fs::create_dir(root.join(".cargo")).unwrap();
     fs::write(root.join(".cargo/config.toml"), "").unwrap();
+    fs::create_dir(root.join(".devcontainer")).unwrap();
+    fs::write(root.join(".devcontainer/devcontainer.json"), "{}").unwrap();
+    fs::write(root.join(".yarnrc"), "yarn-path x").unwrap();
     let expected = [
+        (EditorTask, ".devcontainer/devcontainer.json"),
+        (BuildConfiguration, ".yarnrc"),
         (GitHook, ".git/hooks/pre-commit"),
         (GitCommonDir, ".git/commondir"),
         (GitConfig, ".git/config.worktree"),
@@ -95,6 +100,32 @@ fn everything_that_the_host_acts_on_is_found() {
     let mut expected = expected.map(|(kind, path)| (kind, path.to_owned()));
     expected.sort();
     assert_eq!(found(host), expected);
+}
+
+#[test]
+fn commands_of_an_unfinished_rebase_are_named() {
+    let (_dir, root) = project();
+    let host = before(&root, false);
+    fs::create_dir(root.join(".git/rebase-merge")).unwrap();
+    let steps = root.join(".git/rebase-merge/git-rebase-todo");
+    fs::write(&steps, "pick 1234567 one\n\nexec ./evil\n# x comment\n x sh -c y\n").unwrap();
+    let left = host.after().unwrap();
+    assert_eq!(left.files[0].path.as_path(), steps);
+    assert_eq!(left.files[0].names, ["./evil", "sh -c y"]);
+    // Without a command it is only unfinished work.
+    let host = before(&root, false);
+    fs::write(&steps, "pick 1234567 one\n").unwrap();
+    assert_eq!(host.after(), None);
+}
+
+#[test]
+fn a_comment_hides_no_key() {
+    let (_dir, root) = project();
+    let host = before(&root, false);
+    let file = root.join(".git/config");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{text}[core]\n# harmless \\\n fsmonitor = ./evil\n")).unwrap();
+    assert_eq!(found(host), [(LeftFileKind::GitConfig, ".git/config".to_owned())]);
 }
 
 #[test]

@@ -11,12 +11,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use retake_types::{DeniedOperation, PathAccess, SandboxLevel};
 
 use super::call::{CallPath, Wants};
 use crate::policy::{Area, Policy};
+use crate::real_path::normal;
 
 /// What is known of a sandbox when a call is looked at.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Judge {
             (PathBuf::from("/dev"), PathAccess::Writable),
         ]);
         let mut pinned = HashSet::new();
-        for rule in &policy.rules {
+        for rule in policy.rules.iter() {
             let path = rule.path.as_path();
             let now = policy.access(path);
             access.insert(path.to_owned(), now);
@@ -298,21 +299,6 @@ fn about_process(path: &Path) -> bool {
         let name = first.as_os_str().as_bytes();
         name == b"self" || name == b"thread-self" || name.iter().all(u8::is_ascii_digit)
     })
-}
-
-/// Without `.` and `..`, by name alone.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::with_capacity(path.as_os_str().len());
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                normal.pop();
-            }
-            part => normal.push(part),
-        }
-    }
-    normal
 }
 
 #[cfg(test)]
