@@ -279,7 +279,11 @@ impl Policy {
                 true => rule.could_deny_inherited(words),
                 false => rule.could_deny(words),
             };
+            // A shell without a script runs what it reads.
+            let may_read =
+                !is_inherited && words[1..].iter().all(|word| word.lead().starts_with('-'));
             !self.has_rules()
+                || may_read
                 || !self.allow.is_empty()
                 || self.deny.iter().any(could_deny)
                 || (!is_inherited && self.deny.iter().any(names))

@@ -101,7 +101,7 @@ impl Scripts {
                 ('f', Some(file)) => {
                     has_script = true;
                     let is_input = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
-                    found.from_input |= is_input.iter().any(|input| file.is(input));
+                    found.from_input |= is_input.iter().any(|input| file.could_be(input));
                 }
                 _ => {}
             }

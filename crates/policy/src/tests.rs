@@ -1,4 +1,5 @@
 mod bypasses;
+mod evasions;
 mod lines;
 mod wrapped;
 

@@ -297,6 +297,24 @@ impl Word {
         }
     }
 
+    /// The word if nothing comes out of its gaps.
+    pub(super) fn text_without_gaps(&self) -> String {
+        match &self.shape {
+            None => self.written(),
+            Some(_) => match &self.pieces {
+                Some(pieces) => pieces
+                    .pieces
+                    .iter()
+                    .filter_map(|piece| match piece {
+                        Piece::Char(c) => Some(*c),
+                        Piece::Gap { .. } | Piece::Variable { .. } => None,
+                    })
+                    .collect(),
+                None => self.text_with_gaps().replace('\0', ""),
+            },
+        }
+    }
+
     pub(super) fn is(&self, text: &str) -> bool {
         self.get().is_some_and(|known| known == text)
     }

@@ -36,7 +36,10 @@ const WRAPPERS: [(&str, &str); 9] = [
     ("uv", "[ \"$1\" = run ] && shift && exec \"$@\""),
     ("npx", "exec \"$@\""),
     ("mise", "[ \"$1\" = x ] || exit; shift; [ \"$1\" = -- ] && shift; exec \"$@\""),
-    ("hyperfine", "for line; do /bin/sh -c \"$line\"; done"),
+    (
+        "hyperfine",
+        "for o; do [ \"${o#-}\" = \"$o\" ] || exit; done; for line; do /bin/sh -c \"$line\"; done",
+    ),
     ("doas", "exec \"$@\""),
 ];
 

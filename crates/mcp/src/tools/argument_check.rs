@@ -102,7 +102,7 @@ fn object(
 }
 
 /// What models call an argument, and what it is called.
-const SYNONYMS: [(&str, &str); 31] = [
+const SYNONYMS: [(&str, &str); 32] = [
     ("args", "argv"),
     ("bash", "command"),
     ("body", "text"),
@@ -130,6 +130,7 @@ const SYNONYMS: [(&str, &str); 31] = [
     ("script", "command"),
     ("search", "pattern"),
     ("tail", "lines"),
+    ("timeout", "seconds"),
     ("until", "pattern"),
     ("variables", "env"),
     ("workdir", "cwd"),
@@ -168,6 +169,7 @@ fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let close = all().map(|(plain, one)| (strsim::levenshtein(&name, &plain), one)).min();
     find(&|one| one == name)
         .or_else(|| find(&|one| one.starts_with(&name) || name.starts_with(one)))
+        .or_else(|| find(&|one| one.len() > 3 && name.ends_with(one)))
         .or_else(|| find(&meaning))
         .or_else(|| close.filter(|(distance, _)| *distance <= 2).map(|(_, one)| one))
         .or_else(|| find(&is_short))

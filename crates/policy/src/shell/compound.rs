@@ -51,6 +51,8 @@ impl Reader {
     /// Commands up to the `)`, whose `(` was read.
     pub(super) fn subshell(&mut self) -> Read<()> {
         let waiting = std::mem::take(&mut self.documents);
+        let after_document = self.after_document;
+        self.inside += 1;
         self.script.items.push(Item::Enter);
         self.list(&[])?;
         if self.peek() != Some(')') {
@@ -60,6 +62,8 @@ impl Reader {
         self.script.items.push(Item::Leave);
         self.no_documents()?;
         self.documents = waiting;
+        self.inside -= 1;
+        self.after_document = after_document;
         Ok(())
     }
 

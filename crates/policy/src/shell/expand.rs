@@ -265,7 +265,7 @@ impl Reader {
     pub(super) fn nested(&self, text: &str) -> Read<Self> {
         let inner = Self::new(text, self.depth + 1)?;
         let (pipes, pipelines) = (self.pipes.clone(), self.pipelines);
-        Ok(Self { repeats: self.repeats, pipes, pipelines, ..inner })
+        Ok(Self { repeats: self.repeats, pipes, pipelines, inside: self.inside + 1, ..inner })
     }
 
     /// The text of a here-document, in which `$` and backticks count.

@@ -356,6 +356,7 @@ impl Reader {
             if !document.literal {
                 self.text(&text)?;
             }
+            self.after_document |= self.inside > 0;
             self.script.documents.push(text);
         }
         Ok(())

@@ -118,6 +118,10 @@ struct Reader {
     documents: Vec<Document>,
     /// A backslash at the end of a line joins what looks like two tokens.
     joined: bool,
+    /// How many subshells and substitutions this is in.
+    inside: usize,
+    /// A here-document was read inside of one. bash 5.2 loses an assignment that follows it.
+    after_document: bool,
 }
 
 struct Document {
@@ -147,6 +151,8 @@ impl Reader {
             script: Script::default(),
             documents: Vec::new(),
             joined: false,
+            inside: 0,
+            after_document: false,
         })
     }
 
@@ -313,7 +319,11 @@ impl Reader {
     }
 
     fn simple(&mut self) -> Read<()> {
-        let mut command = Simple { repeats: self.repeats > 0, ..Simple::default() };
+        let mut command = Simple {
+            repeats: self.repeats > 0,
+            conditional: self.after_document,
+            ..Simple::default()
+        };
         let mut redirected = false;
         // Substitutions in its words come before it.
         self.enter_pipeline();

@@ -172,7 +172,7 @@ impl StartedCommands {
             }
             "rebase" => {
                 for (at, word) in arguments.iter().enumerate() {
-                    let lead = word.lead();
+                    let lead = word.text_without_gaps();
                     let is_attached =
                         lead.contains('=') || !(lead.starts_with("--") || lead.ends_with('x'));
                     if !(is_long(&lead, "exec") || has_letter(&lead, 'x', "CSXrs")) {
@@ -196,7 +196,7 @@ impl StartedCommands {
             _ => {}
         }
         let starts = |word: &&Word| {
-            let lead = word.lead();
+            let lead = word.text_without_gaps();
             let long = ["upload-pack", "receive-pack", "open-files-in-pager", "extcmd"];
             long.iter().any(|option| is_long(&lead, option))
                 || lead.contains("ext::")

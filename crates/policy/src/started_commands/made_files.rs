@@ -4,7 +4,7 @@
 //! Compilers and build tools make programs that are new; only what copies, links, unpacks or
 //! downloads files counts here.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{ProgramCall, RunLocation, StartedCommands};
 use crate::path::without_dots;
@@ -119,10 +119,7 @@ impl StartedCommands {
     /// Refuses programs that are files which the line itself makes.
     pub(super) fn check_made_files(&mut self) {
         let settings = self.written_files.iter().filter(|written| {
-            let is_it = |dir: &PathBuf| {
-                written.file.text().is_some_and(|f| names_git_settings(&dir.join(f)))
-            };
-            written.directories.iter().any(is_it)
+            written.directories.iter().any(|dir| could_be_git_settings(&written.file, dir))
         });
         let settings: Vec<Word> = settings.map(|written| written.file.clone()).collect();
         for file in settings {
@@ -164,10 +161,15 @@ impl StartedCommands {
 
 /// Whether a word names a file with settings of git, which can name programs.
 fn is_git_settings(word: &Word, location: &RunLocation) -> bool {
-    let is_it = |directory: &PathBuf| {
-        word.text().is_some_and(|file| names_git_settings(&directory.join(file)))
-    };
-    location.possible_directories.iter().any(is_it)
+    location.possible_directories.iter().any(|directory| could_be_git_settings(word, directory))
+}
+
+fn could_be_git_settings(word: &Word, directory: &Path) -> bool {
+    let text = word.text_without_gaps();
+    // A name that is only known later could be any; one that ends alike could be meant.
+    let is_alike = text.ends_with("config")
+        && [".git/config", "*/.git/config"].iter().any(|settings| word.could_be(settings));
+    is_alike || names_git_settings(&directory.join(text))
 }
 
 fn names_git_settings(file: &Path) -> bool {

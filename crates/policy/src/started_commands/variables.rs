@@ -230,7 +230,11 @@ impl Variables {
 
     /// Whether what is assigned to a variable would run something where bash evaluates the variable.
     pub(super) fn runs_when_evaluated(&self, word: &Word) -> bool {
-        let value = word.assigned(&|name| self.only(name));
+        // Whatever else may set the variables in it, this is one of the values.
+        let value = word.assigned(&|name| match self.current.get(name).map(Vec::as_slice) {
+            Some([value]) => Some(value.clone()),
+            _ => None,
+        });
         value.is_some_and(|value| value_runs_commands(&value))
     }
 
