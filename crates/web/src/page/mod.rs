@@ -26,7 +26,7 @@ use axum::response::Response;
 use crate::assets;
 
 pub(crate) use compare::compare;
-pub(crate) use layout::{PageError, PageFrame};
+pub(crate) use layout::PageError;
 pub(crate) use loops::{loops, one_loop};
 pub(crate) use overview::overview;
 pub(crate) use raw::raw;
