@@ -72,6 +72,12 @@ impl CopyRows {
         self
     }
 
+    /// Leaves a field for what is not known yet, and says where it belongs.
+    pub(super) fn later(&mut self) -> usize {
+        self.next();
+        self.text.len()
+    }
+
     pub(super) fn end(&mut self) {
         self.text.push('\n');
         self.begun = false;

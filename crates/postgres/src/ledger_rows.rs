@@ -1,8 +1,10 @@
 //! What the ledger says, as rows of the tables there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::Path;
 
+use retake_runner::project_identity::ProjectNames;
 use retake_store::{LedgerContent, LedgerRow};
 use retake_types::{Intent, RunId, RunOutcome};
 
@@ -12,7 +14,7 @@ use super::copy_rows::CopyRows;
 #[derive(Default)]
 pub(super) struct LedgerRows {
     pub(super) ledger: CopyRows,
-    pub(super) runs: CopyRows,
+    pub(super) runs: RunRows,
     /// Of runs that came with an earlier push.
     pub(super) endings: CopyRows,
     /// Inclusive ranges of entries that are not to exist any more.
@@ -21,8 +23,43 @@ pub(super) struct LedgerRows {
     pub(super) runs_begun: Vec<RunId>,
     /// Those of them that also end with them.
     pub(super) runs_ended: Vec<RunId>,
-    /// The projects of the runs that begin.
-    pub(super) projects: BTreeSet<i32>,
+}
+
+/// Runs, without the numbers of their projects: those are known only where they are sent.
+#[derive(Default)]
+pub(super) struct RunRows {
+    rows: CopyRows,
+    /// Where a number is missing, and the place of its project in `projects`.
+    missing: Vec<(usize, usize)>,
+    /// The names of the projects.
+    pub(super) projects: Vec<String>,
+}
+
+impl RunRows {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Writes the rows with the numbers of the projects, in the order of their names.
+    pub(super) fn write(&self, numbers: &[i32], to: &mut impl Write) -> io::Result<()> {
+        let bytes = self.rows.as_bytes();
+        let mut written = 0;
+        for (at, project) in &self.missing {
+            to.write_all(&bytes[written..*at])?;
+            write!(to, "{}", numbers[*project])?;
+            written = *at;
+        }
+        to.write_all(&bytes[written..])
+    }
+
+    fn place_of(&mut self, project: &str) -> usize {
+        // Few projects push into one record.
+        let known = self.projects.iter().rposition(|known| known == project);
+        known.unwrap_or_else(|| {
+            self.projects.push(project.to_owned());
+            self.projects.len() - 1
+        })
+    }
 }
 
 /// The columns of a run's ending, in the order in which they are sent.
@@ -31,12 +68,7 @@ pub(super) const ENDING: &str = "outcome, exit_code, signal, end_time, duration_
      outcome_seq";
 
 impl LedgerRows {
-    /// `project` gives the number of the project that a directory belongs to.
-    pub(super) fn of<E>(
-        record: RunId,
-        entries: &[LedgerRow],
-        project: &mut dyn FnMut(&Path) -> Result<i32, E>,
-    ) -> Result<Self, E> {
+    pub(super) fn of(record: RunId, entries: &[LedgerRow], names: &mut ProjectNames) -> Self {
         let mut sorted = Self::default();
         let mut begun: BTreeMap<RunId, (&Intent, u64)> = BTreeMap::new();
         let mut ended: BTreeMap<RunId, (&RunOutcome, u64)> = BTreeMap::new();
@@ -60,8 +92,8 @@ impl LedgerRows {
         }
         sorted.runs_begun = begun.keys().copied().collect();
         for (id, (intent, seq)) in begun {
-            let project = project(Path::new(&intent.working_directory()))?;
-            sorted.projects.insert(project);
+            let project = names.of(Path::new(&intent.working_directory()));
+            let project = sorted.runs.place_of(project);
             let outcome = ended.remove(&id);
             sorted.runs_ended.extend(outcome.is_some().then_some(id));
             run(&mut sorted.runs, (record, seq), intent, outcome, project);
@@ -71,17 +103,18 @@ impl LedgerRows {
             fields(&mut sorted.endings, Some(outcome));
             sorted.endings.end();
         }
-        Ok(sorted)
+        sorted
     }
 }
 
 fn run(
-    rows: &mut CopyRows,
+    runs: &mut RunRows,
     (record, seq): (RunId, u64),
     intent: &Intent,
     outcome: Option<(&RunOutcome, u64)>,
-    project: i32,
+    project: usize,
 ) {
+    let rows = &mut runs.rows;
     rows.show(Some(intent.id()))
         .show(Some(record))
         .show(Some(seq))
@@ -100,7 +133,8 @@ fn run(
         .json(&intent.request.labels)
         .json(&intent.request.correlation_ids);
     fields(rows, outcome);
-    rows.show(Some(project)).show(intent.reported_by);
+    runs.missing.push((rows.later(), project));
+    rows.show(intent.reported_by);
     rows.end();
 }
 

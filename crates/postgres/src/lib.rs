@@ -12,17 +12,21 @@ mod database;
 mod error_text;
 mod ledger_rows;
 mod months;
+mod pushed;
 mod schema;
 mod send;
+mod send_ledger;
 mod send_outputs;
 mod service_file;
 mod shared;
+mod target;
 mod tls;
 
 pub use address::{Address, AddressError};
 pub use background::{last_failure, lock, set_last_failure, start_in_background};
 pub use database::{DatabaseState, ProjectSize, Retention, set_retention, state};
-pub use send::{DamagedOutput, PushOptions, Pushed, push};
+pub use pushed::{DamagedOutput, Pushed};
+pub use send::{PushOptions, push};
 pub use shared::SharedRecord;
 
 /// Why a push broke off. What was sent until then is there.

@@ -7,7 +7,9 @@ use retake_types::{RunId, Stream};
 
 use super::Error;
 use super::copy_rows::CopyRows;
-use super::send::{BYTES, DamagedOutput, Sender, copy};
+use super::pushed::DamagedOutput;
+use super::send::{BYTES, Sender};
+use super::target::copy;
 
 /// Runs whose output is looked at together.
 const RUNS: i64 = 200;
@@ -16,7 +18,7 @@ impl Sender<'_> {
     /// Output of runs of which a stream is not there, or less than is wanted, whenever they were pushed.
     pub(super) fn outputs(&mut self, client: &mut Client, most: u64) -> Result<(), Error> {
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
-        let record = self.record.to_string();
+        let record = self.target.record.to_string();
         // What was looked at with this limit or a larger one is not looked at again.
         let row = client.query_one(
             "SELECT outputs_pushed, outputs_limit, pushed FROM retake.records
@@ -35,7 +37,7 @@ impl Sender<'_> {
             &[&record, &after],
         )?;
         let until = open.get::<_, Option<i64>>(0).map_or(reached, |open| open - 1);
-        self.need(client, "new_outputs")?;
+        self.target.need(client, "new_outputs")?;
         loop {
             let mut transaction = client.transaction()?;
             let missing = transaction.query(
@@ -49,11 +51,11 @@ impl Sender<'_> {
                      OR EXISTS (SELECT FROM retake.outputs
                                 WHERE run = id AND truncated AND octet_length(content) < $4::bigint))
                  ORDER BY seq LIMIT $3",
-                &[&self.record.to_string(), &after, &RUNS, &limit],
+                &[&self.target.record.to_string(), &after, &RUNS, &limit],
             )?;
             let Some(last) = missing.last() else {
                 // What is damaged is named each time.
-                if self.pushed.damaged.is_empty() {
+                if self.target.pushed.damaged.is_empty() {
                     transaction.execute(
                         "UPDATE retake.records SET outputs_pushed = $2, outputs_limit = $3
                          WHERE id = $1::text::uuid",
@@ -81,7 +83,7 @@ impl Sender<'_> {
                 &[],
             )?;
             transaction.commit()?;
-            self.pushed.outputs += changed;
+            self.target.pushed.outputs += changed;
         }
     }
 
@@ -103,7 +105,7 @@ impl Sender<'_> {
                 Err(retake_store::Error::NotFound { .. }) => continue,
                 Err(error) if error.is_damage() => {
                     let error = error.to_string();
-                    self.pushed.damaged.push(DamagedOutput { run: id, stream, error });
+                    self.target.pushed.damaged.push(DamagedOutput { run: id, stream, error });
                     continue;
                 }
                 Err(error) => return Err(error.into()),

@@ -80,13 +80,18 @@ impl MachineState {
     fn read(root: &Path) -> Self {
         let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
         let stat = text("proc/stat").unwrap_or_default();
-        let cpu = |name: &str| root.join("sys/devices/system/cpu").join(name);
-        let cores: Vec<_> = std::fs::read_dir(cpu("")).into_iter().flatten().flatten().collect();
-        let throttled = cores.iter().filter_map(|core| {
-            let count = core.path().join("thermal_throttle/core_throttle_count");
-            std::fs::read_to_string(count).ok()?.trim().parse::<u64>().ok()
-        });
-        let counts: Vec<u64> = throttled.collect();
+        let throttled = |cpu: usize| {
+            let count = "thermal_throttle/core_throttle_count";
+            text(&format!("sys/devices/system/cpu/cpu{cpu}/{count}"))?.trim().parse::<u64>().ok()
+        };
+        // A machine counts for all of its CPUs or, as virtual ones do, for none.
+        let counts: Vec<u64> = match throttled(0) {
+            Some(first) => {
+                let others = (1..cpu_lines(&stat)).filter_map(throttled);
+                std::iter::once(first).chain(others).collect()
+            }
+            None => Vec::new(),
+        };
         let limits = text("sys/fs/cgroup/cpu.stat").or_else(|| text("sys/fs/cgroup/cpu/cpu.stat"));
         Self {
             at: Instant::now(),

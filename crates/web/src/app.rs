@@ -14,14 +14,21 @@ use crate::count_cache::CountCache;
 use crate::failure_reasons::ReasonsCache;
 use crate::figures::FiguresCache;
 use crate::line_index::LineIndexes;
-use crate::page::PageFrame;
-use crate::projects::SharedScope;
 use crate::rerun::{Rerun, RunPermission};
+use crate::shared_scope::SharedScope;
 use crate::store_pool::{OpenShared, StorePool};
 use crate::test_summary::TestsCache;
 
 /// More live pages than anyone reads; each costs a connection and a query now and then.
 pub(crate) const MAX_STREAMS: usize = 64;
+
+/// What surrounds every page.
+#[derive(Clone, Copy)]
+pub(crate) struct PageFrame<'a> {
+    pub(crate) tokens: &'a AccessTokens,
+    /// Where the record is one of many machines.
+    pub(crate) scope: Option<&'a SharedScope>,
+}
 
 pub struct App {
     pub(crate) store: StorePool,

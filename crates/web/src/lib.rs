@@ -32,6 +32,7 @@ mod projects;
 mod rerun;
 mod run_history;
 mod server;
+mod shared_scope;
 mod store_pool;
 mod test_summary;
 

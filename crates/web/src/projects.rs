@@ -16,38 +16,15 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
 
 use crate::app::App;
-use crate::params::{Params, decoded, encoded};
+use crate::params::{Params, address_of, decoded, encoded};
+use crate::shared_scope::SharedScope;
 
 const PARAM: &str = "project";
 /// How long the list of projects is kept.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// The projects of a shared record, by name.
-pub(crate) type ProjectNames = Arc<Mutex<Vec<String>>>;
-
-/// Which part of a shared record is shown.
-pub(crate) struct SharedScope {
-    /// `None` for all projects.
-    pub(crate) project: Option<String>,
-    names: ProjectNames,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl SharedScope {
-    pub(crate) fn whole() -> Self {
-        Self { project: None, names: ProjectNames::default() }
-    }
-
-    pub(crate) fn of_project(&self, name: &str) -> Self {
-        Self { project: Some(name.to_owned()), names: self.names.clone() }
-    }
-
-    pub(crate) fn names(&self) -> Vec<String> {
-        lock(&self.names).clone()
-    }
 }
 
 /// What every request can use, by project.
@@ -74,7 +51,7 @@ impl Apps {
             // A database that cannot be read is reported by the page itself.
             if let Ok(names) = self.whole.store.read(|store| Ok(store.projects()?)).await {
                 lock(&self.of_projects).retain(|name, _| names.contains(name));
-                *lock(&scope.names) = names;
+                scope.set_names(names);
                 *lock(&self.read) = Some(Instant::now());
             }
         }
@@ -145,7 +122,7 @@ fn without_project(uri: &Uri) -> Uri {
     let pairs: Vec<(&str, &str)> =
         pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     // What was an address is one without a part of its query.
-    crate::params::address_of(uri.path(), &pairs).parse().unwrap_or_else(|_| uri.clone())
+    address_of(uri.path(), &pairs).parse().unwrap_or_else(|_| uri.clone())
 }
 
 /// What a request can use, for the project that it is about. Comes before the address in the arguments of a

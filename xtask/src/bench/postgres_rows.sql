@@ -1,8 +1,8 @@
 INSERT INTO retake.projects (name) SELECT 'example.org/team/p' || n FROM generate_series(1, 50) n;
 SELECT retake.add_month(m::date) FROM generate_series(date_trunc('month', now()) - interval '23 months',
   date_trunc('month', now()), interval '1 month') AS m;
-CREATE TEMP TABLE ids AS SELECT n, now() - n * interval '60 seconds' AS at,
-  (left(retake.id_at(now() - n * interval '60 seconds')::text, 13) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id
+CREATE TEMP TABLE ids AS SELECT n, now() - n * interval 'STEP' AS at,
+  (left(retake.id_at(now() - n * interval 'STEP')::text, 13) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id
   FROM generate_series(1, ROWS) AS n;
 INSERT INTO retake.runs (id, record, seq, kind, loop_id, iteration, command, arguments, working_directory, host,
     user_name, version, start_time, labels, correlation_ids, outcome, exit_code, end_time, duration_ms, node, project)

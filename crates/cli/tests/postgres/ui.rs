@@ -182,6 +182,7 @@ fn what_cannot_be_shown_is_refused_before_a_page_is_served() {
     refused(&url.replacen('@', ":hunter2@", 1), 2, "PGPASSWORD, ~/.pgpass or a service file");
     refused("mysql://u:hunter2@h/d", 2, "is not the address of a PostgreSQL");
     base.postgres.ask(include_str!("../../../postgres/src/schema_v1.sql"));
+    base.postgres.ask("INSERT INTO retake.version VALUES (1)");
     refused(&url, 1, "has version 1, this retake reads 2");
     // A service of the user's file has everything, the password included.
     team(&base);

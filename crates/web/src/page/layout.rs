@@ -4,10 +4,10 @@ use axum::response::{IntoResponse, Response};
 use retake_runner::html::Html;
 use retake_types::text;
 
-use crate::access_token::AccessTokens;
+use crate::app::PageFrame;
 use crate::assets;
 use crate::error::RequestError;
-use crate::projects::SharedScope;
+use crate::shared_scope::SharedScope;
 
 const HELP: [(&str, &str); 9] = [
     ("/", "search the output of runs"),
@@ -55,14 +55,6 @@ impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         (self.0.status, error_page(&self.0)).into_response()
     }
-}
-
-/// What surrounds a page.
-#[derive(Clone, Copy)]
-pub(crate) struct PageFrame<'a> {
-    pub(crate) tokens: &'a AccessTokens,
-    /// Where the record is one of many machines.
-    pub(crate) scope: Option<&'a SharedScope>,
 }
 
 /// Which project of a shared record is shown, and the others.
