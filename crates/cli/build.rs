@@ -1,6 +1,7 @@
-//! Tells the program which commit it was built from, in which profile, and for what.
+//! Tells the program which commit it was built from, in which profile, and for what, and has it linked
+//! so that it starts quickly (`docs/design/start-up.md`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A packager who builds without a repository gives the commit in this variable.
@@ -13,6 +14,29 @@ fn main() {
     println!("cargo:rustc-env={COMMIT}={commit}");
     println!("cargo:rustc-env=RETAKE_PROFILE={}", profile().unwrap_or_default());
     println!("cargo:rustc-env=RETAKE_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+    if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|environment| environment == "gnu") {
+        link_unwinder();
+    }
+}
+
+/// Takes the unwinder into the program, which would otherwise load a library for it at every start. The
+/// name under which the standard library asks for that library leads the linker to the archive beside
+/// it. Without such an archive, as with another compiler than gcc, nothing changes.
+fn link_unwinder() {
+    let Some(out) = std::env::var_os("OUT_DIR").map(PathBuf::from) else { return };
+    // Another machine's archive is not where this one's compiler looks.
+    if std::env::var("HOST").ok() != std::env::var("TARGET").ok() {
+        return;
+    }
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output().ok();
+    let found = found.and_then(|output| String::from_utf8(output.stdout).ok());
+    // A name alone means that there is none.
+    let there = found.is_some_and(|path| Path::new(path.trim()).is_absolute());
+    if there && std::fs::write(out.join("libgcc_s.so"), "INPUT(-lgcc_eh)\n").is_ok() {
+        println!("cargo:rustc-link-search=native={}", out.display());
+    }
 }
 
 /// The commit that is checked out.

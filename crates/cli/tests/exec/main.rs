@@ -20,5 +20,6 @@ mod nested;
 mod network;
 mod running;
 mod settings;
+mod start_up;
 mod terminal;
 mod test_results;
