@@ -6,9 +6,15 @@
 
 #![no_main]
 
+#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static")))]
+mod math_library;
+
 use std::ffi::{c_char, c_int};
 
 #[unsafe(no_mangle)]
 extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
-    retake::main()
+    let code = retake::main();
+    // Nothing is left to do at the end: what is printed is flushed where it is printed.
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
 }

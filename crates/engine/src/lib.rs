@@ -48,7 +48,9 @@ pub use command_line::{CommandLine, ShellNeeded, interpret, quote};
 pub use counters::{Counter, CounterReading, Counters};
 pub use environment::{EnvironmentRules, HIJACKING_VARIABLES};
 pub use helper_program::{HelperOutput, HelperProgram, RunningHelper};
-pub use keeper::{ConfineError, Keeper, KeeperSession, KeeperSettings, SignalDispositions};
+pub use keeper::{
+    ConfineError, EndingKeeper, Keeper, KeeperSession, KeeperSettings, SignalDispositions,
+};
 pub use leftovers::PARENT_VARIABLE;
 pub use limit_watch::WATCH_INTERVAL;
 pub use program_file::which;

@@ -464,6 +464,18 @@ fn dropping_the_keeper_ends_it() {
 }
 
 #[test]
+fn a_keeper_that_was_asked_to_end_ends_by_itself_and_is_waited_for_later() {
+    let keeper = Keeper::start(KeeperSettings::default()).unwrap();
+    let pid = keeper.pid();
+    let ending = keeper.end();
+    eventually("its end", || !alive(pid));
+    let there = || std::path::Path::new(&format!("/proc/{pid}")).exists();
+    assert!(there(), "its end is still to be waited for");
+    drop(ending);
+    assert!(!there());
+}
+
+#[test]
 fn usage_is_of_the_whole_tree() {
     let took = Lab::new().run(Launch::new([
         "sh",

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use retake_engine::{
-    Cancel, Command, Counter, Counters, Keeper, KeeperSession, KeeperSettings, Launch, LiveOutput,
-    ProcessEvent,
+    Cancel, Command, Counter, Counters, EndingKeeper, Keeper, KeeperSession, KeeperSettings,
+    Launch, LiveOutput, ProcessEvent,
 };
 use retake_store::{Error, Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, Redacted, RefusalReason};
@@ -40,6 +40,19 @@ pub struct Worker {
     signalled: bool,
 }
 
+/// A keeper for a worker that is made later: a fork costs least before there is a configuration, and what
+/// the keeper does to settle in takes place meanwhile.
+pub struct EarlyKeeper {
+    keeper: Keeper,
+    session: KeeperSession,
+}
+
+impl EarlyKeeper {
+    pub fn start(session: KeeperSession) -> io::Result<Self> {
+        Ok(Self { keeper: Keeper::start(settings(session))?, session })
+    }
+}
+
 /// A run that may not take place, because it could not be recorded and the configuration demands
 /// that.
 #[derive(Debug)]
@@ -61,13 +74,16 @@ impl Worker {
         session: KeeperSession,
         context: &Arc<RunContext>,
     ) -> io::Result<Vec<Self>> {
-        let keepers: Vec<Keeper> =
-            (0..count).map(|_| Keeper::start(settings(session))).collect::<io::Result<_>>()?;
-        let cancels = signals::install(count)?;
-        let workers = keepers.into_iter().zip(cancels).map(|(keeper, cancel)| Self {
-            keeper,
+        let keepers = (0..count).map(|_| EarlyKeeper::start(session)).collect::<io::Result<_>>()?;
+        Self::with_keepers(keepers, context)
+    }
+
+    fn with_keepers(keepers: Vec<EarlyKeeper>, context: &Arc<RunContext>) -> io::Result<Vec<Self>> {
+        let cancels = signals::install(keepers.len())?;
+        let workers = keepers.into_iter().zip(cancels).map(|(early, cancel)| Self {
+            keeper: early.keeper,
             confined: None,
-            session,
+            session: early.session,
             cancel: cancel.clone(),
             context: context.clone(),
             store: None,
@@ -80,7 +96,12 @@ impl Worker {
 
     /// One worker that signals reach.
     pub fn single(session: KeeperSession, context: &Arc<RunContext>) -> io::Result<Self> {
-        let mut workers = Self::start(1, session, context)?;
+        Self::with_keeper(EarlyKeeper::start(session)?, context)
+    }
+
+    /// The same with a keeper that was started before.
+    pub fn with_keeper(keeper: EarlyKeeper, context: &Arc<RunContext>) -> io::Result<Self> {
+        let mut workers = Self::with_keepers(vec![keeper], context)?;
         Ok(workers.remove(0))
     }
 
@@ -239,14 +260,15 @@ impl Worker {
         &self.recovered_loops
     }
 
-    /// Ends the keeper and gives signals back their usual meaning, unless they did not reach this
+    /// Has the keeper end and gives signals back their usual meaning, unless they did not reach this
     /// worker. What is left can wait until the answer is printed.
     pub fn end(self) -> EndedWorker {
-        drop((self.keeper, self.confined));
+        let keeper = self.keeper.end();
+        drop(self.confined);
         if self.signalled {
             signals::uninstall();
         }
-        EndedWorker { store: self.store, context: self.context }
+        EndedWorker { store: self.store, context: self.context, keeper }
     }
 }
 
@@ -263,14 +285,20 @@ fn settings(session: KeeperSession) -> KeeperSettings {
 pub struct EndedWorker {
     store: Option<Store>,
     context: Arc<RunContext>,
+    /// Waited for last.
+    keeper: EndingKeeper,
 }
 
 impl EndedWorker {
     /// Erases runs that are older than the retention. Gives the record if it was used.
     pub fn retain(self) -> Option<Store> {
-        let mut store = self.store?;
-        let days = self.context.execution.audit.retention_days;
-        recovery::retain(&mut store, days, &self.context.notify);
-        Some(store)
+        let Self { store, context, keeper } = self;
+        let store = store.map(|mut store| {
+            let days = context.execution.audit.retention_days;
+            recovery::retain(&mut store, days, &context.notify);
+            store
+        });
+        drop(keeper);
+        store
     }
 }

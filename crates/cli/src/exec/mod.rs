@@ -20,7 +20,7 @@ use retake_runner::effects_watch::EffectsWatch;
 use retake_runner::prepare::{PreparedRun, Provided, RefusedRun, refused_intent};
 use retake_runner::project::Project;
 use retake_runner::run::{self, Carry, FinishedRun, Observer, OutputUse};
-use retake_runner::worker::{EndedWorker, Worker};
+use retake_runner::worker::{EarlyKeeper, EndedWorker, Worker};
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition, StdinSource};
 use retake_types::{
@@ -83,6 +83,8 @@ pub(crate) struct Prepared {
     pub(crate) context: Arc<RunContext>,
     pub(crate) config: Config,
     pub(crate) display: Display,
+    /// Started while the rest was prepared; `None` for a run that is not here, or not sure to be.
+    pub(crate) keeper: Option<std::io::Result<EarlyKeeper>>,
 }
 
 /// A request that was refused: the run that would have been, and why it is not.
@@ -126,6 +128,9 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
 /// Opens the project and checks the request.
 fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     let Typed { mut request, mut reasons, display, configured, on } = typed;
+    // While our memory is small; it settles in while the project is looked for and the record opened.
+    let here = on.is_none() && reasons.is_empty();
+    let keeper = here.then(|| EarlyKeeper::start(keeper_session(&request)));
     let (project, config) = open(&request, store)?;
     configured.apply(&mut request, &config);
     if on.is_some() && request.sandbox.is_on() {
@@ -135,7 +140,7 @@ fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     let provided = Provided { reasons, input: None };
     let run = PreparedRun::with(request, &context, provided)
         .map_err(|refused| Refused::new(refused, &context))?;
-    Ok(Prepared { run, context, config, display })
+    Ok(Prepared { run, context, config, display, keeper })
 }
 
 /// The same for a request that is complete.
@@ -148,7 +153,19 @@ pub(crate) fn prepare_request(
     let context = context::run_context(&project, &config);
     let run =
         PreparedRun::new(request, &context).map_err(|refused| Refused::new(refused, &context))?;
-    Ok(Prepared { run, context, config, display })
+    Ok(Prepared { run, context, config, display, keeper: None })
+}
+
+/// Whether the command gets our terminal.
+fn has_terminal(request: &RunRequest) -> bool {
+    request.stdin == StdinSource::Inherit && std::io::stdin().is_terminal()
+}
+
+fn keeper_session(request: &RunRequest) -> KeeperSession {
+    match has_terminal(request) && !request.pty {
+        true => KeeperSession::Shared,
+        false => KeeperSession::Own,
+    }
 }
 
 fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
@@ -161,8 +178,8 @@ fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config),
 /// Runs what was prepared, prints the result, and then does what can wait until it is printed.
 /// `remark` is called with the finished run before the result.
 pub(crate) fn run_and_show(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
-    let Prepared { run, context, config, display } = prepared;
-    match perform(run, &context, display) {
+    let Prepared { run, context, config, display, keeper } = prepared;
+    match perform((run, keeper), &context, display) {
         Ok((finished, had_terminal, ended)) => {
             remark(&finished.run);
             let exit = show(finished, display.json, had_terminal);
@@ -175,18 +192,15 @@ pub(crate) fn run_and_show(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exi
 
 /// Runs it. Says whether the command had our terminal.
 fn perform(
-    prepared: PreparedRun,
+    (prepared, keeper): (PreparedRun, Option<std::io::Result<EarlyKeeper>>),
     context: &Arc<RunContext>,
     display: Display,
 ) -> Result<(FinishedRun, bool, EndedWorker), Refused> {
     let request = &prepared.request;
-    let had_terminal = request.stdin == StdinSource::Inherit && std::io::stdin().is_terminal();
-    let session = match had_terminal && !request.pty {
-        true => KeeperSession::Shared,
-        false => KeeperSession::Own,
-    };
-    // First the keeper, while our memory is small; it settles in while the record is opened.
-    let mut worker = Worker::single(session, context).map_err(|error| Refused {
+    let had_terminal = has_terminal(request);
+    let keeper = keeper.unwrap_or_else(|| EarlyKeeper::start(keeper_session(request)));
+    let worker = keeper.and_then(|keeper| Worker::with_keeper(keeper, context));
+    let mut worker = worker.map_err(|error| Refused {
         intent: Box::new(prepared.intent.clone()),
         redactor: prepared.redactor.clone(),
         failure: StartFailure::NoResources(words::no_process(&error)),

@@ -47,7 +47,7 @@ pub(super) fn run_and_show(prepared: Prepared, on: &str) -> Exit {
 }
 
 fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), RemoteError> {
-    let Prepared { run, context, config, display } = prepared;
+    let Prepared { run, context, config, display, .. } = prepared;
     let intent = Box::new(run.intent.clone());
     let redactor = run.redactor.clone();
     let id = intent.id();

@@ -22,5 +22,6 @@ mod nested;
 mod network;
 mod running;
 mod settings;
+mod start_up;
 mod terminal;
 mod test_results;

@@ -32,7 +32,7 @@ enum Watched {
     No,
 }
 
-/// As `fork`, with namespaces of its own.
+/// As `fork`, with these namespaces of its own.
 ///
 /// # Safety
 ///

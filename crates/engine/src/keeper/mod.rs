@@ -148,6 +148,13 @@ pub struct Keeper {
     denials: Option<DenialWatch>,
     /// For the next run.
     death_mark: Option<OwnedFd>,
+    /// It was asked to end and was not waited for yet.
+    ending: bool,
+}
+
+/// A keeper that ends by itself: nothing can be run with it any more. Dropping this waits for its end.
+pub struct EndingKeeper {
+    _keeper: Keeper,
 }
 
 /// What the keeper says, in the runner's terms.
@@ -218,9 +225,11 @@ impl Keeper {
             let everything = syscalls::signal_set(true);
             let mut before = syscalls::signal_set(false);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const everything, &raw mut before);
+            // Not the C library's `fork`: what that does for programs that go on writing to streams and
+            // allocating makes both processes copy pages.
             let pid = match confinement.as_ref().map_or(0, Confinement::clone_flags) {
-                0 => libc::fork(),
-                // As `fork`, with namespaces of its own.
+                0 => confined::clone_process(0),
+                // With namespaces of its own.
                 flags => match confinement.as_ref().and_then(Confinement::joined_network) {
                     None => confined::clone_process(flags),
                     Some(network) => confined::clone_joined(flags, network),
@@ -256,7 +265,15 @@ impl Keeper {
             denials: None,
             shared_network: None,
             death_mark: None,
+            ending: false,
         })
+    }
+
+    /// Has the keeper end, together with whatever still runs below it, without waiting for that yet.
+    #[must_use]
+    pub fn end(mut self) -> EndingKeeper {
+        self.ending = self.socket.take().is_some();
+        EndingKeeper { _keeper: self }
     }
 
     /// The keeper's process id: everything it runs is below this process.
@@ -400,7 +417,8 @@ impl Keeper {
     /// Closes the socket, which ends the keeper, and reaps it. One that someone keeps stopping is
     /// killed; processes that may stay are left alone either way.
     fn end_and_reap(&mut self) {
-        if self.socket.take().is_none() {
+        let asked = std::mem::take(&mut self.ending);
+        if self.socket.take().is_none() && !asked {
             return;
         }
         leftovers::unregister(self.pid);
