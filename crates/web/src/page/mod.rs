@@ -29,7 +29,7 @@ use crate::assets;
 
 pub(crate) use compare::compare;
 pub(crate) use fleet::fleet_agent;
-pub(crate) use layout::{PageError, PageFrame};
+pub(crate) use layout::PageError;
 pub(crate) use loops::{loops, one_loop};
 pub(crate) use overview::overview;
 pub(crate) use raw::raw;
