@@ -20,6 +20,7 @@ fn main() {
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|environment| environment == "gnu") {
         link_unwinder();
         write_in_one_piece();
+        leave_out_unwind_tables();
     }
 }
 
@@ -68,7 +69,26 @@ fn write_in_one_piece() {
     // The option takes a list, with commas between.
     let name = script.to_str().filter(|name| written.is_ok() && !name.contains(','));
     let Some(name) = name else { return };
-    let options = ["-wrapper", name];
+    link_with(&["-wrapper", name]);
+}
+
+/// The tables that lead from one frame of a stack to the next are a tenth of the program. A panic ends it
+/// at once, and packages have no names of functions for a backtrace either.
+fn leave_out_unwind_tables() {
+    const SCRIPT: &str = "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) \
+        *(.gcc_except_table .gcc_except_table.*) } } INSERT AFTER .rodata;\n";
+    let packaged = profile().is_some_and(|profile| profile == "dist");
+    let Some(out) = std::env::var_os("OUT_DIR").filter(|_| packaged) else { return };
+    let script = Path::new(&out).join("no-unwind-tables.ld");
+    let written = std::fs::write(&script, SCRIPT);
+    let name = script.to_str().filter(|name| written.is_ok() && !name.contains(','));
+    if let Some(name) = name {
+        link_with(&[&format!("-Wl,-T,{name}")]);
+    }
+}
+
+/// Has the program linked with these options, if a program can be.
+fn link_with(options: &[&str]) {
     if links_with(options) == Some(true) {
         for option in options {
             println!("cargo:rustc-link-arg-bin=retake={option}");
@@ -77,7 +97,7 @@ fn write_in_one_piece() {
 }
 
 /// Whether an empty program can be linked with these options.
-fn links_with(options: [&str; 2]) -> Option<bool> {
+fn links_with(options: &[&str]) -> Option<bool> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR")?);
     let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let mut compiler = Command::new(std::env::var_os("RUSTC")?);
@@ -85,7 +105,7 @@ fn links_with(options: [&str; 2]) -> Option<bool> {
         .args(flags.split('\u{1f}').filter(|flag| !flag.is_empty()))
         .args(["--crate-name=empty", "--crate-type=bin", "-"])
         .arg(format!("--target={}", std::env::var("TARGET").ok()?))
-        .args(options.map(|option| format!("-Clink-arg={option}")))
+        .args(options.iter().map(|option| format!("-Clink-arg={option}")))
         .arg("-o")
         .arg(out.join("empty"))
         .stdin(Stdio::piped())
