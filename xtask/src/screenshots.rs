@@ -43,7 +43,7 @@ const PAGES: [(&str, &str); 16] = [
     ("matrix-1280-light", "ui-matrix"),
     ("crash-1280-light", "ui-crash"),
     ("runs-1280-light", "ui-runs"),
-    ("why-1280-light", "ui-failed-run"),
+    ("failed-1280-light", "ui-failed-run"),
     ("tests-1280-light", "ui-tests"),
     ("compare-1280-light", "ui-compare"),
     ("transcript-1280-dark", "ui-transcript"),

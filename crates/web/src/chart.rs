@@ -104,20 +104,18 @@ impl Unit {
             Self::Percent => format!("{value:.0} %"),
             Self::Dollars if value > 0.0 && value < 0.1 => format!("${value:.3}"),
             Self::Dollars => format!("${value:.2}"),
-            Self::Milliseconds => {
-                let parts = [(3_600_000.0, "h"), (60_000.0, "m"), (1000.0, "s")];
-                let whole = |(length, _): &(f64, &str)| value >= *length && value % length == 0.0;
-                match parts.iter().find(|part| whole(part)) {
-                    Some((length, name)) => format!("{:.0}{name}", value / length),
-                    None if value == 0.0 => "0".to_owned(),
-                    None if value > 60_000.0 => {
-                        let minutes = (value / 60_000.0).floor();
-                        format!("{minutes:.0}m{:.0}s", (value - minutes * 60_000.0) / 1000.0)
-                    }
-                    None if value > 1000.0 => format!("{:.1}s", value / 1000.0),
-                    None => format!("{value:.0}ms"),
+            Self::Milliseconds => match value {
+                0.0 => "0".to_owned(),
+                ms if ms < 1000.0 => format!("{ms:.0}ms"),
+                ms if ms < 60_000.0 && ms % 1000.0 != 0.0 => format!("{:.1}s", ms / 1000.0),
+                ms => {
+                    let seconds = (ms / 1000.0) as u64;
+                    let parts =
+                        [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+                    let parts = parts.iter().filter(|(count, _)| *count > 0);
+                    parts.map(|(count, name)| format!("{count}{name}")).collect()
                 }
-            }
+            },
         }
     }
 }
@@ -317,6 +315,7 @@ mod tests {
         assert_eq!(lines(Unit::Milliseconds, 1700.0), ["0", "500ms", "1s", "1.5s", "2s"]);
         assert_eq!(lines(Unit::Milliseconds, 149_000.0), ["0", "1m", "2m", "3m"]);
         assert_eq!(lines(Unit::Milliseconds, 100_000.0), ["0", "30s", "1m", "1m30s", "2m"]);
+        assert_eq!(lines(Unit::Milliseconds, 6_000_000.0), ["0", "30m", "1h", "1h30m", "2h"]);
         assert_eq!(lines(Unit::Milliseconds, 8.0 * 3_600_000.0), ["0", "2h", "4h", "6h", "8h"]);
         assert_eq!(lines(Unit::Dollars, 1.54), ["$0.00", "$0.50", "$1.00", "$1.50", "$2.00"]);
         assert_eq!(lines(Unit::Dollars, 0.03), ["$0.00", "$0.010", "$0.020", "$0.030"]);

@@ -355,7 +355,7 @@ mod tests {
         let now = Instant::now();
         for minutes in 1..5 {
             let now = now + IDLE_TIMEOUT * minutes;
-            sweep(&open, now - Duration::from_secs(1));
+            sweep(&open, now - Duration::from_secs(2));
             assert!(!ended(0), "after {minutes} minutes of reading");
             lock(&connections[0].0).sent(now - Duration::from_secs(1));
         }
@@ -373,11 +373,10 @@ mod tests {
         assert_eq!(lock(&connection.0).downloads, 0);
     }
 
-    fn endless_download() -> impl futures_core::Stream<Item = Result<Bytes, std::io::Error>> + Send
-    {
+    fn endless_download() -> impl futures_core::Stream<Item = Result<Bytes, io::Error>> + Send {
         struct Endless;
         impl futures_core::Stream for Endless {
-            type Item = Result<Bytes, std::io::Error>;
+            type Item = Result<Bytes, io::Error>;
             fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
                 Poll::Ready(Some(Ok(Bytes::from_static(b"more"))))
             }

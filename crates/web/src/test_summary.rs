@@ -330,11 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trend_needs_enough_durations_on_both_sides() {
+    fn a_trend_needs_enough_durations_on_both_sides_and_more_than_noise() {
         assert_eq!(trend(&[100; 14]), None);
         assert_eq!(trend(&[100; 15]), Some(0));
         assert_eq!(trend(&[[100; 10], [150; 10]].concat()), Some(50));
-        assert_eq!(trend(&[[0; 10], [2; 10]].concat()), Some(100));
+        assert_eq!(trend(&[[0; 10], [9; 10]].concat()), Some(800));
+        // A millisecond is no change, also where it is a sixth of all.
+        assert_eq!(trend(&[[6; 10], [7; 10]].concat()), Some(0));
         assert_eq!(median(&[]), None);
     }
 

@@ -418,7 +418,10 @@ fn every_page_fits_both_widths_and_both_themes() {
         let detail = ui.get(&format!("/api/v1/loops/{agent}")).json();
         detail["agent"]["iterations"][0]["runId"].as_str().unwrap().to_owned()
     };
+    let broke = ui.get("/api/v1/runs?status=failed&command=cargo%20test").json();
+    let broke = broke["runs"][0]["id"].as_str().unwrap().to_owned();
     let pages = [
+        ("failed", format!("/runs/{broke}")),
         ("tests", "/tests".to_owned()),
         ("test", "/test?name=cart%3A%3Arefunds".to_owned()),
         ("compare", format!("/compare?run={passed}&run={broken}")),

@@ -96,7 +96,7 @@ fn somebody_compares_two_refs_of_a_matrix() {
     browser.until(&format!("location.pathname === '/loops/{matrix}'"));
     // What is sure is said first, in words.
     let said = "[...document.querySelectorAll('.differences li')].map((one) => one.textContent)";
-    browser.until(&format!("{said}.some((line) => /main.* is slower than code=v1.0/.test(line))"));
+    browser.until(&format!("{said}.some((line) => /code=main is slower than code=v1\\.0 in \\w+, in all 2 combinations with size: \\+3/.test(line))"));
     // A ref against the first one, with its interval; what is sure comes before what is not.
     let verdicts =
         "[...document.querySelectorAll('td[data-name=verdict]')].map((one) => one.textContent)";
