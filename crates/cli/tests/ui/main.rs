@@ -10,6 +10,7 @@ mod api;
 mod browser;
 mod failures;
 mod faults;
+mod fleet;
 mod hostile_addresses;
 mod logs;
 mod loops;

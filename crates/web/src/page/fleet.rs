@@ -135,6 +135,6 @@ pub(crate) async fn fleet_agent(
     main.link(&format!("/loops/{id}"), id.to_string()).markup("</p>");
     heading(&mut main, &name);
     main.markup("</div>");
-    write_changes(&mut main, &diff);
+    write_changes(&mut main, &diff, ("It has changed no file.", "It cannot be shown"));
     Ok(layout(&format!("agent {name}"), Section::Loops, Some(app.frame()), &main))
 }

@@ -48,7 +48,9 @@ impl TranscriptPage<'_> {
             summary(html, iteration, self.view, self.changes.is_some());
         }
         if let Some(changes) = self.changes {
-            write_changes(html, changes);
+            let words =
+                ("No file differs between its checkpoints.", "The checkpoints cannot be compared");
+            write_changes(html, changes, words);
         }
         html.markup("<div class=\"tools\"><h2>Transcript</h2>");
         html.link(&format!("/runs/{}?view=beside", self.id), "Raw output");
@@ -161,19 +163,23 @@ fn files(html: &mut Html, lists: &[(&'static str, &'static str, &Vec<PathBuf>)])
 }
 
 /// The files that an iteration changed, from the checkpoints around it. Few lines are unfolded.
-pub(super) fn write_changes(html: &mut Html, changes: &Result<Arc<TreeDiff>, String>) {
+pub(super) fn write_changes(
+    html: &mut Html,
+    changes: &Result<Arc<TreeDiff>, String>,
+    (none, failed): (&'static str, &'static str),
+) {
     html.markup("<section class=\"changed-files\"><h2>What it changed</h2>");
     let diff = match changes {
         Ok(diff) => diff,
         Err(why) => {
-            html.markup("<p class=\"note\">It cannot be shown: ").text(why);
+            html.markup("<p class=\"note\">").markup(failed).markup(": ").text(why);
             html.markup("</p></section>");
             return;
         }
     };
     let files = diff.files();
     if files.is_empty() {
-        html.markup("<p class=\"empty\">No file differs.</p>");
+        html.markup("<p class=\"empty\">").markup(none).markup("</p>");
     }
     let all: usize = files.iter().map(|file| file.added + file.removed).sum();
     for (at, file) in files.iter().take(CHANGED_FILES).enumerate() {
