@@ -13,6 +13,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::common::{RETAKE, called, skip};
 use crate::escape_attempts::ATTEMPTS;
 use crate::escape_attempts::Kept::{AtFullOnly, Everywhere, Nowhere};
+use crate::further_attempts::FURTHER;
+
+/// A copy of the program where everybody can execute it: below a directory that only root may enter, a
+/// clone's own is out of reach. One for all attempts of a test, since a copy takes longer than an attempt.
+struct Program(PathBuf);
+
+impl Program {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("retake-program-{}-{number}", std::process::id());
+        let path = Path::new("/var/lib").join(name);
+        // Without the right to do so the test has nothing to try.
+        drop(std::fs::copy(RETAKE, &path));
+        Self(path)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
 
 /// Everything that an attempt could reach: a project, a home outside of it, a process, sockets.
 struct Arena {
@@ -67,8 +90,6 @@ impl Arena {
              && git commit -q --allow-empty -m one && ln -s ../outside link";
         let done = Command::new("sh").args(["-c", script]).current_dir(&base).output().unwrap();
         assert!(done.status.success(), "{done:?}");
-        // Below a directory that only root may enter, a clone's own program is out of reach.
-        std::fs::copy(RETAKE, base.join("retake")).unwrap();
         let abstract_address =
             |name: &str| SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let mut arena = Self {
@@ -199,7 +220,7 @@ impl Arena {
     }
 
     /// Runs an attempt; says what it achieved.
-    fn attempt(&mut self, script: &str, how: &How) -> Option<String> {
+    fn attempt(&mut self, script: &str, how: &How, program: &Program) -> Option<String> {
         self.restore();
         self.renew_victim();
         let before = self.snapshot();
@@ -222,7 +243,7 @@ impl Arena {
         ];
         let line = format!(
             "exec 8<$OUT 9<>$OUT/.bashrc; exec {} --store {}/record exec --json --no-redact --sandbox={} -- bash -c \"$SCRIPT\"",
-            self.base.join("retake").display(),
+            program.0.display(),
             self.base.display(),
             how.mode
         );
@@ -312,7 +333,8 @@ struct How {
 
 fn all_attempts(user: Option<u32>, how: &How) {
     let mut escaped = Vec::new();
-    for &(name, script, kept) in ATTEMPTS {
+    let program = Program::new();
+    for &(name, script, kept) in ATTEMPTS.iter().chain(FURTHER) {
         let must_fail = match kept {
             Everywhere => true,
             AtFullOnly => !how.landlock,
@@ -323,7 +345,7 @@ fn all_attempts(user: Option<u32>, how: &How) {
         }
         // Each with surroundings of its own: what one leaves must not help the next.
         let Some(mut arena) = Arena::new(user) else { return };
-        if let Some(how) = arena.attempt(script, how) {
+        if let Some(how) = arena.attempt(script, how, &program) {
             escaped.push(format!("{name}: {how}"));
         }
     }
@@ -354,6 +376,7 @@ fn what_landlock_promises_holds_for_nobody() {
 #[test]
 fn without_a_sandbox_the_attempts_succeed() {
     let how = How { mode: "off", landlock: false };
+    let program = Program::new();
     for wanted in [
         "write-outside",
         "utime-outside",
@@ -377,9 +400,43 @@ fn without_a_sandbox_the_attempts_succeed() {
         "git-dir-exchange",
         "git-hooks-exchange",
         "secret-by-git",
+        "datagram-of-a-pair",
+        "raw-pair",
+        "pair-reconnected",
+        "pair-to-abstract",
+        "mapped-address",
+        "disk-priority-of-victim",
+        "disk-priority-of-user",
+        "oom-score-of-victim",
+        "settings-of-victim",
+        "victim-by-its-threads",
+        "victim-inspected",
+        "memory-of-every-process",
+        "signal-by-queue",
+        "signal-by-socket-owner",
+        "seize-victim",
+        "descriptors-of-every-process",
+        "pages-of-victim-moved",
+        "program-in-memory",
+        "undumpable-writer",
+        "path-changed-while-it-is-looked-at",
+        "record",
+        "secret-by-directory-descriptor",
+        "secret-executed",
+        "secret-by-other-programs",
+        "git-worktree-outside",
+        "git-checkout-outside",
+        "git-commondir",
+        "git-config-hard-link",
+        "git-config-by-descriptor",
+        "git-config-attributes-and-times",
+        "git-hooks-by-template",
+        "git-worktree-extension",
+        "git-config-in-a-new-file",
     ] {
         let Some(mut arena) = Arena::new(None) else { return };
-        let (_, script, _) = ATTEMPTS.iter().find(|(name, ..)| *name == wanted).unwrap();
-        assert!(arena.attempt(script, &how).is_some(), "{wanted}");
+        let all = || ATTEMPTS.iter().chain(FURTHER);
+        let (_, script, _) = all().find(|(name, ..)| *name == wanted).unwrap();
+        assert!(arena.attempt(script, &how, &program).is_some(), "{wanted}");
     }
 }
