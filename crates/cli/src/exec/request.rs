@@ -161,7 +161,7 @@ pub(crate) fn sandbox_or(
 ) -> Result<SandboxRequest, Failure> {
     let args = args.args();
     let mut problems = Problems::default();
-    let asked = sandbox(&args, &context::here(), &mut problems);
+    let asked = sandbox(args, &context::here(), &mut problems);
     let given = args.given(ExecFlag::Sandbox).then_some(asked.mode);
     let mode = given.or(usual.filter(|_| !config.sandbox.is_set(command)));
     let request = config.sandbox.request(command, mode, asked);
