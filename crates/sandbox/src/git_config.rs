@@ -154,7 +154,8 @@ pub(crate) fn named(files: Vec<PathBuf>, top: &Path, home: Option<&Path>) -> BTr
             continue;
         };
         let directory = file.parent().unwrap_or(Path::new("/"));
-        for (key, value) in entries(&text.unwrap_or_default()) {
+        let entries = entries(&text.unwrap_or_default());
+        for (key, value) in entries.into_iter().filter(|(_, value)| !value.is_empty()) {
             let at = |base: &Path| match (value.strip_prefix("~/"), home) {
                 (Some(below), Some(home)) => normal(&home.join(below)),
                 _ => normal(&base.join(&value)),
@@ -217,7 +218,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at(".git")).unwrap();
-        let text = "[core] hooksPath = .githooks ; ours\n[include] path = ../shared.cfg\n\
+        let text = "[core]\n\thooksPath =\n[core] hooksPath = .githooks ; ours\n[include] path = ../shared.cfg\n\
                     [includeIf \"gitdir:x\"]\n\tpath = ~/x\n[core]\n attributesFile = a~b\n";
         std::fs::write(at(".git/config"), text).unwrap();
         std::fs::write(at("shared.cfg"), "[include]\n path = \"further.cfg\"").unwrap();

@@ -51,6 +51,10 @@ pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
         rules.extend(protected.map(|path| (PathGrant::DenyWrite, path)));
         if let Some(top) = dot_git.parent() {
             found.named = git_config::named(configurations(&common, home), top, home);
+            // To protect one of these would be to protect all that is to be worked on.
+            found.named.retain(|named| {
+                !top.starts_with(named.path()) && !common.starts_with(named.path())
+            });
             let named = found.named.iter().map(|named| named.path().to_owned());
             rules.extend(named.map(|path| (PathGrant::DenyWrite, path)));
         }
@@ -62,10 +66,13 @@ pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
 /// user.
 fn make_hooks(common: &Path) {
     let hooks = common.join("hooks");
+    // SAFETY: no arguments, no failure.
+    let root = unsafe { libc::geteuid() } == 0;
     if std::fs::create_dir(&hooks).is_ok()
+        && root
         && let Ok(owner) = common.metadata()
     {
-        // Nobody but root may give it away, and nobody else needs to.
+        // A file system without owners has nothing to change.
         _ = std::os::unix::fs::lchown(&hooks, Some(owner.uid()), Some(owner.gid()));
     }
 }
@@ -154,6 +161,22 @@ mod tests {
             "worktrees/w/config.worktree",
         ] {
             assert!(found.contains(&git.join(path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_hooks_that_is_the_work_tree_protects_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join(".git")).unwrap();
+        for value in [".", ".git", "/", "", "../.."] {
+            let text = format!("[core]\n hooksPath = {value}\n[include]\n path = x\n");
+            std::fs::write(top.join(".git/config"), text).unwrap();
+            let GitRules { named, .. } = rules(&top, None);
+            let expected = NamedByGit::Configuration(top.join(".git/x"));
+            assert!(named.contains(&expected), "{value}");
+            let protects_all = |named: &NamedByGit| top.join(".git").starts_with(named.path());
+            assert!(!named.iter().any(protects_all), "{value}: {named:?}");
         }
     }
 }

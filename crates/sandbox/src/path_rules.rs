@@ -99,6 +99,8 @@ impl Eq for PathRules {}
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -118,7 +120,7 @@ mod tests {
         };
         for _ in 0..2000 {
             let rules: Vec<PathRule> = (0..below(9))
-                .map(|_| PathRule::new(grants[below(4)], paths[below(paths.len())].into()))
+                .map(|_| PathRule::new(grants[below(4)], PathBuf::from(paths[below(paths.len())])))
                 .collect();
             let indexed: PathRules = rules.iter().cloned().collect();
             for path in paths.iter().chain(&["/a/b/c/d", "/x", "/a/b/cc"]).map(Path::new) {

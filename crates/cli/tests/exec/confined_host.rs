@@ -16,7 +16,9 @@ struct Host {
 impl Host {
     /// `None` where there is no full level.
     fn new() -> Option<Self> {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        // Outside of this clone, which is a project itself, as far as that is possible.
+        let base = if is_root() { "/var/lib" } else { env!("CARGO_TARGET_TMPDIR") };
+        let dir = tempfile::tempdir_in(base).unwrap();
         let host = Self { sandbox: Sandbox::new(), dir };
         for name in ["project", "outside"] {
             std::fs::create_dir(host.dir.path().join(name)).unwrap();
@@ -107,18 +109,14 @@ fn sockets_are_covered_whatever_name_they_were_bound_to() {
 }
 
 fn is_root() -> bool {
-    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
-    if !root {
-        skip("this test is for root");
-    }
-    root
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
 /// Root owns them without any capability.
 #[test]
 fn device_nodes_outside_of_dev_cannot_be_used() {
     if !is_root() {
-        return;
+        return skip("this test is for root");
     }
     let Some(host) = Host::new() else { return };
     let node = host.outside().join("zero");
@@ -178,7 +176,7 @@ fn of_root(directory: &Path) -> String {
 #[test]
 fn root_leaves_nothing_of_its_own_in_another_user_s_project() {
     if !is_root() {
-        return;
+        return skip("this test is for root");
     }
     let Some(host) = Host::new() else { return };
     let (project, outside) = (host.project(), host.outside());
@@ -196,7 +194,7 @@ fn root_leaves_nothing_of_its_own_in_another_user_s_project() {
     // The cover of the hooks needs a directory to lie on, which is the owner's.
     assert_eq!(project.join(".git/hooks").metadata().unwrap().uid(), NOBODY);
     // It is confined, and subject to permissions as everybody else.
-    let script = "touch mine .git/mine; touch ../outside/mine /etc/retake-mine; cat /etc/shadow";
+    let script = "touch mine || touch .git/mine || touch ../outside/mine || touch /etc/retake-mine";
     let run = host.confined(&[], script);
     assert_ne!(run.code, 0);
     assert_eq!(of_root(&project), "", "{}", run.snapshot());

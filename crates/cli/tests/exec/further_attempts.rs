@@ -200,7 +200,7 @@ r=ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))
     (
         "path-changed-while-it-is-looked-at",
         r#"/usr/bin/python3 -c 'import ctypes,os,threading,time
-l=ctypes.CDLL(None);b=ctypes.create_string_buffer(4096);g,e=os.environ["TMPDIR"].encode()+b"/x\0",os.environ["OUT"].encode()+b"/new41\0"
+l=ctypes.CDLL(None);b=ctypes.create_string_buffer(4096);g,e=os.environ.get("TMPDIR","/tmp").encode()+b"/x\0",os.environ["OUT"].encode()+b"/new41\0"
 end=time.time()+1
 def flip():
   while time.time()<end: ctypes.memmove(b,g,len(g)); ctypes.memmove(b,e,len(e))

@@ -66,10 +66,13 @@ fn restore(directory: &OwnedFd, name: &std::ffi::OsStr, content: &[u8]) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     if let Ok(file) = rustix::fs::openat(directory, name, flags, mode) {
-        if let Ok(owner) = rustix::fs::fstat(directory) {
+        // Root may work in another user's project.
+        if rustix::process::geteuid().is_root()
+            && let Ok(owner) = rustix::fs::fstat(directory)
+        {
             let uid = rustix::fs::Uid::from_raw(owner.st_uid);
             let gid = rustix::fs::Gid::from_raw(owner.st_gid);
-            // Root may work in another user's project. Nobody else may give a file away.
+            // A file system without owners has nothing to change.
             _ = rustix::fs::fchown(&file, Some(uid), Some(gid));
         }
         // There is nobody to tell, and the copy is named in any case.
