@@ -7,6 +7,21 @@ use retake_types::RunId;
 
 use crate::Failure;
 
+/// Whether a file can be written there, asked before the work whose result it gets.
+pub(crate) fn check_place(path: &Path) -> Result<(), Failure> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let problem = match (directory.metadata(), path.metadata()) {
+        (Err(source), _) => source,
+        (Ok(above), _) if !above.is_dir() => std::io::ErrorKind::NotADirectory.into(),
+        (Ok(_), Ok(there)) if there.is_dir() => std::io::ErrorKind::IsADirectory.into(),
+        _ => return Ok(()),
+    };
+    Err(Failure::File { action: "write", path: path.to_owned(), source: problem })
+}
+
 /// Writes a bundle; a file of its name is complete. Gives how many runs it has.
 pub(crate) fn write(
     store: &Store,

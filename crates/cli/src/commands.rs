@@ -300,8 +300,8 @@ mod tests {
                 true => &["retake", "--store", "dir", "exec"],
                 false => &["retake", "exec"],
             };
-            let dashes = "--".to_owned();
-            let words = words.iter().chain(std::iter::once(&dashes)).chain(&end).cloned();
+            let separator = ["--".to_owned()];
+            let words = words.iter().chain(&separator).chain(&end).cloned();
             let line: Vec<OsString> =
                 before.iter().map(ToString::to_string).chain(words).map(OsString::from).collect();
             if let Some(read) = Cli::read_exec(&line) {

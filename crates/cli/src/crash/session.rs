@@ -28,7 +28,7 @@ use super::output::write_report;
 #[cfg(feature = "slurm")]
 use super::remote::RemoteTarget;
 use super::{CrashFailure, fault};
-use crate::{Exit, Failure, term};
+use crate::{Exit, Failure, bundle_file, term};
 
 /// Without Slurm there are no other machines.
 #[cfg(not(feature = "slurm"))]
@@ -92,6 +92,9 @@ impl<'a> CrashSession<'a> {
         begun: Instant,
         observer: &'a dyn CrashObserver,
     ) -> Result<Self, CrashFailure> {
+        if let Some(bundle) = &args.bundle {
+            bundle_file::check_place(bundle)?;
+        }
         let sandbox = project.sandbox(&args.sandbox)?;
         if sandbox.is_on() && faults.is_some() {
             let why = "--faults records the program again and again, and what is recorded cannot be \

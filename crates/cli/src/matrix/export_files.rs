@@ -11,7 +11,7 @@ use retake_types::loop_record::matrix::BisectAnswer;
 use serde::Serialize;
 
 use super::redacted_output::RedactedOutput;
-use crate::{Failure, term};
+use crate::{Failure, bundle_file, term};
 
 #[derive(clap::Args)]
 pub(super) struct Exports {
@@ -93,27 +93,12 @@ impl Exports {
                 )));
             }
             if file != STDOUT {
-                check(&path)?;
+                bundle_file::check_place(&path)?;
             }
             files.push((known, path));
         }
         Ok(ExportFiles { files, quiet: false })
     }
-}
-
-/// Whether a file can be there.
-pub(super) fn check(path: &Path) -> Result<(), Failure> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let problem = match (directory.metadata(), path.metadata()) {
-        (Err(source), _) => source,
-        (Ok(above), _) if !above.is_dir() => std::io::ErrorKind::NotADirectory.into(),
-        (Ok(_), Ok(there)) if there.is_dir() => std::io::ErrorKind::IsADirectory.into(),
-        _ => return Ok(()),
-    };
-    Err(Failure::File { action: "write", path: path.to_owned(), source: problem })
 }
 
 impl ExportFiles {

@@ -10,7 +10,6 @@ use retake_runner::{machine, regular_file};
 use retake_store::{BundleHeader, BundledCell, Store};
 use retake_types::{Kind, RunId};
 
-use super::export_files;
 use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, bundle_file, term};
 
@@ -55,7 +54,7 @@ impl Sharding {
             .split(&project.config, shard.of, &durations, &self.together)
             .map_err(|error| Failure::Usage(format!("--together: {error}")))?;
         if let Some(bundle) = &self.bundle {
-            export_files::check(bundle)?;
+            bundle_file::check_place(bundle)?;
         }
         matrix.keep_shard(&plan, shard.number);
         Ok(Some(ShardPart { shard, plan, bundle: self.bundle.clone() }))

@@ -235,4 +235,11 @@ fn the_parts_of_an_exploration_are_brought_together_by_their_bundles() {
     codes.sort_unstable();
     assert_eq!(found, codes);
     assert!(codes.contains(&1), "{codes:?}");
+    // A bundle that cannot be written is refused before anything is checked.
+    let checked = env.sandbox.dir.path().join("checked");
+    let check = format!("touch {}", checked.display());
+    let nowhere = ["explore", "last", "--verify", &check, "--shard", "1/3", "--bundle", "/none/b"];
+    let refused = env.crash(&nowhere);
+    assert!(refused.stderr.contains("cannot write /none/b"), "{}", refused.snapshot());
+    assert!(!checked.exists());
 }

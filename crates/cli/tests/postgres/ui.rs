@@ -146,6 +146,7 @@ fn every_page_of_a_shared_record_is_there_and_says_what_was_not_pushed() {
         let answer = ui.get(&path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     }
+    assert!(ui.get("/tests").text().contains("Choose a project above"));
     // What is in a run's output is found, as far as it was pushed.
     let found = ui.get("/api/v1/search?q=needle").json();
     assert_eq!(found["hits"].as_array().unwrap().len(), 2, "{found}");

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use retake_types::RunId;
+
 use crate::read::runs::RunCursor;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +18,26 @@ pub(crate) fn pair(text: &str) -> Result<(i64, &str), BadCursor> {
     let bad = || BadCursor { text: text.to_owned() };
     let (first, second) = text.split_once('.').ok_or_else(bad)?;
     Ok((first.parse().map_err(|_| bad())?, second))
+}
+
+impl RunCursor {
+    /// Behind this run, in a list that is sorted by the ids of runs: both halves of the id.
+    pub fn of_run(id: RunId) -> Self {
+        let [start_us, seq] = [0, 8].map(|at| {
+            let mut half = [0; 8];
+            half.copy_from_slice(&id.as_bytes()[at..at + 8]);
+            i64::from_be_bytes(half)
+        });
+        Self { start_us, seq }
+    }
+
+    /// The run behind which such a list continues.
+    pub fn run_id(self) -> RunId {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.start_us.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.seq.to_be_bytes());
+        RunId::from_bytes(bytes)
+    }
 }
 
 impl fmt::Display for RunCursor {
@@ -42,7 +64,7 @@ mod tests {
     fn a_place_reads_back_and_anything_else_is_named() {
         let cursor = RunCursor { start_us: -7, seq: 12 };
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        let id = retake_types::RunId::new();
+        let id = RunId::new();
         let place: RunCursor = RunCursor::of_run(id).to_string().parse().unwrap();
         assert_eq!(place.run_id(), id);
         for bad in ["", "1", "1.", ".1", "1.x", "1.2.3"] {

@@ -79,26 +79,6 @@ pub struct RunCursor {
     pub(crate) seq: i64,
 }
 
-impl RunCursor {
-    /// Behind this run, in a list that is sorted by the ids of runs: both halves of the id.
-    pub fn of_run(id: RunId) -> Self {
-        let [start_us, seq] = [0, 8].map(|at| {
-            let mut half = [0; 8];
-            half.copy_from_slice(&id.as_bytes()[at..at + 8]);
-            i64::from_be_bytes(half)
-        });
-        Self { start_us, seq }
-    }
-
-    /// The run behind which such a list continues.
-    pub fn run_id(self) -> RunId {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.start_us.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.seq.to_be_bytes());
-        RunId::from_bytes(bytes)
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct RunPage {
     pub runs: Vec<Run>,

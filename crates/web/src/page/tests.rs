@@ -40,7 +40,9 @@ pub(crate) async fn tests(
     main.markup("<h1>Tests</h1>");
     form(&mut main, &params, query.order);
     main.markup("<div id=\"results\" data-live data-every=\"5\">");
-    if found.is_empty() {
+    if app.shared.as_ref().is_some_and(|scope| scope.project.is_none()) {
+        main.markup("<p class=\"empty\">Choose a project above: tests of two projects may have the same name, and are not mixed.</p>");
+    } else if found.is_empty() {
         nothing(&mut main, &all, &query);
     } else {
         test_table(&mut main, &found);
