@@ -287,7 +287,11 @@ impl Rule {
             && self.directory.is_none()
             && !self.program.chars().all(|c| c == '*' || c == '?')
             && glob::matches(self.program.rsplit('/').next().unwrap_or_default(), name)
-            && matched(&self.program, &self.arguments, words) == Matched::Yes
+            && {
+                let known = |word: &Word| Word::known(word.text_without_gaps());
+                let words: Vec<Word> = words.iter().map(known).collect();
+                matched(&self.program, &self.arguments, &words) == Matched::Yes
+            }
     }
 
     /// Whether it is about the program of a command, going by its name alone.
