@@ -279,13 +279,19 @@ impl Rule {
 
     /// Whether these words are a command that the rule denies, going by its name alone.
     pub(super) fn denies_words(&self, words: &[Word]) -> bool {
-        let Some(name) = words.first().and_then(Word::text) else { return false };
+        // `rm"$x"` is `rm` while the variable is empty.
+        let Some(name) = words.first().map(Word::text_without_gaps) else { return false };
         let name = name.rsplit('/').next().unwrap_or_default();
-        self.piped_into.is_none()
+        !name.is_empty()
+            && self.piped_into.is_none()
             && self.directory.is_none()
             && !self.program.chars().all(|c| c == '*' || c == '?')
             && glob::matches(self.program.rsplit('/').next().unwrap_or_default(), name)
-            && matched(&self.program, &self.arguments, words) == Matched::Yes
+            && {
+                let known = |word: &Word| Word::known(word.text_without_gaps());
+                let words: Vec<Word> = words.iter().map(known).collect();
+                matched(&self.program, &self.arguments, &words) == Matched::Yes
+            }
     }
 
     /// Whether it is about the program of a command, going by its name alone.

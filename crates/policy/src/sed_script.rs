@@ -21,19 +21,33 @@ pub(super) fn executes(words: &[Word]) -> bool {
         return true;
     }
     let is_known = scripts.parts.iter().all(|part| part.get().is_some());
-    let text = scripts.text();
-    // A delimiter in brackets ends a pattern in some releases of sed, and does not in others.
-    match [true, false].map(|brackets| Reader::read(&text, brackets)) {
-        [Reads::Executes, _] | [_, Reads::Executes] => true,
-        [Reads::Edits, _] | [_, Reads::Edits] => false,
-        // What is filled in later makes many scripts look broken.
-        [Reads::Unknown, Reads::Unknown] => is_known,
-    }
+    // What is only known later may be nothing.
+    let texts = [
+        scripts.text(Word::text_with_gaps),
+        scripts.text(Word::text_without_gaps),
+        scripts.text(quoted_text),
+    ];
+    texts.iter().any(|text| {
+        // A delimiter in brackets ends a pattern in some releases of sed, and does not in others.
+        match [true, false].map(|brackets| Reader::read(text, brackets)) {
+            [Reads::Executes, _] | [_, Reads::Executes] => true,
+            [Reads::Edits, _] | [_, Reads::Edits] => false,
+            // What is filled in later makes many scripts look broken.
+            [Reads::Unknown, Reads::Unknown] => is_known,
+        }
+    })
 }
 
 /// The text of the scripts of a call that runs a command.
 pub(super) fn executed_text(words: &[Word]) -> Option<String> {
-    executes(words).then(|| Scripts::of(words).text())
+    executes(words).then(|| Scripts::of(words).text(Word::text_without_gaps))
+}
+
+/// What is between the quotes of `$'…'`, which shells read in different ways.
+fn quoted_text(word: &Word) -> String {
+    let written = word.written();
+    let inner = written.strip_prefix("$'").and_then(|rest| rest.strip_suffix('\''));
+    inner.filter(|_| word.get().is_none()).map_or_else(|| word.text_with_gaps(), str::to_owned)
 }
 
 /// Where the scripts of a call come from.
@@ -113,8 +127,8 @@ impl Scripts {
     }
 
     /// Parts follow each other as lines.
-    fn text(&self) -> String {
-        self.parts.iter().map(Word::text_with_gaps).collect::<Vec<_>>().join("\n")
+    fn text(&self, of: fn(&Word) -> String) -> String {
+        self.parts.iter().map(of).collect::<Vec<_>>().join("\n")
     }
 }
 

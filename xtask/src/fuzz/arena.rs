@@ -77,7 +77,7 @@ impl Arena {
         unsafe { std::env::set_var("PATH", &path) };
         script(
             &bin.join("trip"),
-            &format!("{{ printf trip; printf '\\t%s' \"$@\"; echo; }} >> '{}'", trace.display()),
+            &format!("{{ printf trip; printf '\\037%s' \"$@\"; echo; }} >> '{}'", trace.display()),
         )?;
         for (name, lines) in WRAPPERS {
             script(&bin.join(name), lines)?;
@@ -198,6 +198,8 @@ impl Arena {
             let Ok(command) = Command::new(launch) else { continue };
             self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |_| {});
             let trace = fs::read(&self.trace).unwrap_or_default();
+            // What is judged next must not find what this one made.
+            self.reset()?;
             if case.rules.forbid(&String::from_utf8_lossy(&trace)) {
                 return Ok(true);
             }

@@ -68,7 +68,7 @@ impl Rules {
             Self::DenyTrip | Self::AllowSome => line.starts_with("trip"),
             Self::DenyTripPush => line
                 .strip_prefix("trip")
-                .is_some_and(|rest| rest.split('\t').any(|word| word == "push")),
+                .is_some_and(|rest| rest.split('\x1f').any(|word| word == "push")),
             Self::DenyGitPush => line.starts_with("pushed"),
         })
     }

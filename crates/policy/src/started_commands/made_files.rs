@@ -79,7 +79,8 @@ impl StartedCommands {
                 self.hide(call.words, HiddenBecause::GitSetting { setting });
             }
         }
-        let moves = call.program == "git" && arguments.iter().any(|word| word.is("mv"));
+        let moves =
+            call.program == "git" && arguments.iter().any(|word| word.text_without_gaps() == "mv");
         if moves || UNPACKING.contains(&name.as_str()) {
             self.made.push(MadeFile { path: None, is_link: false });
             return;

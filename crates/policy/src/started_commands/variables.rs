@@ -165,8 +165,10 @@ impl Variables {
                 let name = lead.split(['=', '+', '[']).next().unwrap_or_default();
                 let is_exported = exported.iter().any(|(exported, _)| exported == name);
                 let is_only_exported = ["export", "readonly"].contains(&first.as_str());
+                // A declaration leaves the value as it is; anything else leaves one that is not known.
+                let is_declared = ["declare", "typeset", "local"].contains(&first.as_str());
                 if is_name(name) && !is_exported && !is_only_exported {
-                    self.note(name, None, command.repeats);
+                    self.note(name, None, command.repeats || !is_declared);
                 }
                 self.is_anything_set |=
                     word.get().is_none() && lead.is_empty() && first != "printf";
