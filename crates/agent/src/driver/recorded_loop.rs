@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use retake_runner::git_dir::Repository;
 use retake_store::redact::Redactor;
-use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
+use retake_store::{Liveness, LoopRecording, RecordReader, Store, StoredLoop};
 use retake_types::loop_record::agent::{
     AgentEntry, AgentLoopPlan, Checkpoint, Iteration, IterationStatus, Spent, WaitCause,
 };
@@ -178,7 +178,7 @@ pub(crate) fn ended_in_queue(
 }
 
 /// One loop with its iterations.
-pub fn read_loop(store: &Store, id: LoopId) -> retake_store::Result<RecordedLoop> {
+pub fn read_loop(store: &dyn RecordReader, id: LoopId) -> retake_store::Result<RecordedLoop> {
     read_one(store, store.get_loop(id)?)
 }
 
@@ -221,7 +221,7 @@ pub fn activity(
     })
 }
 
-fn read_one(store: &Store, record: StoredLoop) -> retake_store::Result<RecordedLoop> {
+fn read_one(store: &dyn RecordReader, record: StoredLoop) -> retake_store::Result<RecordedLoop> {
     let mut recorded = RecordedLoop {
         record,
         iterations: Vec::new(),
@@ -357,7 +357,7 @@ pub fn end_open_loop(
 
 /// Ends an iteration whose runner died, with what its run left on the record: when it was last
 /// seen alive, and what the agent had used by then.
-fn end_interrupted(store: &Store, agent: AgentKind, iteration: &mut Iteration) {
+fn end_interrupted(store: &dyn RecordReader, agent: AgentKind, iteration: &mut Iteration) {
     let id = iteration.facts.run_id;
     let run = id.and_then(|id| store.get(id).ok());
     let ended = run.and_then(|run| run.outcome).map_or(iteration.started_at, |e| e.end_time);
@@ -378,7 +378,7 @@ fn kind_of(agent: Option<&str>, recorded: &RecordedLoop) -> AgentKind {
 }
 
 /// What an agent had said by the time its run was cut off, read from its recorded output.
-fn reread(store: &Store, agent: AgentKind, id: RunId) -> Option<Reading> {
+fn reread(store: &dyn RecordReader, agent: AgentKind, id: RunId) -> Option<Reading> {
     let mut output = store.read_output(id, Stream::Stdout).ok()?;
     let mut reader = Reader::new(agent);
     let mut buffer = vec![0; 64 << 10];

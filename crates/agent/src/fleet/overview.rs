@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use retake_store::Store;
+use retake_store::RecordReader;
 use retake_types::LoopId;
 use retake_types::loop_record::agent::Spent;
 use retake_types::loop_record::fleet::CollectedWork;
@@ -54,7 +54,7 @@ impl RecordedFleet {
     pub fn overview(
         &self,
         running: bool,
-        store: &Store,
+        store: &dyn RecordReader,
         directories: Option<&WorkspaceDirectories>,
     ) -> Vec<AgentOverview> {
         let agents = 0..self.agents.len();
@@ -65,7 +65,7 @@ impl RecordedFleet {
         &self,
         agent: usize,
         running: bool,
-        store: &Store,
+        store: &dyn RecordReader,
         directories: Option<&WorkspaceDirectories>,
     ) -> AgentOverview {
         let (planned, recorded) = (&self.plan.agents[agent], &self.agents[agent]);
@@ -115,14 +115,16 @@ impl RecordedFleet {
     fn open_loop(
         &self,
         agent: usize,
-        store: &Store,
+        store: &dyn RecordReader,
         directories: Option<&WorkspaceDirectories>,
     ) -> Option<LoopId> {
         let directory = self.plan.directory.as_path();
         let planned = &self.plan.agents[agent];
         let workspace = existing_workspace_of(planned, directory, directories?).ok()?;
         let metadata = workspace.metadata().ok()?;
-        let newest = recorded_loop::last_loops(store, [(&workspace, &metadata)]).ok()?.pop()??;
+        let newest = recorded_loop::last_loops(store.as_store()?, [(&workspace, &metadata)])
+            .ok()?
+            .pop()??;
         (newest.start_time >= self.record.start_time).then_some(newest.id)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use retake_runner::context::RunContext;
 use retake_store::redact::Redactor;
-use retake_store::{LoopRecording, Store, StoredLoop};
+use retake_store::{LoopRecording, RecordReader, Store, StoredLoop};
 use retake_types::loop_record::agent::Spent;
 use retake_types::loop_record::fleet::{
     CollectedWork, FleetAgentEnd, FleetEntry, FleetLoopPlan, FleetOutcome,
@@ -62,7 +62,10 @@ pub struct RecordedFleet {
 }
 
 impl RecordedFleet {
-    pub fn read(store: &Store, record: StoredLoop) -> retake_store::Result<Option<Self>> {
+    pub fn read(
+        store: &dyn RecordReader,
+        record: StoredLoop,
+    ) -> retake_store::Result<Option<Self>> {
         let Some(plan) = FleetLoopPlan::parse(&record.plan) else { return Ok(None) };
         let agent = RecordedAgent { attempt: 1, ..RecordedAgent::default() };
         let agents = vec![agent; plan.agents.len()];

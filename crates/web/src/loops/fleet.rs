@@ -10,7 +10,7 @@ use retake_engine::Launch;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
-use retake_store::{Store, StoredLoop};
+use retake_store::StoredLoop;
 use retake_types::loop_record::fleet::FleetLoopPlan;
 use retake_types::{LoopId, Outcome, RefusalReason};
 use serde::Serialize;
@@ -19,6 +19,7 @@ use super::control::{ActionResult, LoopAction};
 use crate::app::App;
 use crate::checkpoint_diffs::{CheckpointAccess, TreeDiff};
 use crate::error::RequestError;
+use crate::store_pool::Store;
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

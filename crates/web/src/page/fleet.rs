@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use retake_agent::fleet::AgentOverview;
 use retake_runner::html::Html;
 use retake_types::text;
@@ -14,6 +14,7 @@ use crate::api::loop_id;
 use crate::app::App;
 use crate::loops::LoopSummary;
 use crate::loops::fleet::FleetDetail;
+use crate::projects::State;
 
 /// Files that an overlap names.
 const NAMED: usize = 5;
