@@ -12,8 +12,11 @@ pub const BLOCK: u64 = 256;
 /// Where the operations of a recording were called from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CallStacks {
+    /// The code of each process that was watched.
     pub images: Vec<CodeImage>,
+    /// Parts of stacks, each kept once.
     pub blocks: Vec<StackBlock>,
+    /// The stacks, each kept once.
     pub stacks: Vec<CapturedStack>,
     /// By operation, in order: which stack is its own, counted from 1, or 0 for none.
     pub operations: Vec<u32>,
@@ -24,16 +27,20 @@ pub struct CallStacks {
 /// The code that a process had in its memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CodeImage {
+    /// Its mapped files, by address.
     pub mappings: Vec<CodeMapping>,
 }
 
 /// A part of a file that is mapped as code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CodeMapping {
+    /// Its first address.
     pub start: u64,
+    /// The address after its last.
     pub end: u64,
     /// Where in the file it begins.
     pub offset: u64,
+    /// The mapped file.
     pub path: PathBuf,
     /// The file as it was: one that is different now has other lines.
     pub size: u64,
@@ -44,15 +51,20 @@ pub struct CodeMapping {
 /// Words of one block that may be addresses of code or of the stack: the index of each, and it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StackBlock {
+    /// The index of a word in the block, and the word.
     pub words: Vec<(u8, u64)>,
 }
 
+/// The registers and the stack of a thread when it made a system call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CapturedStack {
     /// Among the images.
     pub image: u32,
+    /// The instruction pointer.
     pub instruction: u64,
+    /// The stack pointer.
     pub stack: u64,
+    /// The frame pointer.
     pub frame: u64,
     /// The link register, where the processor has one.
     pub link: u64,
@@ -65,8 +77,11 @@ pub struct CapturedStack {
 /// A line of a program that is interpreted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ScriptLine {
+    /// Its source file.
     pub file: String,
+    /// The function it is in.
     pub function: String,
+    /// Its number, from 1.
     pub line: u32,
 }
 
@@ -88,6 +103,7 @@ impl CallStacks {
         Some(found.map_or(0, |(_, word)| *word))
     }
 
+    /// Whether no stack was recorded.
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }

@@ -23,6 +23,7 @@ pub enum Fault {
     Edquot,
     /// The process has as many open files as it may.
     Emfile,
+    /// The system has no memory left.
     Enomem,
     /// The file system does not have this operation.
     Eopnotsupp,
@@ -31,6 +32,7 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Every fault, in the order in which they are tried.
     pub const ALL: [Self; 7] = [
         Self::Eio,
         Self::Enospc,
@@ -104,18 +106,22 @@ impl FromStr for Fault {
 /// watched directory. Other calls may come and go between two runs without another one being hit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultTarget {
+    /// The system call.
     pub call: String,
     /// From 1.
     pub occurrence: u32,
+    /// How it fails.
     pub fault: Fault,
 }
 
 /// A call that could fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultSite {
+    /// The system call.
     pub call: &'static str,
     /// From 1, among the calls of this name.
     pub occurrence: u32,
+    /// What it works on.
     pub subject: FaultSubject,
     /// How many entries of the recording came before it.
     pub position: usize,
@@ -126,17 +132,24 @@ pub struct FaultSite {
 /// What a call works on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FaultSubject {
+    /// A whole file or directory.
     Node(Node),
     /// A range of its bytes, by the call's arguments.
     Range {
+        /// The file.
         node: Node,
+        /// Where the range begins.
         offset: u64,
+        /// How long it is.
         length: u64,
     },
+    /// A name in a directory.
     Name(DirEntry),
     /// A rename, or a link to another name.
     Names {
+        /// The name it has.
         from: DirEntry,
+        /// The name it gets.
         to: DirEntry,
     },
     /// `sync`, `syncfs`.

@@ -2,6 +2,7 @@
 //!
 //! Labels are not paths, so `*` matches everything, `/` included.
 
+/// A pattern for labels: `*` and `?`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob {
     parts: Vec<Part>,
@@ -32,6 +33,7 @@ impl Glob {
         Ok(Self { parts })
     }
 
+    /// Whether the whole label matches.
     pub fn matches(&self, label: &str) -> bool {
         let label: Vec<char> = label.chars().collect();
         let (mut part, mut at) = (0, 0);

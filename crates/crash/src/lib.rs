@@ -16,6 +16,8 @@
 //! `retake crash` and the crate `first` are built on it. It depends on `libc` alone, since `first`
 //! is linked into other people's test binaries. Linux only.
 
+#![warn(missing_docs)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("processes are recorded with ptrace and seccomp, which only Linux has");
 

@@ -24,7 +24,9 @@ impl Node {
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DirEntry {
+    /// The directory.
     pub directory: Node,
+    /// The name.
     pub name: OsString,
 }
 
@@ -35,6 +37,7 @@ pub struct Recording {
     pub root: PathBuf,
     /// What was there before, parents before children, [`Node::ROOT`] first. It counts as durable.
     pub initial: Vec<Initial>,
+    /// What happened, in order.
     pub entries: Vec<Entry>,
     /// Where each operation was called from; empty if that was not asked for.
     pub stacks: CallStacks,
@@ -76,22 +79,31 @@ impl Recording {
 /// A node that was there before the workload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Initial {
+    /// The node.
     pub node: Node,
+    /// Its permission bits.
     pub mode: u32,
     /// Every name it has; none for the root. More than one means hard links.
     pub dir_entries: Vec<DirEntry>,
+    /// What it held.
     pub content: Content,
 }
 
+/// What a node held before the workload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
+    /// A directory.
     Directory,
     /// The bytes by extent, in order, holes left out.
     File {
+        /// The size in bytes.
         size: u64,
+        /// Offsets and bytes.
         extents: Vec<(u64, RecordedBytes)>,
     },
+    /// A symbolic link.
     Symlink {
+        /// Where it leads.
         target: OsString,
     },
 }
@@ -99,6 +111,7 @@ pub enum Content {
 /// One line of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
+    /// A system call that changed the tree or made something durable.
     Operation(Operation),
     /// `crash_point` was passed.
     Label(String),
@@ -113,112 +126,174 @@ pub struct Operation {
     pub task: u32,
     /// The system call, such as `pwrite64`, for people.
     pub call: String,
+    /// What it did.
     pub action: Action,
 }
 
+/// What a system call did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A new node; without a directory entry it is unnamed (`O_TMPFILE`).
     Create {
+        /// The node.
         node: Node,
+        /// The permission bits.
         mode: u32,
+        /// What it is.
         kind: Kind,
+        /// The name it got.
         dir_entry: Option<DirEntry>,
     },
     /// Bytes, at the offset where they landed (`O_APPEND` resolved). `sync` tells whether the call
     /// itself waited for the device.
     Write {
+        /// The node.
         node: Node,
+        /// Where the range begins.
         offset: u64,
+        /// The bytes.
         data: RecordedBytes,
+        /// What the call waited for.
         sync: WriteSync,
+        /// Whether they were stored through a memory mapping.
         mapped: bool,
     },
+    /// The size is set; what is beyond it is gone, what is new reads as zeros.
     Truncate {
+        /// The node.
         node: Node,
+        /// The size in bytes.
         size: u64,
     },
     /// `fallocate`: space, and size unless it is kept. Bytes that were there stay.
     Allocate {
+        /// The node.
         node: Node,
+        /// Where the range begins.
         offset: u64,
+        /// How long the range is.
         length: u64,
+        /// Whether the size stays.
         keep_size: bool,
     },
     /// `fallocate` with a hole or zeros: the range reads as zeros; the size grows only without
     /// `keep_size`.
     Zero {
+        /// The node.
         node: Node,
+        /// Where the range begins.
         offset: u64,
+        /// How long the range is.
         length: u64,
+        /// Whether the size stays.
         keep_size: bool,
+        /// Whether the space is given back.
         hole: bool,
     },
+    /// A further name.
     Link {
+        /// The node.
         node: Node,
+        /// The name.
         dir_entry: DirEntry,
     },
     /// `unlink` or `rmdir`.
     Remove {
+        /// The node.
         node: Node,
+        /// The name.
         dir_entry: DirEntry,
     },
+    /// A name is moved.
     Rename {
+        /// The node.
         node: Node,
+        /// The old name.
         from: DirEntry,
+        /// The new name.
         to: DirEntry,
+        /// What had the new name before.
         replaced: Option<Node>,
     },
     /// `RENAME_EXCHANGE`: both names keep existing and swap their nodes.
     Exchange {
+        /// One node.
         first: Node,
+        /// The name that it had.
         first_entry: DirEntry,
+        /// The other node.
         second: Node,
+        /// The name that it had.
         second_entry: DirEntry,
     },
+    /// The permission bits are set.
     Mode {
+        /// The node.
         node: Node,
+        /// The permission bits.
         mode: u32,
     },
+    /// An extended attribute is set or removed.
     Attribute {
+        /// The node.
         node: Node,
+        /// Its name.
         name: OsString,
+        /// Its value; `None` if it is removed.
         value: Option<Arc<[u8]>>,
     },
     /// `fsync`, `fdatasync` (`data_only`), `msync(MS_SYNC)` of a whole file (`data_only`).
     Sync {
+        /// The node.
         node: Node,
+        /// Whether only the bytes and what is needed to read them are made durable.
         data_only: bool,
     },
     /// `msync(MS_SYNC)` of a part of a file: an `fdatasync` of these pages.
     SyncPart {
+        /// The node.
         node: Node,
+        /// Where the range begins.
         offset: u64,
+        /// How long the range is.
         length: u64,
     },
     /// `sync_file_range`: told for people; no barrier in any profile.
     SyncRange {
+        /// The node.
         node: Node,
+        /// Where the range begins.
         offset: u64,
+        /// How long the range is.
         length: u64,
     },
     /// `sync`, `syncfs`.
     SyncAll,
     /// The last descriptor of a writable open file went away.
     Close {
+        /// The node.
         node: Node,
     },
 }
 
+/// What a new node is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
+    /// A directory.
     Directory,
+    /// A file.
     File,
-    Symlink { target: OsString },
+    /// A symbolic link.
+    Symlink {
+        /// Where it leads.
+        target: OsString,
+    },
 }
 
+/// What a write waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteSync {
+    /// Nothing: the bytes are in memory.
     None,
     /// `O_DSYNC`, `RWF_DSYNC`.
     Data,

@@ -192,6 +192,7 @@ impl ByteStore {
         Self { memory_left: memory, directory, file: None }
     }
 
+    /// Keeps a copy of these bytes.
     pub fn keep(&mut self, bytes: &[u8]) -> io::Result<RecordedBytes> {
         match self.room_in_memory(bytes.len()) {
             true => Ok(bytes.into()),

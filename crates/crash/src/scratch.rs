@@ -61,6 +61,7 @@ impl ScratchDir {
         Self { path, _lock: None }
     }
 
+    /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -38,6 +38,7 @@ const ENTRY: u8 = b'O';
 const STACKS: u8 = b'C';
 const END: u8 = b'E';
 
+/// Why a log cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LogError {
@@ -45,15 +46,19 @@ pub enum LogError {
     Foreign,
     /// A later version of this program wrote it.
     Newer {
+        /// The version it names.
         version: u32,
     },
     /// It ends before its end mark.
     CutShort,
     /// Its contents are not what was written.
     Damaged {
+        /// What is wrong with them.
         why: String,
     },
+    /// It cannot be read from where it is.
     Io {
+        /// What the system says.
         source: io::Error,
     },
 }
@@ -128,6 +133,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
+    /// Begins a log of what happens below this directory.
     pub fn new(to: W, root: &Path) -> io::Result<Self> {
         let mut writer =
             Self { to: BufWriter::new(to), sum: Sum::new(), frames: 0, frame: Vec::new() };
@@ -146,6 +152,7 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
+    /// Appends one entry.
     pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
         self.frame.push(ENTRY);
         Encoder(&mut self.frame).entry(entry);
@@ -185,8 +192,11 @@ impl<W: Write> Writer<W> {
 /// One frame of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
+    /// A node that was there before the workload.
     Initial(Initial),
+    /// Something the workload did.
     Entry(Entry),
+    /// Where the operations were called from.
     Stacks(CallStacks),
 }
 

@@ -25,6 +25,7 @@ pub struct Point {
 }
 
 impl Point {
+    /// Before the first operation.
     pub const START: Self = Self { operation: 0, during: false };
 }
 

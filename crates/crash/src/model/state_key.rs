@@ -17,10 +17,14 @@ use std::str::FromStr;
 use crate::model::micro_op::{Part, Torn};
 use crate::model::replay::Point;
 
+/// Names a crash state: when the crash came, and what survived of what was not durable.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct StateKey {
+    /// When the crash came.
     pub point: Point,
+    /// What survived.
     pub kept: Kept,
+    /// A part of which only a piece survived.
     pub torn: Option<(Part, Torn)>,
 }
 
@@ -29,7 +33,9 @@ pub struct StateKey {
 pub enum Kept {
     /// All of it, and what is only in memory too: the machine keeps running.
     Everything,
+    /// All but these parts.
     AllBut(Vec<Part>),
+    /// Only these parts.
     Only(Vec<Part>),
 }
 

@@ -7,30 +7,66 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Why a workload was not recorded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecordError {
     /// Watching a process is not allowed here: a container or a security module forbids it, or
     /// another tracer holds the process already. Re-execution still works, and is weaker.
-    Forbidden { source: io::Error },
+    Forbidden {
+        /// What the system says.
+        source: io::Error,
+    },
     /// The recorder knows no registers and numbers for this processor or kernel.
-    Unsupported { why: String },
+    Unsupported {
+        /// Why.
+        why: String,
+    },
     /// The program could not be started.
-    Start { program: OsString, source: io::Error },
+    Start {
+        /// The program.
+        program: OsString,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The watched directory cannot be read.
-    Root { path: PathBuf, source: io::Error },
+    Root {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The watched directory is not where it was.
-    Moved { path: PathBuf },
+    Moved {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The workload did something to the directory that no model understands.
-    Refused { call: String, why: String },
+    Refused {
+        /// The system call.
+        call: String,
+        /// Why.
+        why: String,
+    },
     /// The workload did not end in time.
-    TimedOut { limit: Duration },
+    TimedOut {
+        /// The time it had.
+        limit: Duration,
+    },
     /// The caller gave up.
     Cancelled,
     /// The log, replayed, is not what lies on the disk.
-    Differs { differences: Vec<String> },
+    Differs {
+        /// What differs, in words.
+        differences: Vec<String>,
+    },
     /// The system refused something that the recorder needs.
-    System { what: String, source: io::Error },
+    System {
+        /// What it is.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 impl RecordError {

@@ -105,7 +105,9 @@ pub struct Recorder {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Recorded {
+    /// What the workload did.
     pub recording: Recording,
+    /// How it ended.
     pub outcome: WorkloadOutcome,
     /// The watched directory, where none was named.
     pub scratch: Option<ScratchDir>,
@@ -114,11 +116,13 @@ pub struct Recorded {
 }
 
 impl Recorder {
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
+    /// Adds arguments.
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
@@ -132,11 +136,13 @@ impl Recorder {
         self
     }
 
+    /// Removes a variable.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
         self.environment.retain(|(other, _)| other != name.as_ref());
         self
     }
 
+    /// Removes all variables.
     pub fn env_clear(mut self) -> Self {
         self.environment.clear();
         self

@@ -94,7 +94,9 @@ impl OpenFile {
 /// How the workload's first process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkloadOutcome {
+    /// It exited with this code.
     Exited(i32),
+    /// This signal ended it.
     Signaled(i32),
 }
 

@@ -19,20 +19,28 @@ const TAIL: u64 = 4 << 10;
 /// How long what was killed may take to be gone before it is looked for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// What a check said about a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckResult {
+    /// The state is sound.
     Passed,
+    /// The state is not sound.
     Failed {
+        /// How the check ended.
         failure: CheckFailure,
         /// The end of what the check printed.
         output: String,
     },
 }
 
+/// How a failed check ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckFailure {
+    /// It exited with this code.
     Exited(i32),
+    /// This signal ended it.
     Signaled(i32),
+    /// It did not end within this time.
     TimedOut(Duration),
 }
 

@@ -32,9 +32,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// A state to check.
 #[derive(Clone, Copy, Debug)]
 pub struct StateToCheck<'a> {
+    /// The files.
     pub tree: &'a Tree,
     /// The number of the crash point.
     pub point: u64,
+    /// The label of that crash point.
     pub label: &'a str,
     /// What was promised before the crash.
     pub acks: &'a [Vec<u8>],
@@ -69,16 +71,19 @@ impl Verifier {
         }
     }
 
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
+    /// Adds arguments.
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
+    /// Sets a variable.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self

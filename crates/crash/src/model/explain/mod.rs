@@ -47,7 +47,9 @@ pub use proof::{Proof, ProofAnswer, ProofRole, ProofState};
 pub struct Finding {
     /// Counted from 1: `F1`.
     pub id: String,
+    /// What is lost, and why that fails, in words.
     pub sentence: String,
+    /// The files that it is about.
     pub files: Vec<PathBuf>,
     /// The operations lost in the smallest state that fails, in whole or in part.
     pub lost_operations: Vec<u32>,
@@ -65,6 +67,7 @@ pub struct Finding {
     pub proof: Proof,
 }
 
+/// Finds the causes of failed checks, and proves each by asking for further states.
 pub struct Explainer<'a> {
     recording: &'a Recording,
     model: Model,
@@ -116,6 +119,7 @@ struct Occurrence {
 }
 
 impl<'a> Explainer<'a> {
+    /// Explains failures in states of this recording.
     pub fn new(
         recording: &'a Recording,
         model: Model,
@@ -196,6 +200,7 @@ impl<'a> Explainer<'a> {
         }
     }
 
+    /// The causes found so far.
     pub fn findings(&self) -> Vec<Finding> {
         self.causes.iter().map(|cause| cause.finding.clone()).collect()
     }

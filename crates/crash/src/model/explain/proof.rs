@@ -18,19 +18,24 @@ use crate::model::state_key::StateKey;
 pub struct Proof {
     /// Every question was answered as the explanation says.
     pub complete: bool,
+    /// The states that were checked for it.
     pub states: Vec<ProofState>,
 }
 
 /// One state that the check was asked about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProofState {
+    /// Which state.
     pub key: StateKey,
     /// How many acknowledgements the check was given.
     pub acks: usize,
+    /// What it shows.
     pub role: ProofRole,
+    /// What the check said.
     pub answer: ProofAnswer,
 }
 
+/// What a state of a proof shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProofRole {
     /// Exactly what is named is lost.
@@ -45,9 +50,12 @@ pub enum ProofRole {
     MomentAfter,
 }
 
+/// What the check said about a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProofAnswer {
+    /// It fails in the way that is explained.
     Fails,
+    /// It passes.
     Passes,
     /// It fails in another way, or for the reason that it would fail for without the promise.
     FailsOtherwise,

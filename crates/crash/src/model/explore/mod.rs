@@ -27,7 +27,9 @@ pub(super) mod state_class;
 /// A directory as a crash may leave it.
 #[derive(Clone, Debug)]
 pub struct CrashState {
+    /// Names the state within its recording.
     pub key: StateKey,
+    /// The class that it was built for.
     pub class: StateClass,
     /// How many acknowledgements came before the crash.
     pub acks: usize,
@@ -37,16 +39,20 @@ pub struct CrashState {
     pub lost: Vec<u32>,
     /// Those of them of which a part that was not durable survives.
     pub half: Vec<u32>,
+    /// The files.
     pub tree: Tree,
 }
 
+/// Which states are built.
 #[derive(Clone, Debug)]
 pub struct ExploreOptions {
+    /// The classes to build.
     pub classes: Vec<StateClass>,
     /// How many of the newest parts are lost or kept one by one.
     pub near: usize,
     /// How many pairs a point may have; the seed decides which.
     pub pairs: usize,
+    /// Decides which pairs are built where there are too many.
     pub seed: u64,
     /// Files whose bytes are worth nothing after a power loss, such as `*-shm`.
     pub volatile: Vec<String>,
@@ -67,13 +73,17 @@ impl Default for ExploreOptions {
 /// What was looked at, and what was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
+    /// Operations of the recording.
     pub operations: u32,
+    /// Moments at which a crash was considered.
     pub points: u64,
     /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
     pub raw: [u64; 6],
+    /// By class, after equal states are taken for one.
     pub distinct: [u64; 6],
     /// Pairs beyond the limit; [`ExploreOptions::seed`] decides which.
     pub pairs_left_out: u64,
+    /// Decides which pairs are built where there are too many.
     pub seed: u64,
     /// Points with parts too old to be lost one by one.
     pub points_with_older_parts: u64,
@@ -84,10 +94,12 @@ pub struct Coverage {
 }
 
 impl Coverage {
+    /// All states, before equal ones are taken for one.
     pub fn states(&self) -> u64 {
         self.raw.iter().sum()
     }
 
+    /// All states that differ.
     pub fn distinct_states(&self) -> u64 {
         self.distinct.iter().sum()
     }
@@ -162,6 +174,7 @@ struct Pass<'a> {
 }
 
 impl<'a> CrashStates<'a> {
+    /// The states of this recording under a model.
     pub fn new(
         recording: &'a Recording,
         model: Model,
@@ -193,6 +206,7 @@ impl<'a> CrashStates<'a> {
         Ok(states)
     }
 
+    /// What has been built so far.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
@@ -444,7 +458,9 @@ fn said(point: Point) -> usize {
 /// A pattern of [`ExploreOptions::volatile`] is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadGlob {
+    /// The pattern.
     pub pattern: String,
+    /// Why it is none.
     pub reason: &'static str,
 }
 

@@ -10,6 +10,7 @@ use crate::model::tree::Tree;
 use crate::model::tree::file_content::PAGE;
 
 pub(crate) const WINDOW: usize = 60;
+/// The smallest part of a file that a device writes whole, in bytes.
 pub const SECTOR: u64 = 512;
 
 /// How a crash state was chosen. In order of what they yield.
@@ -30,9 +31,11 @@ pub enum StateClass {
 }
 
 impl StateClass {
+    /// Every class, in the order in which they are built.
     pub const ALL: [Self; 6] =
         [Self::Prefix, Self::LoseAll, Self::DropOne, Self::KeepOne, Self::Torn, Self::Pair];
 
+    /// Its name in logs and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefix => "nothing lost",

@@ -35,6 +35,7 @@ pub enum Model {
 }
 
 impl Model {
+    /// Every model.
     pub const ALL: [Self; 8] = [
         Self::Kill,
         Self::Ext4,
@@ -46,6 +47,7 @@ impl Model {
         Self::Posix,
     ];
 
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",

@@ -19,6 +19,7 @@ pub(super) mod digest;
 pub(super) mod file_content;
 mod radix_map;
 
+/// A directory tree in memory. A copy shares what is equal.
 #[derive(Clone, Debug)]
 pub struct Tree {
     inodes: RadixMap<Arc<Inode>>,
@@ -49,19 +50,26 @@ enum Body {
 pub struct TreeEntry<'a> {
     /// Relative to the root, which itself has the empty path.
     pub path: PathBuf,
+    /// The file, directory or link.
     pub node: Node,
     /// Permission bits as recorded.
     pub mode: u32,
     /// How many names of the tree the node has, this one included.
     pub links: usize,
+    /// Extended attributes.
     pub attributes: &'a BTreeMap<OsString, Arc<[u8]>>,
+    /// What it is, with its content.
     pub kind: TreeEntryKind<'a>,
 }
 
+/// What an entry of a tree is.
 #[derive(Clone, Copy, Debug)]
 pub enum TreeEntryKind<'a> {
+    /// A directory.
     Directory,
+    /// A file.
     File(FileView<'a>),
+    /// A symbolic link, with its target.
     Symlink(&'a OsStr),
 }
 
@@ -70,6 +78,7 @@ pub enum TreeEntryKind<'a> {
 pub struct FileView<'a>(&'a FileContent);
 
 impl<'a> FileView<'a> {
+    /// Its size in bytes, holes included.
     pub fn size(&self) -> u64 {
         self.0.size()
     }
@@ -87,6 +96,7 @@ impl<'a> FileView<'a> {
 }
 
 impl Tree {
+    /// The tree as it was before the workload.
     pub fn new(initial: &[Initial]) -> Self {
         let mut tree = Self { inodes: RadixMap::default() };
         tree.create(Node::ROOT, 0o755, Body::directory());
