@@ -11,7 +11,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::orchestrator::ExitKind;
+/// Said once, before the first request.
+pub(crate) const READY: u8 = b'R';
+
+/// How a child's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExitKind {
+    Exited(i32),
+    Signaled(i32),
+}
 
 /// A frame of the orchestrator: one request.
 const REQUEST: u8 = b'Q';

@@ -18,15 +18,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process;
 
 use crate::channel::Announcer;
-use crate::check_request::{CheckReply, CheckRequest, Order};
+use crate::check_request::{CheckReply, CheckRequest, ExitKind, Order, READY};
 use crate::child_watch::{ChildWatch, OutOfMemoryKills};
-use crate::orchestrator::ExitKind;
 use crate::variables::{ACKS, CRASH_LABEL, CRASH_POINT_ID, CRASH_TARGET, RUN_ID};
 use retake_crash::fd::{pidfd, pipe};
 use retake_crash::stray_processes::kill_by_run_id;
 
-/// Said once, before the first request.
-pub(crate) const READY: u8 = b'R';
 pub(crate) const REFUSED: u8 = b'N';
 
 /// A copy that is about to check a state.

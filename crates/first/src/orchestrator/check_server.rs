@@ -8,8 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::child_process::{ChildCommand, StartedChild, start};
-use crate::check_request::{CheckReply, CheckRequest};
-use crate::child::check_server::READY;
+use crate::check_request::{CheckReply, CheckRequest, READY};
 use crate::child_watch::signal;
 use crate::variables;
 use retake_crash::stray_processes::{kill_by_run_id, new_run_id};

@@ -22,9 +22,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::check_server::CheckServer;
-use super::verdict::{ChildOutcome, ExitKind};
+use super::verdict::ChildOutcome;
 use crate::channel::Inbox;
-use crate::check_request::{CheckRequest, Order};
+use crate::check_request::{CheckRequest, ExitKind, Order};
 use crate::child_watch::{ChildWatch, OutOfMemoryKills, signal};
 use crate::parent_death;
 use crate::variables::{self, Channel};

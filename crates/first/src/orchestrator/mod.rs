@@ -25,7 +25,6 @@ use report::say;
 use run_directories::RunDirectories;
 pub(crate) use session::Session;
 use session::{record_workload, report_error};
-pub(crate) use verdict::ExitKind;
 
 /// Tries the crash points. The error is the message to fail the test with.
 pub(crate) fn run(session: &Session<'_>) -> Result<(), String> {

@@ -4,13 +4,7 @@ use std::time::Duration;
 
 use super::point_trace::PointTrace;
 use crate::channel::Message;
-
-/// How a child's process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExitKind {
-    Exited(i32),
-    Signaled(i32),
-}
+use crate::check_request::ExitKind;
 
 /// Everything known about a child that has ended.
 #[derive(Debug, Clone)]
