@@ -286,7 +286,11 @@ fn text() -> String {
                 None => "",
             }
             .to_owned(),
-            format!("[{name}]({})", promise.page),
+            // One that was not measured yet has no page to lead to.
+            match page::read(promise.page) {
+                Ok(_) => format!("[{name}]({})", promise.page),
+                Err(_) => name.to_owned(),
+            },
         ]);
     }
     text.push_str(&page::table(&["promise", "goal", "measured", "", "page"], &rows));

@@ -120,9 +120,9 @@ fn agents_and_hooks() {
     .unwrap();
     assert_eq!(settings.agent.command.as_deref(), Some("/opt/claude"));
     assert_eq!(settings.agent.args, ["--model", "x"]);
-    let hook = settings.pre_hook.unwrap();
+    let hook = settings.hooks.pre.unwrap();
     assert_eq!((hook.timeout, hook.on_failure), (Duration::from_secs(120), OnFailure::Skip));
-    assert_eq!(settings.post_hook, None);
+    assert_eq!(settings.hooks.post, None);
     let codex =
         read(&[("kind", "codex".into()), ("claude.command", "/opt/claude".into())]).unwrap();
     assert_eq!(codex.agent.command.as_deref(), Some("codex"));

@@ -20,7 +20,7 @@ use crate::recovery_crashes::{RecoveryCrashes, RecoveryFinding};
 use crate::remote_exploration::RemoteExplorer;
 use crate::report::{CrashReport, ReportNote};
 use crate::source_places::SourcePlaces;
-use crate::state_range::StateShard;
+use crate::state_range::{StateRange, StateShard};
 use crate::timeline;
 
 pub struct CrashTest<'a> {
@@ -89,27 +89,9 @@ impl CrashTest<'_> {
         }
         let mut findings =
             explain::findings(&exploration, &explored.failing, &mut workers.workers[0])?;
-        let other_paths = workers.other_path.iter().chain(&explored.other_paths).cloned();
-        let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
-        notes.dedup();
         let part = self.shard.zip(exploration.range);
-        notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
-        let files = files_before(self.recording);
-        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
-        notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));
-        if !self.places.changed.is_empty() {
-            notes.push(ReportNote::SourceChanged(self.places.changed.clone()));
-        }
-        if self.places.left_out > 0 {
-            notes.push(ReportNote::StacksLeftOut(self.places.left_out));
-        }
+        let mut notes = self.notes(workers, &explored, part);
         let lost = explored.lost.iter().map(|(range, _)| range.states()).sum();
-        notes.extend(
-            explored
-                .lost
-                .into_iter()
-                .map(|(range, failure)| ReportNote::NotChecked { range, failure }),
-        );
         let mut recoveries = Vec::new();
         let mut during_recovery = 0;
         if let Some(recovery) = recovery {
@@ -156,6 +138,31 @@ impl CrashTest<'_> {
             verify: self.check.command().to_owned(),
             root: self.recording.root.clone(),
         })
+    }
+
+    /// What to know of the exploration besides its findings.
+    fn notes(
+        &self,
+        workers: &CheckWorkers,
+        explored: &Explored,
+        part: Option<(StateShard, StateRange)>,
+    ) -> Vec<ReportNote> {
+        let other_paths = workers.other_path.iter().chain(&explored.other_paths).cloned();
+        let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
+        notes.dedup();
+        notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
+        let files = files_before(self.recording);
+        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
+        notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));
+        if !self.places.changed.is_empty() {
+            notes.push(ReportNote::SourceChanged(self.places.changed.clone()));
+        }
+        if self.places.left_out > 0 {
+            notes.push(ReportNote::StacksLeftOut(self.places.left_out));
+        }
+        let lost = explored.lost.iter().cloned();
+        notes.extend(lost.map(|(range, failure)| ReportNote::NotChecked { range, failure }));
+        notes
     }
 
     /// Adds what only the whole test knows: what each operation did, how to check it again.

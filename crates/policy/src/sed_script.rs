@@ -50,6 +50,23 @@ fn quoted_text(word: &Word) -> String {
     inner.filter(|_| word.get().is_none()).map_or_else(|| word.text_with_gaps(), str::to_owned)
 }
 
+/// The operands that may turn out to be the first: one that may become no word at all gives way to the
+/// next.
+#[derive(Default)]
+struct Operands {
+    perhaps_first: Vec<Word>,
+    has_first: bool,
+}
+
+impl Operands {
+    fn add(&mut self, word: &Word) {
+        if !self.has_first {
+            self.perhaps_first.push(word.clone());
+            self.has_first = !word.is_several();
+        }
+    }
+}
+
 /// Where the scripts of a call come from.
 #[derive(Default)]
 struct Scripts {
@@ -61,13 +78,13 @@ struct Scripts {
 impl Scripts {
     fn of(words: &[Word]) -> Self {
         let mut found = Self::default();
-        let (mut operand, mut has_script) = (None, false);
+        let (mut operands, mut has_script) = (Operands::default(), false);
         let mut at = 1;
         while let Some(word) = words.get(at) {
             let lead = word.lead();
             at += 1;
             if word.is("--") {
-                operand = operand.or(words.get(at).cloned());
+                words[at..].iter().for_each(|word| operands.add(word));
                 break;
             }
             let (name, attached) = match lead.strip_prefix("--") {
@@ -89,7 +106,7 @@ impl Scripts {
                         (name, (index + 2 < lead.len()).then_some(index + 2))
                     }
                     None => {
-                        operand = operand.or(Some(word.clone()));
+                        operands.add(word);
                         continue;
                     }
                 },
@@ -121,7 +138,7 @@ impl Scripts {
             }
         }
         if !has_script {
-            found.parts.extend(operand);
+            found.parts.extend(operands.perhaps_first);
         }
         found
     }

@@ -73,12 +73,21 @@ pub struct Policy {
     missing: Vec<NamedByGit>,
 }
 
-impl Policy {
-    /// Resolves the request and adds the defaults; every problem is named.
-    pub fn new(request: &SandboxRequest, places: &Places<'_>) -> Result<Self, Vec<PolicyError>> {
+/// What a request asks for, with real paths.
+struct Asked {
+    rules: Vec<PathRule>,
+    sockets: Vec<PathBuf>,
+    shown_at: Vec<(PathBuf, PathBuf)>,
+    home: Option<PathBuf>,
+    workspace: Option<PathBuf>,
+    parents: Parents,
+}
+
+impl Asked {
+    fn resolve(request: &SandboxRequest, places: &Places<'_>) -> Result<Self, Vec<PolicyError>> {
         let mut problems = Vec::new();
-        let mut asked = Vec::new();
-        let allowed_sockets: Vec<PathBuf> = request
+        let mut rules = Vec::new();
+        let sockets = request
             .sockets
             .iter()
             .filter_map(|path| resolve(path.as_path(), &mut problems))
@@ -89,7 +98,7 @@ impl Policy {
             if ["/", "/dev"].iter().any(|own| path == Path::new(own)) || path.starts_with("/proc") {
                 problems.push(PolicyError::OwnInside(path));
             } else {
-                asked.push(PathRule::new(rule.grant, path));
+                rules.push(PathRule::new(rule.grant, path));
             }
         }
         let mut shown_at = Vec::new();
@@ -102,7 +111,7 @@ impl Policy {
         let workspace = match workspace(places, home.as_deref()) {
             Some(workspace) => Some(workspace),
             None if request.listed_writes.is_some() => None,
-            None if asked.iter().any(|rule| rule.grant == PathGrant::AllowWrite) => None,
+            None if rules.iter().any(|rule| rule.grant == PathGrant::AllowWrite) => None,
             None => {
                 problems.push(PolicyError::WorkspaceIsHome(places.cwd.to_owned()));
                 None
@@ -112,48 +121,18 @@ impl Policy {
         if !problems.is_empty() {
             return Err(problems);
         }
+        Ok(Self { rules, sockets, shown_at, home, workspace, parents })
+    }
+}
+
+impl Policy {
+    /// Resolves the request and adds the defaults; every problem is named.
+    pub fn new(request: &SandboxRequest, places: &Places<'_>) -> Result<Self, Vec<PolicyError>> {
+        let Asked { rules: asked, sockets, shown_at, home, workspace, parents } =
+            Asked::resolve(request, places)?;
         let listed = request.listed_writes;
         let mut rules = Rules { defaults: Vec::new(), asked, listed, lasting: Vec::new() };
-        if let Some(home) = &home {
-            for path in secrets(home) {
-                rules.default(PathGrant::DenyRead, &path);
-            }
-        }
-        // SAFETY: no arguments, no failure.
-        if unsafe { libc::geteuid() } == 0 {
-            let mounted = |path: &&Path| has_entries(path);
-            for path in OF_ALL_PROCESSES.iter().map(Path::new).filter(mounted) {
-                rules.default(PathGrant::DenyRead, path);
-            }
-        }
-        if let Some(workspace) = &workspace {
-            rules.default(PathGrant::AllowWrite, workspace);
-            // Also one that is not in use any more.
-            rules.default(PathGrant::DenyRead, &workspace.join(".agent/data"));
-            for name in PROTECTED {
-                rules.default(PathGrant::DenyWrite, &workspace.join(name));
-            }
-        }
-        let GitRules { rules: of_git, named } = git_files::rules(places.cwd, home.as_deref());
-        if let Some(git) = workspace.as_ref().map(|workspace| workspace.join(".git"))
-            // It is looked at once.
-            && !of_git.iter().any(|(grant, path)| *grant == PathGrant::AllowWrite && *path == git)
-        {
-            for path in git_files::protected(&git) {
-                rules.default(PathGrant::DenyWrite, &path);
-            }
-        }
-        for (grant, path) in of_git {
-            rules.default(grant, &path);
-        }
-        let not_there = |named: &NamedByGit| named.path().symlink_metadata().is_err();
-        let missing = named.into_iter().filter(not_there).collect();
-        if let Some(listed) = request.listed_writes {
-            for path in always_protected::below(places.cwd, listed) {
-                rules.default(PathGrant::DenyWrite, &path);
-                rules.lasting.extend(real_path(&path));
-            }
-        }
+        let missing = rules.add_defaults(places, home.as_deref(), workspace.as_deref());
         let mut areas = areas();
         areas.retain(|(area, _)| !rules.asks_for(area));
         // Where only what is listed is writable, the command still runs where it was started.
@@ -167,16 +146,16 @@ impl Policy {
         }
         for path in bound_sockets::paths() {
             if let Ok(path) = real_path(&path)
-                && !allowed_sockets.contains(&path)
+                && !sockets.contains(&path)
                 && !areas.iter().any(|(area, _)| path.starts_with(area))
             {
                 rules.defaults.push(PathRule::new(PathGrant::DenyRead, path));
             }
         }
-        for path in &allowed_sockets {
+        for path in &sockets {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
-        let sockets = !allowed_sockets.is_empty();
+        let sockets = !sockets.is_empty();
         let mut caches = home.as_deref().map(caches::existing).unwrap_or_default();
         let network = request.network.clone();
         let mut rules = rules.merged();
@@ -261,6 +240,56 @@ struct Rules {
 }
 
 impl Rules {
+    /// Adds what holds unless something else is asked for. Returns what git's configuration leads to and
+    /// what is not there.
+    fn add_defaults(
+        &mut self,
+        places: &Places<'_>,
+        home: Option<&Path>,
+        workspace: Option<&Path>,
+    ) -> Vec<NamedByGit> {
+        if let Some(home) = home {
+            for path in secrets(home) {
+                self.default(PathGrant::DenyRead, &path);
+            }
+        }
+        // SAFETY: no arguments, no failure.
+        if unsafe { libc::geteuid() } == 0 {
+            let mounted = |path: &&Path| has_entries(path);
+            for path in OF_ALL_PROCESSES.iter().map(Path::new).filter(mounted) {
+                self.default(PathGrant::DenyRead, path);
+            }
+        }
+        if let Some(workspace) = workspace {
+            self.default(PathGrant::AllowWrite, workspace);
+            // Also one that is not in use any more.
+            self.default(PathGrant::DenyRead, &workspace.join(".agent/data"));
+            for name in PROTECTED {
+                self.default(PathGrant::DenyWrite, &workspace.join(name));
+            }
+        }
+        let GitRules { rules: of_git, named } = git_files::rules(places.cwd, home);
+        if let Some(git) = workspace.map(|workspace| workspace.join(".git"))
+            // It is looked at once.
+            && !of_git.iter().any(|(grant, path)| *grant == PathGrant::AllowWrite && *path == git)
+        {
+            for path in git_files::protected(&git) {
+                self.default(PathGrant::DenyWrite, &path);
+            }
+        }
+        for (grant, path) in of_git {
+            self.default(grant, &path);
+        }
+        if let Some(listed) = self.listed {
+            for path in always_protected::below(places.cwd, listed) {
+                self.default(PathGrant::DenyWrite, &path);
+                self.lasting.extend(real_path(&path));
+            }
+        }
+        let not_there = |named: &NamedByGit| named.path().symlink_metadata().is_err();
+        named.into_iter().filter(not_there).collect()
+    }
+
     /// Adds a default about a path, if that exists.
     fn default(&mut self, grant: PathGrant, path: &Path) {
         if grant == PathGrant::AllowWrite && self.listed.is_some() {

@@ -19,6 +19,7 @@ use crate::batch::{Attached, Batch, BatchRequest, CellState, new_key};
 use crate::batch_entry::{self, OwnedBatch};
 use crate::error::Error;
 use crate::request_file::RequestFile;
+use crate::scheduler_outage::SchedulerOutage;
 use crate::shared_dir::SharedDir;
 use crate::slurm_commands::{self, SiteLimits, SlurmTarget};
 use crate::slurm_programs::SlurmPrograms;
@@ -46,6 +47,7 @@ pub struct SlurmExecutor {
     site: Option<SiteLimits>,
     /// A signal asked for the end, and Slurm does not answer.
     unanswered: bool,
+    outage: SchedulerOutage,
 }
 
 struct Asked {
@@ -75,6 +77,7 @@ impl SlurmExecutor {
             collected: Vec::new(),
             site: None,
             unanswered: false,
+            outage: SchedulerOutage::default(),
         })
     }
 
@@ -199,7 +202,9 @@ impl RemoteExecutor for SlurmExecutor {
             batch.share_looks(count);
             let stepped = batch.step(&mut programs, store);
             for notice in batch.take_notices() {
-                (self.notify)(Notice::Remote(notice));
+                if self.outage.is_news(&notice) {
+                    (self.notify)(Notice::Remote(notice));
+                }
             }
             for cell in stepped? {
                 if let Some(number) = numbers.get(cell) {
@@ -221,6 +226,9 @@ impl RemoteExecutor for SlurmExecutor {
             } else if let Err(error) = batch.finish(&mut programs) {
                 (self.notify)(Notice::Remote(RemoteNotice::NotRemoved(error.to_string())));
             }
+        }
+        if let Some(notice) = self.outage.end(&programs) {
+            (self.notify)(Notice::Remote(notice));
         }
         Ok(finished)
     }
@@ -268,6 +276,7 @@ impl RemoteExecutor for SlurmExecutor {
         let notify = worker.context().notify.clone();
         let (keeper, store) = worker.keeper_and_store()?;
         let mut programs = SlurmPrograms::new(keeper);
+        let mut outage = SchedulerOutage::default();
         let abandoned = batch_entry::take_abandoned(store.path())?;
         for owned in abandoned.into_iter().filter(|owned| owned.entry.kind == kind) {
             let mut batch = match Batch::attach(store, owned)? {
@@ -286,7 +295,9 @@ impl RemoteExecutor for SlurmExecutor {
                     batch.cancel()?;
                 }
                 batch.step(&mut programs, store)?;
-                for notice in batch.take_notices() {
+                let news = batch.take_notices().into_iter().filter(|notice| outage.is_news(notice));
+                let news: Vec<_> = news.collect();
+                for notice in news.into_iter().chain(outage.end(&programs)) {
                     notify(Notice::Remote(notice));
                 }
                 let left = batch.states().filter(|state| **state != CellState::Done).count();

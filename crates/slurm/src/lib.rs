@@ -26,6 +26,7 @@ pub mod node;
 mod pending_results;
 pub mod request_file;
 mod result_file;
+mod scheduler_outage;
 mod shared_dir;
 mod slurm_commands;
 mod slurm_programs;

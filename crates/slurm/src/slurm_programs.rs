@@ -81,6 +81,8 @@ pub(crate) struct SlurmPrograms<'a> {
     keeper: &'a mut Keeper,
     /// How long the last program took.
     pub last_duration: Duration,
+    /// The last program got its answer; `false` as long as none was run.
+    pub last_succeeded: bool,
     /// A program failed after a signal had asked for the end: nothing more is to be expected of
     /// Slurm in the time that is left.
     pub unanswered: bool,
@@ -88,7 +90,7 @@ pub(crate) struct SlurmPrograms<'a> {
 
 impl<'a> SlurmPrograms<'a> {
     pub(crate) fn new(keeper: &'a mut Keeper) -> Self {
-        Self { keeper, last_duration: Duration::ZERO, unanswered: false }
+        Self { keeper, last_duration: Duration::ZERO, last_succeeded: false, unanswered: false }
     }
 
     /// What a program prints. A signal that asks for the end ends a program that waits; programs
@@ -105,6 +107,7 @@ impl<'a> SlurmPrograms<'a> {
             Some(_) => STOPPING_TIMEOUT,
         };
         let answer = self.run_within(arguments, program, timeout, stopping.is_some());
+        self.last_succeeded = answer.is_ok();
         self.unanswered |= answer.is_err() && signals::received().is_some();
         answer
     }

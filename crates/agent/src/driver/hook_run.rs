@@ -30,7 +30,7 @@ struct PreparedHook {
 impl AgentLoop {
     /// Runs the hook before an iteration that is on the record. It ends with the loop's time.
     pub(super) fn run_pre_hook(&mut self, plan: &SteeredPlan, iteration: &mut Iteration) -> Effect {
-        let Some(hook) = self.session.task.settings.pre_hook.clone() else { return Effect::GoOn };
+        let Some(hook) = self.session.task.settings.hooks.pre.clone() else { return Effect::GoOn };
         let left = plan.time_left(plan.now());
         self.enter(iteration, IterationStatus::PreHooks);
         let prepared = self.prepare(HookTime::Pre, hook, iteration, None);
@@ -44,7 +44,7 @@ impl AgentLoop {
         iteration: &mut Iteration,
         ended: IterationStatus,
     ) -> Effect {
-        let Some(hook) = self.session.task.settings.post_hook.clone() else { return Effect::GoOn };
+        let Some(hook) = self.session.task.settings.hooks.post.clone() else { return Effect::GoOn };
         self.enter(iteration, IterationStatus::PostHooks);
         let prepared = self.prepare(HookTime::Post, hook, iteration, Some(ended));
         self.run_hook(prepared)
@@ -53,7 +53,7 @@ impl AgentLoop {
     /// The loop ends while an iteration waits to be tried again: its pre hook ran, so its post hook
     /// runs as well.
     pub(super) fn run_pending_post_hook(&mut self) {
-        let hook = self.session.task.settings.post_hook.clone();
+        let hook = self.session.task.settings.hooks.post.clone();
         let (Some(iteration), Some(hook)) = (self.state.postponed.take(), hook) else { return };
         if !self.session.is_interrupted() {
             let ended = Some(IterationStatus::Interrupted);
@@ -65,7 +65,7 @@ impl AgentLoop {
     /// Runs the hook at the end of the loop, however it ended. The loop is recorded as ended by then:
     /// a death in the hook does not bring it back.
     pub(super) fn run_end_hook(&mut self, plan: &SteeredPlan, reason: AgentStopReason) {
-        let Some(hook) = self.session.task.settings.end_hook.clone() else { return };
+        let Some(hook) = self.session.task.settings.hooks.end.clone() else { return };
         let session = &self.session;
         let workspace = &session.task.workspace;
         let facts = EndFacts {

@@ -39,10 +39,7 @@ pub struct Settings {
     pub fallback: Option<AgentProgram>,
     pub iteration: IterationConfig,
     pub result_grace: Duration,
-    pub pre_hook: Option<Hook>,
-    pub post_hook: Option<Hook>,
-    /// When the loop has ended.
-    pub end_hook: Option<Hook>,
+    pub hooks: LoopHooks,
     pub verification: Verification,
     pub todo_fallback: bool,
     pub budgets: Budgets,
@@ -54,6 +51,17 @@ pub struct Settings {
     pub backoff: Backoff,
     pub checkpoint: bool,
     pub fail_incomplete: bool,
+}
+
+/// The user's commands around an iteration and a loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoopHooks {
+    /// Before each iteration.
+    pub pre: Option<Hook>,
+    /// After each iteration.
+    pub post: Option<Hook>,
+    /// When the loop has ended.
+    pub end: Option<Hook>,
 }
 
 /// An agent and how it is called.
@@ -277,9 +285,11 @@ impl Reader<'_> {
                 ..IterationConfig::default()
             },
             result_grace: self.duration("resultGrace").unwrap_or_default(),
-            pre_hook: self.hook("pre"),
-            post_hook: self.hook("post"),
-            end_hook: self.end_hook(),
+            hooks: LoopHooks {
+                pre: self.hook("pre"),
+                post: self.hook("post"),
+                end: self.end_hook(),
+            },
             verification: Verification {
                 auto_verify: self.truth("verification.autoVerify"),
                 command: self.optional_text("verification.command"),

@@ -8,7 +8,7 @@ use retake_agent::driver::recorded_loop::{self, LoopActivity, RecordedLoop};
 use retake_agent::history::{History, HistorySummary, chart};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
-use retake_agent::workspace::{Workspace, WorkspaceLock, WorkspaceStatus};
+use retake_agent::workspace::{Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
 use retake_store::Store;
 use retake_types::StopReason;
 use retake_types::loop_record::agent::{
@@ -68,7 +68,6 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
         None => (Vec::new(), None),
     };
     let alive = !matches!(activity, None | Some(LoopActivity::Died | LoopActivity::Stopped(_)));
-    let holder = WorkspaceLock::holder(&workspace);
     let mut iterations = recorded_loop::iterations(&loops);
     if !alive {
         // Its runner died, and nobody has gone on with it yet.
@@ -109,36 +108,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
         return Ok(Exit::OK);
     }
     let palette = Palette::of_stdout();
-    let shade = match metadata.status {
-        WorkspaceStatus::Completed => Shade::Good,
-        WorkspaceStatus::Error => Shade::Bad,
-        WorkspaceStatus::InProgress => Shade::Open,
-    };
-    let mut text = format!("workspace   {}\n", workspace.dir().display());
-    text += &format!("mode        {}\n", metadata.mode);
-    text += &format!("status      {}\n", palette.paint(shade, metadata.status.as_str()));
-    if let Some(holder) = &holder {
-        text += &format!("running     {holder}\n");
-    }
-    match &activity {
-        Some(LoopActivity::Paused) => {
-            text += &format!("paused      continue with: retake agent resume {}\n", args.name);
-        }
-        Some(LoopActivity::Waiting { cause, until }) => {
-            let until = term::moment(*until);
-            text += &format!("waiting     until {until}: {}\n", display::wait_cause(*cause));
-        }
-        _ => {}
-    }
-    if let Some(reason) =
-        stop_reason.as_ref().and_then(|word| word.as_str().parse::<AgentStopReason>().ok())
-    {
-        let (word, sentence) = (reason.to_string(), messages::stop_reason(reason));
-        text += &match word == sentence {
-            true => format!("stopped     {word}\n"),
-            false => format!("stopped     {word}: {sentence}\n"),
-        };
-    }
+    let mut text = state(&workspace, &metadata, activity.as_ref(), stop_reason.as_ref(), palette);
     text += &format!("says        {}\n", says(&workspace));
     text += &totals(&summary, &history);
     // Attempts that were no iterations, and verifications, were paid for as well.
@@ -155,6 +125,47 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     }
     term::page(&text)?;
     Ok(Exit::OK)
+}
+
+/// Where the workspace is and what it does at this moment, a line each.
+fn state(
+    workspace: &Workspace,
+    metadata: &Metadata,
+    activity: Option<&LoopActivity>,
+    stop_reason: Option<&StopReason>,
+    palette: Palette,
+) -> String {
+    let shade = match metadata.status {
+        WorkspaceStatus::Completed => Shade::Good,
+        WorkspaceStatus::Error => Shade::Bad,
+        WorkspaceStatus::InProgress => Shade::Open,
+    };
+    let mut text = format!("workspace   {}\n", workspace.dir().display());
+    text += &format!("mode        {}\n", metadata.mode);
+    text += &format!("status      {}\n", palette.paint(shade, metadata.status.as_str()));
+    if let Some(holder) = WorkspaceLock::holder(workspace) {
+        text += &format!("running     {holder}\n");
+    }
+    match activity {
+        Some(LoopActivity::Paused) => {
+            text +=
+                &format!("paused      continue with: retake agent resume {}\n", workspace.name());
+        }
+        Some(LoopActivity::Waiting { cause, until }) => {
+            let until = term::moment(*until);
+            text += &format!("waiting     until {until}: {}\n", display::wait_cause(*cause));
+        }
+        _ => {}
+    }
+    if let Some(reason) = stop_reason.and_then(|word| word.as_str().parse::<AgentStopReason>().ok())
+    {
+        let (word, sentence) = (reason.to_string(), messages::stop_reason(reason));
+        text += &match word == sentence {
+            true => format!("stopped     {word}\n"),
+            false => format!("stopped     {word}: {sentence}\n"),
+        };
+    }
+    text
 }
 
 /// The record, if there is one.

@@ -148,7 +148,9 @@ fn values(options: &str, arguments: &[Word]) -> Vec<Option<String>> {
     let is_short = |letter: char| options.split_whitespace().any(|o| o.chars().eq([letter]));
     let mut found = Vec::new();
     for (at, word) in arguments.iter().enumerate() {
-        let lead = word.lead();
+        // A variable before an option may be empty.
+        let lead = Some(word.lead()).filter(|lead| !lead.is_empty());
+        let lead = lead.unwrap_or_else(|| word.text_without_gaps());
         let next = || arguments.get(at + 1).map(Word::text);
         if word.is("--") {
             break;

@@ -114,8 +114,6 @@ pub(crate) struct Batch {
     found_by_name: BTreeSet<usize>,
     /// Submitting is not tried before this.
     submit_at: Instant,
-    /// The scheduler failed when it was last asked.
-    scheduler_fails: bool,
     /// The queue was full when something was last submitted.
     queue_full: bool,
     dir_state: DirState,
@@ -290,7 +288,6 @@ impl Batch {
             look_for_starts_at: now,
             found_by_name: BTreeSet::new(),
             submit_at: now,
-            scheduler_fails: false,
             queue_full: false,
             dir_state: DirState::Usable,
             told_full: false,

@@ -34,12 +34,8 @@ fn allowed_silence(cell: &Cell, withdrawn: bool, visible_after: Duration) -> Dur
 }
 
 impl Batch {
-    /// Reports that the scheduler fails, once for as long as that lasts.
     pub(super) fn note_scheduler_error(&mut self, error: &ProgramError) {
-        if !self.scheduler_fails {
-            self.notices.push(RemoteNotice::SchedulerFails(error.to_string()));
-        }
-        self.scheduler_fails = true;
+        self.notices.push(RemoteNotice::SchedulerFails(error.to_string()));
     }
 
     /// Asks the scheduler, and decides about every cell that has no result.
@@ -71,9 +67,6 @@ impl Batch {
                 return Ok(());
             }
         };
-        if std::mem::take(&mut self.scheduler_fails) {
-            self.notices.push(RemoteNotice::SchedulerAnswersAgain);
-        }
         let soonest = ASK_EVERY.max(programs.last_duration * ASK_COST);
         self.ask_pause = (self.ask_pause * 5 / 4).clamp(soonest, ASK_AT_MOST.max(soonest));
         self.ask_at = Instant::now() + self.ask_pause;
