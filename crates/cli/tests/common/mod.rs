@@ -17,6 +17,7 @@ mod ui_env;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses its own part")]
@@ -162,7 +163,10 @@ pub(crate) fn sleeps(seconds: &str) -> bool {
 
 /// A number of seconds that no other test sleeps.
 pub(crate) fn own_seconds() -> String {
-    format!("{}", 100_000 + std::process::id())
+    // The tests of one program share its process.
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let call = u64::from(CALLS.fetch_add(1, Ordering::Relaxed));
+    format!("{}", 100_000 + u64::from(std::process::id()) * 1_000 + call)
 }
 
 /// Waits for a condition, for as long as any machine may take.
