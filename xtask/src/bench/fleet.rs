@@ -76,6 +76,9 @@ impl BenchRepository {
         let repository = Self { home, retake };
         repository.make().map_err(|error| error.to_string())?;
         repository.git(&["init", "--quiet", "--initial-branch=main"])?;
+        // A gc that a commit starts in the background would be in the way of our own.
+        repository.git(&["config", "gc.auto", "0"])?;
+        repository.git(&["config", "maintenance.auto", "false"])?;
         repository.git(&["add", "--all"])?;
         repository.git(&["commit", "--quiet", "--message=bench"])?;
         repository.git(&["gc", "--quiet"])?;
