@@ -10,7 +10,7 @@ use crate::test::{root, succeed};
 /// The file of one subcommand, which a developer changes.
 const SUBCOMMAND: &str = "crates/cli/src/audit.rs";
 
-/// The same three measured on the commit before the crates were split, on the same kind of machine.
+/// The same three measured on the commit before the crates were split, on an earlier, slower machine.
 const BEFORE: [&str; 3] = ["8 min 14 s", "21 min 0 s", "not measured"];
 
 pub(crate) fn run() -> Result<(), String> {
@@ -47,7 +47,10 @@ pub(crate) fn run() -> Result<(), String> {
     std::fs::remove_dir_all(&parent).map_err(|error| error.to_string())?;
 
     let minutes = |time: Duration| format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60);
-    page.section(&format!("At {commit}"), "Wall time.");
+    page.section(
+        &format!("At {commit}"),
+        "Wall time. `before` is of an earlier, slower machine: compare with the goals.",
+    );
     let row = |what: &str, before: &str, now: Duration, goal: &str| {
         vec![what.to_owned(), before.to_owned(), minutes(now), goal.to_owned()]
     };

@@ -139,7 +139,7 @@ pub(super) fn reads_code(name: &str, words: &[Word]) -> bool {
                 || words.iter().any(|word| attached.iter().any(|option| is_input(word, option)))
         }
         name if READING.contains(&format!(" {name} ")) => {
-            // They are told what to do there, whatever file they are given.
+            // Their commands are there, whatever file they get.
             const TOLD: &str = " sqlite3 psql mysql mariadb ed ex vi vim nvim view gdb ";
             let operand = words.iter().skip(1).find(|word| !word.lead().starts_with('-'));
             let dash = words.iter().skip(1).any(|word| is_input(word, ""));
