@@ -206,6 +206,7 @@ impl SandboxArgs {
     }
 
     /// Whether the command line says how to confine.
+    #[cfg(feature = "mcp")]
     pub(crate) fn has_mode(&self) -> bool {
         self.0.given(ExecFlag::Sandbox)
     }

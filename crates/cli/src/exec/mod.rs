@@ -32,7 +32,9 @@ use crate::{Exit, context, term, words};
 
 pub(crate) use args::{Args, SandboxArgs};
 use request::Typed;
-pub(crate) use request::{sandbox_of, sandbox_or};
+pub(crate) use request::sandbox_of;
+#[cfg(feature = "mcp")]
+pub(crate) use request::sandbox_or;
 
 /// The printed result: the run, and the part of its output that a result carries.
 #[derive(Serialize)]
