@@ -149,6 +149,13 @@ pub(super) fn reads_code(name: &str, words: &[Word]) -> bool {
     }
 }
 
+/// Whether a program that can be given code reads what a process substitution prints.
+pub(super) fn reads_substitution(name: &str, words: &[Word]) -> bool {
+    let takes_code = |names: &str| names.split(' ').any(|one| one == name);
+    (PROGRAMS.iter().any(|(names, _)| takes_code(names)) || takes_code(READING))
+        && words.iter().any(Word::is_process_substitution)
+}
+
 /// The commands that a text may hold: from each word on, the words up to the end of a statement.
 pub(super) fn possible_commands(text: &str) -> Vec<Vec<Word>> {
     // What a program such as `printf` makes of them.

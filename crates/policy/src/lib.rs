@@ -86,6 +86,7 @@ pub struct Policy {
 }
 
 /// A command that somebody wants to run.
+#[derive(Clone, Copy)]
 pub struct ProposedCommand<'a> {
     pub arguments: &'a [OsString],
     /// The line that a shell would read.
@@ -95,6 +96,9 @@ pub struct ProposedCommand<'a> {
     pub set: &'a [(OsString, OsString)],
     /// The PATH that it gets.
     pub path: Option<&'a OsStr>,
+    /// The file that the first argument was found to be and that will be run; without it, it is
+    /// looked for.
+    pub file: Option<&'a Path>,
 }
 
 /// Whether a caller waits for the end of a run.
@@ -205,7 +209,14 @@ impl Policy {
             .map_or((Vec::new(), true), |read| (read.arguments, read.shell));
         let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
         let line = Some(line).filter(|_| shell);
-        self.judge(&ProposedCommand { arguments: &arguments, line, cwd, set: &[], path })
+        self.judge(&ProposedCommand {
+            arguments: &arguments,
+            line,
+            cwd,
+            set: &[],
+            path,
+            file: None,
+        })
     }
 
     /// Whether a command may run; every reason against it is named once.
@@ -428,6 +439,11 @@ impl Policy {
         if inline_code::reads_code(name, &command.words) {
             let read = read_texts(command, started).into_iter();
             texts.extend(read.filter(|text| inline_code::may_start(name, text)));
+        }
+        if inline_code::reads_substitution(name, &command.words) {
+            let others = started.commands.iter().flat_map(|other| other.words.iter().skip(1));
+            let printed = started.documents.iter().cloned().chain(others.filter_map(Word::text));
+            texts.extend(printed.filter(|text| inline_code::may_start(name, text)));
         }
         let (rule, inner) = self.denied_in(&texts)?;
         Some(PolicyRefusal::MayRunDenied {

@@ -54,6 +54,8 @@ impl ProgramFile {
     /// The same file, or a copy of it.
     fn is_same(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
+            // Without links, a path is the same text; parts of it are not looked at.
+            || self.path.as_os_str() == other.path.as_os_str()
             || (self.bytes == other.bytes && self.bytes > 0 && has_same_content(self, other))
     }
 }
@@ -109,12 +111,22 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn find(given: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Self {
         let own = std::env::var_os("PATH");
-        let path = path.or(own.as_deref());
-        let file = which(given, path, cwd);
+        let file = which(given, path.or(own.as_deref()), cwd);
+        Self::found(given, file, path, cwd)
+    }
+
+    /// The same where the file is known.
+    pub(super) fn found(
+        given: &OsStr,
+        file: Option<PathBuf>,
+        path: Option<&OsStr>,
+        cwd: &Path,
+    ) -> Self {
         let files = file.map(|file| (file.clone(), resolved(&file)));
         let name = Path::new(given).file_name().unwrap_or(given);
         // Mostly the two are the same, and a look along PATH is not free.
-        let usual = match name == given && path == own.as_deref() {
+        let is_own = || path.is_none_or(|path| std::env::var_os("PATH").as_deref() == Some(path));
+        let usual = match name == given && is_own() {
             true => files.as_ref().map(|(_, real)| real.clone()),
             false => usual(name, cwd),
         };
@@ -346,9 +358,7 @@ impl Rule {
             paths.into_iter().filter(is_one).filter_map(|path| ProgramFile::of(&path)).collect()
         };
         let own = self.files.get_or_init(find);
-        program
-            .identity()
-            .is_some_and(|file| own.iter().any(|own| own.path == file.path || file.is_same(own)))
+        program.identity().is_some_and(|file| own.iter().any(|own| file.is_same(own)))
     }
 
     /// How many words after the program's name it is about.

@@ -26,6 +26,7 @@ pub(super) fn executes(words: &[Word]) -> bool {
         scripts.text(Word::text_with_gaps),
         scripts.text(Word::text_without_gaps),
         scripts.text(quoted_text),
+        scripts.text(quoted_text_without_gaps),
     ];
     texts.iter().any(|text| {
         // A delimiter in brackets ends a pattern in some releases of sed, and does not in others.
@@ -40,14 +41,24 @@ pub(super) fn executes(words: &[Word]) -> bool {
 
 /// The text of the scripts of a call that runs a command.
 pub(super) fn executed_text(words: &[Word]) -> Option<String> {
-    executes(words).then(|| Scripts::of(words).text(Word::text_without_gaps))
+    executes(words).then(|| Scripts::of(words).text(quoted_text_without_gaps))
 }
 
 /// What is between the quotes of `$'…'`, which shells read in different ways.
 fn quoted_text(word: &Word) -> String {
+    between_quotes(word).unwrap_or_else(|| word.text_with_gaps())
+}
+
+/// The same where everything else that is only known later is nothing.
+fn quoted_text_without_gaps(word: &Word) -> String {
+    between_quotes(word).unwrap_or_else(|| word.text_without_gaps())
+}
+
+fn between_quotes(word: &Word) -> Option<String> {
     let written = word.written();
-    let inner = written.strip_prefix("$'").and_then(|rest| rest.strip_suffix('\''));
-    inner.filter(|_| word.get().is_none()).map_or_else(|| word.text_with_gaps(), str::to_owned)
+    // Such a quote may be a part of the word.
+    let quoted = word.get().is_none() && written.contains("$'");
+    quoted.then(|| written.replace("$'", "").replace('\'', ""))
 }
 
 /// The operands that may turn out to be the first: one that may become no word at all gives way to the

@@ -38,13 +38,27 @@ fn policy(allow: &[&str], deny: &[&str], shell: bool) -> (tempfile::TempDir, Pol
 
 fn judge(policy: &Policy, cwd: &Path, words: &[&str]) -> Judgement {
     let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
-    policy.judge(&ProposedCommand { arguments: &arguments, line: None, cwd, set: &[], path: None })
+    policy.judge(&ProposedCommand {
+        arguments: &arguments,
+        line: None,
+        cwd,
+        set: &[],
+        path: None,
+        file: None,
+    })
 }
 
 fn line(policy: &Policy, cwd: &Path, line: &str) -> Judgement {
     let arguments = ["/bin/sh", "-c", line].map(OsString::from);
     let line = Some(line);
-    policy.judge(&ProposedCommand { arguments: &arguments, line, cwd, set: &[], path: None })
+    policy.judge(&ProposedCommand {
+        arguments: &arguments,
+        line,
+        cwd,
+        set: &[],
+        path: None,
+        file: None,
+    })
 }
 
 /// As a client's `command` is read: through a shell only where one is needed.
@@ -178,6 +192,19 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
         let why = judge(&policy, dir.path(), denied).unwrap_err();
         assert!(is_denied(&why), "{denied:?}: {why:?}");
     }
+    // The file that was found counts, wherever its name leads by now.
+    let arguments = ["harmless", "x"].map(OsString::from);
+    let file = Some(Path::new("harmless"));
+    let proposed = ProposedCommand {
+        arguments: &arguments,
+        line: None,
+        cwd: dir.path(),
+        set: &[],
+        path: None,
+        file,
+    };
+    assert!(is_denied(&policy.judge(&proposed).unwrap_err()));
+    assert_eq!(policy.judge(&ProposedCommand { file: None, ..proposed }), Ok(()));
     // What cannot be seen through is no way around either.
     for hidden in [&["env", "-S", "rm x"][..], &["sudo", "--login", "rm"], &["unshare", "rm"]] {
         let why = judge(&policy, dir.path(), hidden).unwrap_err();
@@ -227,8 +254,14 @@ fn an_allowed_name_cannot_be_borrowed() {
         cwd: dir.path(),
         set: &[],
         path: Some(evil.as_os_str()),
+        file: None,
     };
     assert!(policy.judge(&proposed).is_err());
+    let found = evil.join("ls");
+    assert!(policy.judge(&ProposedCommand { file: Some(&found), ..proposed }).is_err());
+    let usual = which(OsStr::new("ls"), None, dir.path());
+    let found = ProposedCommand { path: None, file: usual.as_deref(), ..proposed };
+    assert_eq!(policy.judge(&found), Ok(()));
     assert!(judge(&policy, &dir.path().join("sub"), &["make", "all"]).is_ok());
     // In a line each command is looked at, and what cannot be read is refused.
     assert_eq!(line(&policy, dir.path(), "ls && git status"), Ok(()));
@@ -249,6 +282,7 @@ fn variables_that_load_code_need_permission() {
             cwd: dir.path(),
             set: &set,
             path: None,
+            file: None,
         };
         policy.judge(&proposed).is_ok()
     };

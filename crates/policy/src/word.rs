@@ -7,6 +7,9 @@ use std::ffi::{OsStr, OsString};
 
 use super::glob;
 
+/// How `<(…)` and `>(…)` are written in words.
+pub(super) const PROCESS_SUBSTITUTION: &str = "<(...)";
+
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     /// The word itself, or how it was written.
@@ -322,6 +325,21 @@ impl Word {
     /// The word, or how it was written.
     pub(super) fn written(&self) -> String {
         self.text.to_string_lossy().into_owned()
+    }
+
+    /// Whether it is not known, and without what is not known it would be the name of a program, of a
+    /// subcommand or of an option.
+    pub(super) fn may_be_a_name(&self) -> bool {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '=');
+        self.get().is_none() && {
+            let text = self.text_without_gaps();
+            text.len() > 1 && text.chars().all(is_part)
+        }
+    }
+
+    /// Whether it is the name of what another command prints or reads.
+    pub(super) fn is_process_substitution(&self) -> bool {
+        self.get().is_none() && self.text == PROCESS_SUBSTITUTION
     }
 
     /// What the word surely begins with.

@@ -3,6 +3,9 @@
 //! An option that is not listed here hides what comes after it: it might take the next word for
 //! its value.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+
 use super::word::Word;
 
 /// Name, how many words come before the command, options.
@@ -209,21 +212,24 @@ pub(super) struct Call {
 /// The option or word that hides what would be started.
 pub(super) struct Hidden(pub(super) String);
 
+/// Every command that is judged is looked for here, most of them in vain.
+static BY_NAME: LazyLock<HashMap<&str, &str>> =
+    LazyLock::new(|| WRAPPERS.iter().filter_map(|line| line.split_once(' ')).collect());
+
+static WITH_SUBCOMMANDS: LazyLock<HashSet<&str>> =
+    LazyLock::new(|| BY_NAME.keys().filter_map(|name| Some(name.split_once(':')?.0)).collect());
+
 impl Wrapper {
     pub(super) fn named(name: &str) -> Option<Self> {
         let known = if ARCHITECTURES.contains(&name) { "uname26" } else { name };
-        WRAPPERS.iter().find_map(|line| {
-            let rest = line.strip_prefix(known)?.strip_prefix(' ')?;
-            let (operands, options) = rest.split_once(' ').unwrap_or((rest, ""));
-            let operands = operands.parse().ok()?;
-            Some(Self { name: &line[..known.len()], operands, options })
-        })
+        let (name, rest) = BY_NAME.get_key_value(known)?;
+        let (operands, options) = rest.split_once(' ').unwrap_or((rest, ""));
+        Some(Self { name, operands: operands.parse().ok()?, options })
     }
 
     /// Whether a program runs what follows some of its subcommands.
     pub(super) fn has_subcommands(name: &str) -> bool {
-        let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
-        WRAPPERS.iter().any(is_it)
+        WITH_SUBCOMMANDS.contains(name)
     }
 
     pub(super) fn is_powerful(&self) -> bool {

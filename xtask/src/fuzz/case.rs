@@ -47,6 +47,10 @@ impl Rules {
                 "find",
                 "grep",
                 "git show",
+                "git fetch",
+                "git ls-remote",
+                "cargo build",
+                "less",
             ],
             _ => &[],
         }

@@ -8,7 +8,7 @@ use super::mutate::Random;
 const DEPTH: usize = 4;
 
 /// Programs of every system that run what follows.
-const WRAPPERS: [&str; 34] = [
+const WRAPPERS: [&str; 37] = [
     "env",
     "env A=1",
     "env -i PATH=\"$PATH\"",
@@ -42,6 +42,9 @@ const WRAPPERS: [&str; 34] = [
     "direnv exec .",
     "uv run",
     "mise x --",
+    "busybox env",
+    "bb nice",
+    "bb sh -c '\"$@\"' x",
     "!",
 ];
 
@@ -211,6 +214,18 @@ const VARIABLES: [&str; 22] = [
     "LD_PRELOAD",
 ];
 
+/// Some of them, and what starts the program that they name.
+const STARTED_BY: [(&str, &str, &str); 8] = [
+    ("GIT_EXTERNAL_DIFF", "trip", "git diff"),
+    ("GIT_SSH", "trip", "git fetch ssh://h/r"),
+    ("GIT_SSH_COMMAND", "trip push", "git ls-remote ssh://h/r"),
+    ("GIT_PROXY_COMMAND", "trip", "git ls-remote git://h/r"),
+    ("GIT_CONFIG_VALUE_0", "trip", "git diff"),
+    ("RUSTC_WRAPPER", "trip", "cargo build"),
+    ("LESSOPEN", "|trip %s", "less file"),
+    ("LESSOPEN", "||-trip %s", "less file"),
+];
+
 const USES: [&str; 9] = [
     "git diff",
     "git diff HEAD",
@@ -305,19 +320,32 @@ fn other_names(program: &str) -> [&'static str; 2] {
 /// A variable that names the forbidden program, set in one way or another, and something that uses
 /// it.
 fn variable(random: &mut Random, set: &mut Vec<(String, String)>) -> String {
-    let name = random.pick(&VARIABLES);
-    let value = random.pick(&["trip", "trip push", "sh -c 'trip push'", "|trip %s", "$(trip)"]);
-    let used = random.pick(&USES);
+    let (name, value, used) = match random.one_in(2) {
+        true => STARTED_BY[random.below(STARTED_BY.len())],
+        false => {
+            let values = ["trip", "trip push", "sh -c 'trip push'", "|trip %s", "$(trip)"];
+            (random.pick(&VARIABLES), random.pick(&values), random.pick(&USES))
+        }
+    };
+    let mut assigned = vec![(name, value)];
+    // A setting of git by variables is three of them.
+    if name == "GIT_CONFIG_VALUE_0" {
+        assigned.extend([("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "diff.external")]);
+    }
+    let each = |make: &dyn Fn(&str, &str) -> String| -> String {
+        assigned.iter().map(|(name, value)| make(name, value)).collect()
+    };
     match random.below(7) {
-        0 => format!("{name}=\"{value}\" {used}"),
-        1 => format!("export {name}='{value}'; {used}"),
-        2 => format!("env {name}=trip {used}"),
-        3 => format!("x=trip; {name}=$x {used}"),
-        4 => format!("declare -x {name}=trip; {used}"),
-        5 => format!("{name}=trip; export {name}; {used}"),
+        0 => each(&|name, value| format!("{name}=\"{value}\" ")) + used,
+        1 => each(&|name, value| format!("export {name}='{value}'; ")) + used,
+        2 => format!("env {}{used}", each(&|name, value| format!("{name}='{value}' "))),
+        3 => each(&|name, value| format!("x='{value}'; export {name}=\"$x\"; ")) + used,
+        4 => each(&|name, value| format!("declare -x {name}='{value}'; ")) + used,
+        5 => each(&|name, value| format!("{name}='{value}'; export {name}; ")) + used,
         _ => {
-            set.push(((*name).to_owned(), (*value).to_owned()));
-            (*used).to_owned()
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            set.extend(assigned.iter().map(owned));
+            used.to_owned()
         }
     }
 }

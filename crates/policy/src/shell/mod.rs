@@ -9,7 +9,7 @@ mod expand;
 mod lex;
 
 use super::refusal::{AmbiguousSyntax, UnreadableLine};
-use super::word::Word;
+use super::word::{PROCESS_SUBSTITUTION, Word};
 
 type Read<T> = Result<T, UnreadableLine>;
 
@@ -353,7 +353,7 @@ impl Reader {
                             AmbiguousSyntax::ProcessSubstitutionInWord,
                         ));
                     }
-                    command.words.push(Word::unknown("<(...)", vec![None], false));
+                    command.words.push(Word::unknown(PROCESS_SUBSTITUTION, vec![None], false));
                 }
                 Some('<' | '>') => {
                     self.redirection()?;

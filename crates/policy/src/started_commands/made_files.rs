@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::{ProgramCall, RunLocation, StartedCommands};
+use super::{ProgramCall, RunLocation, StartedCommand, StartedCommands};
 use crate::path::without_dots;
 use crate::refusal::{HiddenBecause, Unpredictable};
 use crate::word::{Word, command_line};
@@ -54,9 +54,16 @@ const UNPACKING: [&str; 33] = [
     "zstd",
 ];
 
-/// Programs that write their operands.
-const WRITING: [&str; 10] =
-    ["tee", "cp", "mv", "ln", "install", "dd", "rsync", "sed", "sponge", "perl"];
+/// Programs that write files which their operands, options or code name.
+const WRITING: [&str; 39] = [
+    "tee", "cp", "mv", "ln", "install", "dd", "rsync", "sed", "sponge", "perl", "gsed", "gcp",
+    "gmv", "gln", "link", "scp", "awk", "gawk", "mawk", "nawk", "find", "sort", "shuf", "uniq",
+    "iconv", "xxd", "openssl", "curl", "wget", "aria2c", "patch", "ed", "ex", "vi", "vim", "nvim",
+    "truncate", "strip", "git",
+];
+
+/// Files with settings in a repository.
+const REPOSITORY_SETTINGS: [&str; 2] = ["config", "config.worktree"];
 
 /// A file that a command of the line makes.
 #[derive(Debug)]
@@ -73,7 +80,8 @@ impl StartedCommands {
         let name = call.name();
         let arguments = call.arguments();
         if WRITING.contains(&name.as_str()) {
-            let settings = arguments.iter().find(|word| is_git_settings(word, call.location));
+            let written = written_words(&name, arguments);
+            let settings = written.into_iter().find(|word| is_git_settings(word, call.location));
             if let Some(file) = settings {
                 let setting = file.written();
                 self.hide(call.words, HiddenBecause::GitSetting { setting });
@@ -117,6 +125,27 @@ impl StartedCommands {
         }
     }
 
+    /// Refuses settings of a repository that the line itself makes, wherever that is.
+    fn check_made_repositories(&mut self) {
+        let makes = |command: &StartedCommand| {
+            let is_git = command.words.first().is_some_and(|word| could_be_file(word, "git"));
+            is_git && command.words.iter().any(|word| word.is("init") || word.is("clone"))
+        };
+        if !self.commands.iter().any(makes) {
+            return;
+        }
+        let is_settings = |made: &&MadeFile| {
+            let named =
+                |path: &Word| REPOSITORY_SETTINGS.iter().any(|name| could_be_file(path, name));
+            made.path.as_ref().is_some_and(named)
+        };
+        let settings = self.made.iter().find(is_settings).and_then(|made| made.path.clone());
+        if let Some(file) = settings {
+            let setting = file.written();
+            self.hide(&[Word::known(">"), file], HiddenBecause::GitSetting { setting });
+        }
+    }
+
     /// Refuses programs that are files which the line itself makes.
     pub(super) fn check_made_files(&mut self) {
         let settings = self.written_files.iter().filter(|written| {
@@ -133,6 +162,7 @@ impl StartedCommands {
         if self.made.is_empty() {
             return;
         }
+        self.check_made_repositories();
         let mut found = Vec::new();
         for command in &self.commands {
             let Some(given) = command.words.first().and_then(Word::text) else { continue };
@@ -160,9 +190,38 @@ impl StartedCommands {
     }
 }
 
-/// Whether a word names a file with settings of git, which can name programs.
+/// The words that may name a file that a program writes.
+fn written_words<'a>(name: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
+    let writes = |word: &Word| {
+        let lead = word.lead();
+        match name {
+            "git" => lead.starts_with("--output") || lead.starts_with("-o"),
+            _ => lead.starts_with("-fprint") || lead == "-fls",
+        }
+    };
+    match name {
+        // Most that they are told of they only read.
+        "git" | "find" => {
+            let options = (0..arguments.len()).filter(|at| writes(&arguments[*at]));
+            options.flat_map(|at| arguments.iter().skip(at).take(2)).collect()
+        }
+        _ => arguments.iter().collect(),
+    }
+}
+
+/// Whether a word names a file with settings of git, which can name programs; also as part of an
+/// option or of code.
 fn is_git_settings(word: &Word, location: &RunLocation) -> bool {
-    location.possible_directories.iter().any(|directory| could_be_git_settings(word, directory))
+    let text = word.text_without_gaps();
+    let parts = text.split(|c: char| c.is_whitespace() || "=\"';,<>|(){}".contains(c));
+    let attached = |part: &&str| part.starts_with("-o") || part.starts_with("-O");
+    let parts = parts.flat_map(|part| [Some(part), Some(part).filter(attached).map(|p| &p[2..])]);
+    let parts: Vec<Word> =
+        parts.flatten().filter(|part| part.contains("config")).map(Word::known).collect();
+    location.possible_directories.iter().any(|directory| {
+        could_be_git_settings(word, directory)
+            || parts.iter().any(|part| could_be_git_settings(part, directory))
+    })
 }
 
 fn could_be_git_settings(word: &Word, directory: &Path) -> bool {
@@ -175,9 +234,21 @@ fn could_be_git_settings(word: &Word, directory: &Path) -> bool {
 
 fn names_git_settings(file: &Path) -> bool {
     let file = without_dots(file);
-    [".git/config", ".git/config.worktree", ".gitconfig", ".config/git/config", ".gitmodules"]
+    [".git/config", ".git/config.worktree", ".gitconfig", "git/config", ".gitmodules"]
         .iter()
         .any(|settings| file.ends_with(settings))
+        || is_in_repository(&file)
+}
+
+/// Whether it is the settings of a repository that has another name.
+fn is_in_repository(file: &Path) -> bool {
+    let is_named = file
+        .file_name()
+        .is_some_and(|name| REPOSITORY_SETTINGS.iter().any(|settings| name == *settings));
+    is_named
+        && file.parent().is_some_and(|directory| {
+            directory.join("HEAD").is_file() && directory.join("objects").is_dir()
+        })
 }
 
 /// Builtins are found before any file is.

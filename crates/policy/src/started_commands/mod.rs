@@ -17,7 +17,7 @@ mod variables;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use retake_engine::{ShellNeeded, interpret, which};
 use retake_types::ShellMode;
@@ -168,7 +168,7 @@ impl StartedCommands {
             Some(line) => started.add_shell_line(LineSource::Command, line, &location),
             None => {
                 let words: Vec<Word> = proposed.arguments.iter().map(Word::known).collect();
-                started.add(&words, &location);
+                started.add_found(&words, &location, proposed.file);
             }
         }
         started.check_made_files();
@@ -203,7 +203,15 @@ impl StartedCommands {
     }
 
     fn add(&mut self, words: &[Word], location: &RunLocation) {
+        self.add_found(words, location, None);
+    }
+
+    /// The same for a command whose program was looked for already.
+    fn add_found(&mut self, words: &[Word], location: &RunLocation, file: Option<&Path>) {
         let Some(first) = words.first() else { return };
+        if words.iter().any(Word::may_be_a_name) {
+            self.add_without_gaps(words, location);
+        }
         let Some(given) = first.get() else {
             self.unnamed.push(words.to_vec());
             return;
@@ -217,7 +225,11 @@ impl StartedCommands {
             return;
         }
         let given = given.to_owned();
-        let at = self.add_as_given(words, location);
+        let programs = match file {
+            Some(file) => vec![location.found(&given, file)],
+            None => location.look_up(&given),
+        };
+        let at = self.add_with(words, location, programs);
         let program = programs::kind(&given, &self.commands[at].programs, location.in_shell);
         let is_the_usual =
             self.commands[at].programs.iter().all(|found| found.is_usually(&program));
@@ -232,6 +244,23 @@ impl StartedCommands {
         command.is_wrapper = looks_through && is_the_usual && inner > 0;
         command.possible = possible;
         command.inner = inner;
+    }
+
+    /// What a command starts if everything in it that is only known later is empty: `da"$x"sh` is
+    /// `dash` then.
+    fn add_without_gaps(&mut self, words: &[Word], location: &RunLocation) {
+        let plain: Vec<Word> =
+            words.iter().map(|word| Word::known(word.text_without_gaps())).collect();
+        let mut empty = Self::default();
+        empty.add(&plain, &location.inside());
+        for mut command in empty.commands {
+            command.is_unlikely = true;
+            self.commands.push(command);
+        }
+        self.unnamed.extend(empty.unnamed);
+        self.hidden.extend(empty.hidden);
+        self.unpredictable.extend(empty.unpredictable);
+        self.variables.extend(empty.variables);
     }
 
     /// What the arguments of a program would start that nothing is known of: programs that start
@@ -259,7 +288,16 @@ impl StartedCommands {
     /// Adds a command without looking for others inside it.
     fn add_as_given(&mut self, words: &[Word], location: &RunLocation) -> usize {
         let given = words.first().and_then(Word::get).unwrap_or_default();
-        let programs = location.look_up(given);
+        self.add_with(words, location, location.look_up(given))
+    }
+
+    fn add_with(
+        &mut self,
+        words: &[Word],
+        location: &RunLocation,
+        programs: Vec<Program>,
+    ) -> usize {
+        let given = words.first().and_then(Word::get).unwrap_or_default();
         let is_function = location.in_shell
             && given.to_str().is_some_and(|name| location.functions.contains(name));
         self.commands.push(StartedCommand {
@@ -418,6 +456,12 @@ impl RunLocation {
         combinations
             .map(|(path, directory)| Program::find(program, path.as_deref(), directory))
             .collect()
+    }
+
+    /// The same for one that was looked for already.
+    fn found(&self, program: &OsStr, file: &Path) -> Program {
+        let path = self.search_paths.first().and_then(Option::as_deref);
+        Program::found(program, Some(self.directory.join(file)), path, &self.directory)
     }
 
     /// Whether there is a program of this name.

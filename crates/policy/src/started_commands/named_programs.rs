@@ -172,14 +172,17 @@ impl StartedCommands {
     ) {
         let exported = super::builtins::assigned(&command.words);
         let assigned = command.assigns.iter().map(|one| (one.name.clone(), one.value.clone()));
+        // Each may be made of those before it.
+        let mut variables = variables.clone();
         for (name, value) in assigned.chain(exported) {
             if variables.runs_when_evaluated(&value) {
                 let line = format!("{name}={}", value.written());
                 let why = UnreadableLine::EvaluatedVariable;
                 self.unpredictable.push(Unpredictable::Line { line, why });
             }
-            let value = variables.assigned_text(&value);
-            self.set_variable(&name, value, location);
+            let text = variables.assigned_text(&value);
+            variables.assign(&name, &value, true);
+            self.set_variable(&name, text, location);
         }
     }
 

@@ -1,7 +1,9 @@
 //! Programs that start others in ways of their own: which they are, and how shells are called.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use super::runners::runner;
 use super::{ProgramCall, RunLocation, StartedCommands, builtins};
@@ -71,7 +73,7 @@ const OPAQUE: [&str; 43] = [
 ];
 
 /// Their arguments are data, whatever they look like, or code of a language of their own.
-const DATA: &str = " echo printf cat tac ls dir grep egrep fgrep zgrep rg ag ack sed gsed awk gawk mawk nawk \
+const DATA: &str = "echo printf cat tac ls dir grep egrep fgrep zgrep rg ag ack sed gsed awk gawk mawk nawk \
     head tail wc sort uniq cut tr diff cmp comm cp mv ln rm mkdir rmdir touch chmod chown chgrp stat \
     file which whereis whatis apropos man info type git gh glab hub svn hg jq yq tee basename dirname \
     realpath readlink date seq test [ [[ true false pwd cd pushd popd export read set unset local \
@@ -83,11 +85,12 @@ const DATA: &str = " echo printf cat tac ls dir grep egrep fgrep zgrep rg ag ack
     column paste join fold fmt nl rev shuf split csplit logger mail notify-send systemctl service \
     journalctl getent id groups users who whoami hostname uname env printenv hash wait let trap \
     return exit eval alias unalias mapfile getopts shift xargs find fd locate updatedb adduser \
-    useradd codespell aspell typos make cmake ninja meson clang gcc cc g++ c++ clang++ ld ar ";
+    useradd codespell aspell typos make cmake ninja meson clang gcc cc g++ c++ clang++ ld ar";
 
 /// Whether what follows the program cannot be a command that it runs.
 pub(crate) fn treats_arguments_as_data(name: &str) -> bool {
-    DATA.contains(&format!(" {name} "))
+    static NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| DATA.split_whitespace().collect());
+    NAMES.contains(name)
 }
 
 /// Whether a path names a shell.
@@ -249,10 +252,14 @@ impl StartedCommands {
     /// A shell also looks for a script along PATH, so the script may be a program that a rule denies. An
     /// allow list that names the shell needs no rule for its scripts.
     pub(super) fn script(&mut self, words: &[Word], location: &RunLocation) {
-        if words[0].text().is_some() {
-            let at = self.add_as_given(words, &location.inside_program());
-            self.commands[at].is_unlikely = true;
+        let Some(script) = words[0].text() else { return };
+        let first = self.commands.len();
+        // Some of those that run what follows are scripts.
+        match is_special(script.rsplit('/').next().unwrap_or_default()) {
+            true => self.add(words, &location.inside_program()),
+            false => _ = self.add_as_given(words, &location.inside_program()),
         }
+        self.commands[first..].iter_mut().for_each(|command| command.is_unlikely = true);
     }
 
     fn foreign_shell(&mut self, call: ProgramCall<'_>) {

@@ -10,6 +10,10 @@ pub(super) fn runner(name: &str, arguments: &[Word]) -> Option<(Wrapper, usize)>
     let first = arguments.first()?.text()?;
     if name == "cmake" {
         let second = arguments.get(1)?.text()?;
+        // Its own `rm` means the same as the program of that name.
+        if first == "-E" && second == "rm" {
+            return Wrapper::named("cmake:time").map(|runner| (runner, 1));
+        }
         return (first == "-E")
             .then(|| Wrapper::named(&format!("cmake:{second}")))
             .flatten()

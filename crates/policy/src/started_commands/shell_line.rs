@@ -246,8 +246,11 @@ fn assign(command: &Simple, variables: &mut Variables) {
     for assignment in &command.assigns {
         variables.assign(&assignment.name, &assignment.value, surely);
     }
+    // Other shells than bash do not know these, and leave the variable as it is.
+    let is_of_bash = |word: &Word| word.is("declare") || word.is("typeset");
+    let surely = !command.conditional && !command.words.first().is_some_and(is_of_bash);
     for (name, value) in builtins::assigned(&command.words) {
-        variables.assign(&name, &value, !command.conditional);
+        variables.assign(&name, &value, surely);
     }
 }
 

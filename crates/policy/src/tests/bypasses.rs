@@ -18,7 +18,14 @@ fn with_variable(
 ) -> Judgement {
     let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
     let set = [(OsString::from(name), OsString::from(value))];
-    policy.judge(&ProposedCommand { arguments: &arguments, line: None, cwd, set: &set, path: None })
+    policy.judge(&ProposedCommand {
+        arguments: &arguments,
+        line: None,
+        cwd,
+        set: &set,
+        path: None,
+        file: None,
+    })
 }
 
 #[test]
@@ -145,7 +152,14 @@ fn a_variable_of_the_client_is_no_way_to_name_a_program() {
     let judge_with = |set: &[(OsString, OsString)]| {
         let arguments = ["/bin/sh", "-c", text].map(OsString::from);
         let (line, cwd) = (Some(text), dir.path());
-        policy.judge(&ProposedCommand { arguments: &arguments, line, cwd, set, path: None })
+        policy.judge(&ProposedCommand {
+            arguments: &arguments,
+            line,
+            cwd,
+            set,
+            path: None,
+            file: None,
+        })
     };
     let set = [(OsString::from("P"), OsString::from("/usr/lib/git-core/git-push"))];
     assert!(judge_with(&set).is_err());

@@ -251,3 +251,96 @@ fn programs_that_run_what_an_option_names_are_seen_through() {
         ],
     );
 }
+
+#[test]
+fn settings_of_git_are_not_written_by_any_option() {
+    let (dir, policy) = policy(&[], &["git push"], true);
+    let bare = dir.path().join("bare");
+    std::fs::create_dir_all(bare.join("objects")).unwrap();
+    std::fs::write(bare.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    for written in [
+        "git log -1 --format='[core]%n fsmonitor=x' --output=.git/config; git status",
+        "git diff --output .git/config",
+        "git archive -o .git/config HEAD",
+        "cat a | sort -o .git/config",
+        "sort -o.git/config a",
+        "cat a | sed -n 'w .git/config'",
+        "find . -maxdepth 0 -fprintf .git/config '[core]'",
+        "cat a | dd of=.git/config",
+        "curl -s -o .git/config file:///a",
+        "awk 'BEGIN { print \"[core]\" > \".git/config\" }'",
+        "ed -s .git/config < a",
+        "cp a bare/config",
+        "echo '[core]' >> bare/config; git -C bare status",
+        "git init -q --bare b; echo '[core]' >> b/config; git -C b status",
+        "git clone -q --separate-git-dir=g . c; cp a g/config; git -C c status",
+        "mkdir git; echo '[core]' > git/config; XDG_CONFIG_HOME=$PWD git status",
+    ] {
+        let why = line(&policy, dir.path(), written).expect_err(written);
+        assert!(is_unpredictable(&why), "{written}: {why:?}");
+    }
+    for fine in [
+        "cat .git/config",
+        "grep url .git/config",
+        "find . -path ./.git/config",
+        "git diff --output=a.diff",
+        "git commit -m 'say more of .git/config'",
+        "sort -o config a",
+        "echo 'a: 1' > config; git add config",
+        "curl -s -o config.yml file:///a",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+}
+
+#[test]
+fn code_that_another_command_prints_is_seen() {
+    let (dir, policy) = policy(&[], &["rm -rf"], true);
+    for denied in [
+        "python3 <(echo 'import os; os.system(\"rm -rf a\")')",
+        "perl <(echo 'system(\"rm -rf a\")')",
+        "awk -f <(echo 'BEGIN { system(\"rm -rf a\") }')",
+        "make -f <(printf 'x:\\n\\trm -rf a\\n')",
+        "cmake -E rm -rf a",
+    ] {
+        assert!(line(&policy, dir.path(), denied).is_err(), "{denied}");
+    }
+    for fine in [
+        "awk '{ print $1 }' <(git log)",
+        "python3 <(echo 'print(1)')",
+        "cmake -E rm a",
+        "cmake -E echo rm -rf a",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+}
+
+#[test]
+fn what_is_empty_or_assigned_on_the_way_hides_nothing() {
+    all_refused(
+        &["rm"],
+        &[
+            "da\"$x\"sh -c 'rm a'",
+            "sh\"$x\" -ec 'r\\m a'",
+            "git fe\"$x\"tch --upload='rm a' ./remote",
+            "gcc -\"$x\"wrapper rm -c x.c",
+            "x='a[$'; y='(rm a)]' z=$x$y; ((z))",
+            // Only bash knows `declare`.
+            "x=rm; declare x=ls; $x a",
+            "bash xvfb-run rm a",
+            "sed $x $'1e rm a' words",
+            // A part of the word is quoted so.
+            "sed $'/\\\na\\/b=/!e rm a 'x words",
+        ],
+    );
+    let (dir, policy) = policy(&[], &["rm"], true);
+    for fine in [
+        "git checkout feature\"$x\"",
+        "cd \"$d\"/sub && ls",
+        "echo \"$x\"-rm",
+        "tar -xf\"$f\" -C \"$d\"",
+        "declare x=1; echo $x",
+    ] {
+        assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");
+    }
+}
