@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use retake_types::{Limits, RefusalReason, RequestString, StartFailure};
 
-use crate::program_file::resolve;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::{Resource, getrlimit};
 
 use crate::command_line;
+use crate::program_file::resolve;
+use crate::variable::Variable;
 
 /// The longest single argument or `NAME=value` the kernel takes, its closing NUL included.
 const MAX_STRING: usize = 128 << 10;
@@ -26,7 +27,7 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
     pub cwd: PathBuf,
     /// All variables the child gets.
-    pub environment: Vec<(OsString, OsString)>,
+    pub environment: Vec<Variable>,
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
@@ -88,7 +89,7 @@ impl Launch {
         Self {
             arguments: arguments.into_iter().map(Into::into).collect(),
             cwd: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
-            environment: std::env::vars_os().collect(),
+            environment: Variable::all_own(),
             timeout: None,
             grace: Duration::from_secs(5),
             limits: Limits::default(),
@@ -98,6 +99,20 @@ impl Launch {
             detach: Detach::None,
         }
     }
+
+    /// Sets a variable, also one that is set already.
+    pub fn set(&mut self, variable: Variable) {
+        let is_other = |known: &Variable| known.name() != variable.name();
+        match self.environment.iter().position(|known| !is_other(known)) {
+            Some(at) => {
+                // Some programs take the last of two.
+                let after: Vec<_> = self.environment.drain(at + 1..).filter(is_other).collect();
+                self.environment[at] = variable;
+                self.environment.extend(after);
+            }
+            None => self.environment.push(variable),
+        }
+    }
 }
 
 /// A command that the kernel can be asked to run.
@@ -105,7 +120,6 @@ impl Launch {
 pub struct Command {
     pub(crate) launch: Launch,
     pub(crate) arguments: Vec<CString>,
-    pub(crate) environment: Vec<CString>,
     file: Option<PathBuf>,
     /// The name of the working directory in a sandbox, where that differs.
     pub(crate) directory_inside: Option<PathBuf>,
@@ -124,13 +138,13 @@ impl Command {
                     0 => RequestString::ProgramName,
                     _ => RequestString::Argument(index),
                 };
-                c_string(argument.as_bytes().to_vec(), string, &mut reasons)
+                let text = CString::new(argument.as_bytes());
+                reasons.extend(wrong_string(argument.len(), text.is_err(), string));
+                text.ok()
             })
             .collect();
-        let environment: Vec<_> = (launch.environment.iter())
-            .filter_map(|(name, value)| variable(name, value, &mut reasons))
-            .collect();
-        check_total(&arguments, &environment, &mut reasons);
+        reasons.extend(launch.environment.iter().filter_map(wrong_variable));
+        check_total(&arguments, &launch.environment, &mut reasons);
         if launch.timeout.is_some_and(|timeout| timeout.is_zero()) {
             reasons.push(RefusalReason::ZeroTimeout);
         }
@@ -141,7 +155,7 @@ impl Command {
             reasons.push(RefusalReason::StdinFile { path: path.clone(), why });
         }
         if reasons.is_empty() {
-            Ok(Self { launch, arguments, environment, file: None, directory_inside: None })
+            Ok(Self { launch, arguments, file: None, directory_inside: None })
         } else {
             Err(reasons)
         }
@@ -159,36 +173,28 @@ impl Command {
     /// Sets variables, also those that are set already. Nothing else is checked again.
     pub fn set_variables(
         &mut self,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
+        variables: impl IntoIterator<Item = Variable>,
     ) -> Result<(), Vec<RefusalReason>> {
         let mut reasons = Vec::new();
-        for (name, value) in variables {
-            let Some(pair) = variable(&name, &value, &mut reasons) else { continue };
-            // Each variable of a launch is one string of the command, at the same place.
-            let known = &mut self.launch.environment;
-            match known.iter().position(|(known, _)| *known == name) {
-                Some(at) => {
-                    known[at].1 = value;
-                    self.environment[at] = pair;
-                    // Some programs take the last of two.
-                    while let Some(after) = known[at + 1..].iter().position(|(k, _)| *k == name) {
-                        known.remove(at + 1 + after);
-                        self.environment.remove(at + 1 + after);
-                    }
-                }
-                None => {
-                    known.push((name, value));
-                    self.environment.push(pair);
-                }
+        for variable in variables {
+            if let Some(reason) = wrong_variable(&variable) {
+                reasons.push(reason);
+                continue;
             }
+            self.launch.set(variable);
         }
-        check_total(&self.arguments, &self.environment, &mut reasons);
+        check_total(&self.arguments, &self.launch.environment, &mut reasons);
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 
     /// Runs this file, which [`locate`] has just found; it is not looked for again.
     pub fn found(self, file: Option<PathBuf>) -> Self {
         Self { file, ..self }
+    }
+
+    /// The file that it runs, if that was looked for already. It may be relative to the directory.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     pub(crate) fn locate(&self) -> Result<PathBuf, StartFailure> {
@@ -204,12 +210,13 @@ impl Command {
 /// look. It may be relative to `cwd`.
 pub fn locate(
     program: &OsStr,
-    environment: &[(OsString, OsString)],
+    environment: &[Variable],
     cwd: &Path,
 ) -> Result<PathBuf, StartFailure> {
-    let given = environment.iter().find(|(name, _)| name == "PATH");
-    let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
-    resolve(program, path.as_deref(), cwd)
+    match environment.iter().find(|variable| variable.name() == "PATH") {
+        Some(path) => resolve(program, Some(path.value()), cwd),
+        None => resolve(program, std::env::var_os("PATH").as_deref(), cwd),
+    }
 }
 
 /// Checks the name of a variable given by the user, more strictly than the kernel would.
@@ -233,41 +240,36 @@ pub fn check_variable(name: &OsStr, value: &OsStr) -> Vec<RefusalReason> {
     reasons
 }
 
-/// A variable as the kernel takes it.
-fn variable(name: &OsStr, value: &OsStr, reasons: &mut Vec<RefusalReason>) -> Option<CString> {
-    let bytes = name.as_bytes();
+/// Why the kernel would not take a variable.
+fn wrong_variable(variable: &Variable) -> Option<RefusalReason> {
+    let name = || variable.name().to_string_lossy().into_owned();
+    let bytes = variable.name().as_bytes();
     // An inherited name may begin with `=`; some systems have such variables.
-    if bytes.is_empty() || bytes[1..].contains(&b'=') || bytes.contains(&0) {
-        let name = name.to_string_lossy().into_owned();
-        reasons.push(RefusalReason::VariableName { name });
-        return None;
+    if bytes.is_empty() || bytes[1..].contains(&b'=') || variable.has_nul() && bytes.contains(&0) {
+        return Some(RefusalReason::VariableName { name: name() });
     }
-    let mut pair = Vec::with_capacity(bytes.len() + value.len() + 2);
-    pair.extend_from_slice(bytes);
-    pair.push(b'=');
-    pair.extend_from_slice(value.as_bytes());
-    c_string(pair, || RequestString::VariableValue(name.to_string_lossy().into_owned()), reasons)
+    let value = || RequestString::VariableValue(name());
+    wrong_string(variable.bytes().len(), variable.has_nul(), value)
 }
 
-fn c_string(
-    bytes: Vec<u8>,
+/// Why the kernel would not take a string of this length, its closing NUL not counted.
+fn wrong_string(
+    bytes: usize,
+    has_nul: bool,
     string: impl Fn() -> RequestString,
-    reasons: &mut Vec<RefusalReason>,
-) -> Option<CString> {
-    if bytes.len() >= MAX_STRING {
-        let (string, bytes) = (string(), bytes.len());
-        reasons.push(RefusalReason::StringTooLong { string, bytes, limit: MAX_STRING });
-        return None;
+) -> Option<RefusalReason> {
+    if bytes >= MAX_STRING {
+        let (string, limit) = (string(), MAX_STRING);
+        return Some(RefusalReason::StringTooLong { string, bytes, limit });
     }
-    CString::new(bytes).map_err(|_| reasons.push(RefusalReason::NulByte(string()))).ok()
+    has_nul.then(|| RefusalReason::NulByte(string()))
 }
 
 /// The kernel counts strings and pointers against a quarter of the stack limit, 6 MiB at most.
-fn check_total(arguments: &[CString], environment: &[CString], reasons: &mut Vec<RefusalReason>) {
-    let size = |list: &[CString]| -> usize {
-        list.iter().map(|s| s.as_bytes_with_nul().len() + size_of::<usize>()).sum()
-    };
-    let bytes = size(arguments) + size(environment);
+fn check_total(arguments: &[CString], environment: &[Variable], reasons: &mut Vec<RefusalReason>) {
+    let arguments = arguments.iter().map(|argument| argument.as_bytes_with_nul());
+    let strings = arguments.chain(environment.iter().map(Variable::bytes_with_nul));
+    let bytes: usize = strings.map(|string| string.len() + size_of::<usize>()).sum();
     // No limit is `None`.
     let stack = getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
     let quarter = usize::try_from(stack / 4).unwrap_or(usize::MAX);
@@ -329,11 +331,10 @@ mod tests {
     #[test]
     fn variables_that_are_set_replace_all_of_their_name() {
         let mut launch = Launch::new(["true"]);
-        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        let pair = |name: &str, value: &str| Variable::new(name, value);
         launch.environment = vec![pair("A", "1"), pair("B", "1"), pair("A", "2"), pair("A", "3")];
         let mut command = Command::new(launch).unwrap();
         command.set_variables([pair("A", "new"), pair("C", "new")]).unwrap();
-        assert_eq!(command.environment, [c"A=new", c"B=1", c"C=new"].map(CString::from));
         let listed = [pair("A", "new"), pair("B", "1"), pair("C", "new")];
         assert_eq!(command.launch.environment, listed);
         let reasons = command.set_variables([pair("X=", "1"), pair("Y", "\0")]).unwrap_err();
@@ -344,7 +345,7 @@ mod tests {
     fn all_problems_are_listed_at_once() {
         let got = problems(|r| {
             r.arguments = vec!["".into(), "a\0b".into(), "x".repeat(200_000).into()];
-            r.environment = vec![("A=B".into(), "1".into()), ("C".into(), "\0".into())];
+            r.environment = vec![("A=B", "1").into(), ("C", "\0").into()];
             r.timeout = Some(Duration::ZERO);
             r.cwd = "/no/such".into();
             r.stdin = Stdin::File("/no/such/file".into());

@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 
 use retake_types::EnvMode;
 
+use crate::variable::Variable;
+
 /// Variables that make a child load, run or trust something it was not asked to. `merge` drops
 /// them unless they are given or allowed. Documented in `docs/environment.md`.
 pub const HIJACKING_VARIABLES: [&str; 26] = [
@@ -38,7 +40,7 @@ pub const HIJACKING_VARIABLES: [&str; 26] = [
 /// How the child's variables are made.
 pub struct EnvironmentRules<'a> {
     pub mode: EnvMode,
-    pub set: &'a [(OsString, OsString)],
+    pub set: &'a [Variable],
     pub unset: &'a [OsString],
     /// Names that `merge` keeps although they hijack or look secret.
     pub allow: &'a [String],
@@ -48,25 +50,22 @@ pub struct EnvironmentRules<'a> {
 
 impl EnvironmentRules<'_> {
     /// The child's variables, from those of the parent. A name appears once; given ones win.
-    pub fn apply(
-        &self,
-        parent: &mut dyn Iterator<Item = &(OsString, OsString)>,
-    ) -> Vec<(OsString, OsString)> {
-        let given = |name: &OsStr| self.set.iter().any(|(set, _)| set == name);
+    pub fn apply(&self, parent: &mut dyn Iterator<Item = &Variable>) -> Vec<Variable> {
+        let given = |name: &OsStr| self.set.iter().any(|set| set.name() == name);
         let mut variables: Vec<_> = match self.mode {
             EnvMode::Replace => Vec::new(),
             EnvMode::Inherit | EnvMode::Merge => parent
-                .filter(|(name, _)| !given(name))
-                .filter(|(name, _)| self.mode == EnvMode::Inherit || self.harmless(name))
+                .filter(|known| !given(known.name()))
+                .filter(|known| self.mode == EnvMode::Inherit || self.harmless(known.name()))
                 .cloned()
                 .collect(),
         };
-        for (at, (name, value)) in self.set.iter().enumerate() {
-            if !self.set[at + 1..].iter().any(|(later, _)| later == name) {
-                variables.push((name.clone(), value.clone()));
+        for (at, variable) in self.set.iter().enumerate() {
+            if !self.set[at + 1..].iter().any(|later| later.name() == variable.name()) {
+                variables.push(variable.clone());
             }
         }
-        variables.retain(|(name, _)| !self.unset.contains(name));
+        variables.retain(|variable| !self.unset.iter().any(|name| name == variable.name()));
         variables
     }
 
@@ -81,11 +80,11 @@ impl EnvironmentRules<'_> {
 mod tests {
     use super::*;
 
-    fn pairs(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
-        list.iter().map(|(n, v)| (n.into(), v.into())).collect()
+    fn pairs(list: &[(&str, &str)]) -> Vec<Variable> {
+        list.iter().map(|pair| (*pair).into()).collect()
     }
 
-    fn apply(mode: EnvMode, set: &[(&str, &str)], allow: &[&str]) -> Vec<(OsString, OsString)> {
+    fn apply(mode: EnvMode, set: &[(&str, &str)], allow: &[&str]) -> Vec<Variable> {
         let parent = pairs(&[
             ("PATH", "/bin"),
             ("LD_PRELOAD", "x.so"),

@@ -1,12 +1,12 @@
 //! Processes that outlive the child: naming them, and ending them when the keeper cannot.
 
-use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::process_tree::{self, ProcessStat, TreeEntry};
+use crate::variable::Variable;
 
 /// The variable by which a child knows, and shows, which run it belongs to.
 pub const PARENT_VARIABLE: &str = "RETAKE_PARENT_ID";
@@ -75,13 +75,11 @@ fn describe(pid: i32) -> Option<LeftoverProcess> {
 pub(crate) fn end_orphans(
     keeper: i32,
     child: Option<i32>,
-    environment: &[CString],
+    environment: &[Variable],
     everything: bool,
 ) {
-    let mark = environment
-        .iter()
-        .map(|pair| pair.as_bytes())
-        .find(|pair| pair.starts_with(PARENT_VARIABLE.as_bytes()));
+    let mark =
+        environment.iter().find(|variable| variable.name() == PARENT_VARIABLE).map(Variable::bytes);
     let own = std::process::id() as i32;
     let until = Instant::now() + Duration::from_secs(2);
     let mut found = vec![TreeEntry::default(); 16 << 10];

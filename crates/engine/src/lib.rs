@@ -37,6 +37,7 @@ mod program_file;
 mod supervise;
 mod syscalls;
 mod terminal;
+mod variable;
 
 pub use background::{
     BackgroundOutcome, BackgroundProcess, BackgroundStart, InBackground, continue_in_background,
@@ -55,3 +56,4 @@ pub use leftovers::PARENT_VARIABLE;
 pub use limit_watch::WATCH_INTERVAL;
 pub use program_file::which;
 pub use supervise::{DRAIN, LiveOutput, ProcessEvent, ProcessResult};
+pub use variable::Variable;

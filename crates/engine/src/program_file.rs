@@ -31,16 +31,19 @@ pub(crate) fn resolve(
         };
     }
     let mut refused = None;
-    for directory in
+    for mut candidate in
         std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin")))
     {
         // An empty entry means the current directory.
-        let candidate = if directory.as_os_str().is_empty() {
-            Path::new(".").join(program)
-        } else {
-            directory.join(program)
+        if candidate.as_os_str().is_empty() {
+            candidate.push(".");
+        }
+        candidate.push(program);
+        let found = match candidate.is_absolute() {
+            true => runnable(&candidate),
+            false => runnable(&cwd.join(&candidate)),
         };
-        match runnable(&cwd.join(&candidate)) {
+        match found {
             Runnable::Yes => return Ok(candidate),
             // As in a shell: an entry of PATH that this user cannot search has no programs.
             Runnable::Missing | Runnable::Unsearchable => {}

@@ -298,8 +298,7 @@ fn variables_and_directory_are_as_asked() {
     let (_dir, path) = scratch();
     let mut request = Launch::new(["sh", "-c", "pwd; env"]);
     request.cwd = path.canonicalize().unwrap();
-    request.environment =
-        vec![("A".into(), "1\n2".into()), ("PATH".into(), "/usr/bin:/bin".into())];
+    request.environment = vec![("A", "1\n2").into(), ("PATH", "/usr/bin:/bin").into()];
     let took = Lab::new().run(request);
     let expected = format!("{}\n", path.canonicalize().unwrap().display());
     let text = took.stdout();
@@ -432,7 +431,7 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hang_the_run() {
 
     let mut lab = Lab::new();
     let mut request = fake(&["kill-parent"]);
-    request.environment.push((retake_engine::PARENT_VARIABLE.into(), "this-run".into()));
+    request.environment.push((retake_engine::PARENT_VARIABLE, "this-run").into());
     let took = lab.run(request);
     assert_eq!(took.finished.outcome, Outcome::Interrupted);
     assert!(!took.pids().into_iter().any(alive), "its session is gone too");

@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::time::Duration;
 
+use retake_engine::Variable;
 use retake_store::RecordReader;
 use retake_types::request::{LoopPosition, StdinSource};
 use retake_types::{
@@ -237,7 +238,7 @@ impl<T: PartialEq> ThenAndNow<T> {
 pub fn changed_conditions(
     then: &Run,
     now: &Intent,
-    environment: &[(OsString, OsString)],
+    environment: &[Variable],
 ) -> Vec<ChangedCondition> {
     use ChangedCondition as Changed;
     let old = &then.intent;
@@ -277,7 +278,7 @@ fn changed_program(then: &Intent, now: &Intent) -> Option<ChangedCondition> {
 
 fn changed_variables(
     then: &Intent,
-    environment: &[(OsString, OsString)],
+    environment: &[Variable],
 ) -> impl Iterator<Item = ChangedCondition> {
     let secrets = &then.request.redaction.secrets;
     let changes = then

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use retake_engine::{ConfineError, Keeper, KeeperSettings};
+use retake_engine::{ConfineError, Keeper, KeeperSettings, Variable};
 pub use retake_sandbox::enclosing;
 use retake_sandbox::{Confinement, Covered, Places, Policy, SharedNetwork};
 use retake_types::request::StdinSource;
@@ -95,8 +95,8 @@ fn keeper<'a>(
         };
         // Looked at first: what is replaced meanwhile is then found to have changed.
         let covered = Covered::by(whole);
-        let mode_and_input = (mode, given_input);
-        let keeper = start_in(whole, mode_and_input, network, settings)?;
+        let sandbox = Sandbox { mode, given_input, directory: Some(directory_inside(prepared)) };
+        let keeper = start_in(whole, &sandbox, network, settings)?;
         let store = store.map(Path::to_owned);
         let policy = policy.clone();
         let nested = NestedRecord::default();
@@ -134,8 +134,8 @@ pub fn start_keeper(
         Ok(store) => policy.without_store(store),
         Err(_) => policy,
     };
-    let network = NetworkUse::Own;
-    start(&policy, (request.mode, false), Reports::Nothing, (network, settings))
+    let sandbox = Sandbox { mode: request.mode, given_input: false, directory: None };
+    start(&policy, &sandbox, Reports::Nothing, (NetworkUse::Own, settings))
 }
 
 /// What a sandbox of commands in this directory promises, found out by making one.
@@ -190,7 +190,8 @@ pub fn probe() -> SandboxProbe {
     let attempt = |mode| {
         let policy = Policy::new(&request, &places).ok()?;
         let settings = (NetworkUse::Own, KeeperSettings::default());
-        Some(start(&policy, (mode, false), Reports::Nothing, settings))
+        let sandbox = Sandbox { mode, given_input: false, directory: None };
+        Some(start(&policy, &sandbox, Reports::Nothing, settings))
     };
     let level = |keeper: &Keeper| keeper.confinement().map(Confinement::level);
     let lacking = match attempt(SandboxMode::Strict) {
@@ -207,12 +208,11 @@ pub fn probe() -> SandboxProbe {
 /// A keeper whose runs have the network of the other workers, where they have one together.
 fn start_in(
     policy: &Policy,
-    mode_and_input: (SandboxMode, bool),
+    sandbox: &Sandbox,
     network: Option<&WorkerNetwork>,
     settings: KeeperSettings,
 ) -> Result<Keeper, StartFailure> {
-    let start =
-        |shared: NetworkUse| start(policy, mode_and_input, Reports::Denials, (shared, settings));
+    let start = |shared: NetworkUse| start(policy, sandbox, Reports::Denials, (shared, settings));
     let Some(network) = network else { return start(NetworkUse::Own) };
     // Two that begin at the same time must not make one each.
     let mut known = network.lock().unwrap_or_else(PoisonError::into_inner);
@@ -243,12 +243,22 @@ enum Reports {
     Nothing,
 }
 
+/// What a sandbox is made for.
+struct Sandbox {
+    mode: SandboxMode,
+    given_input: bool,
+    /// Where its first command runs, as it is named inside.
+    directory: Option<PathBuf>,
+}
+
 fn start(
     policy: &Policy,
-    (mode, given_input): (SandboxMode, bool),
+    sandbox: &Sandbox,
     reports: Reports,
     (network, settings): (NetworkUse, KeeperSettings),
 ) -> Result<Keeper, StartFailure> {
+    let Sandbox { mode, given_input, directory } = sandbox;
+    let (mode, given_input) = (*mode, *given_input);
     let enter = |mut confinement: Confinement| -> Result<Keeper, ConfineError> {
         match &network {
             NetworkUse::Own => {}
@@ -257,6 +267,9 @@ fn start(
         }
         if given_input {
             confinement.note_given_input();
+        }
+        if let Some(directory) = directory {
+            confinement.begin_in(directory);
         }
         if reports == Reports::Nothing {
             confinement.without_threads();
@@ -304,17 +317,23 @@ fn layers_directory() -> Option<PathBuf> {
     Some(machine::user_directory("XDG_DATA_HOME", ".local/share")?.join("retake/sandbox"))
 }
 
-/// Sets what every process inside gets, unless the request sets it itself.
+/// The directory of a run, as it is named inside.
+fn directory_inside(prepared: &PreparedRun) -> PathBuf {
+    let directory = prepared.request.directory();
+    prepared.request.sandbox.inside(&directory).unwrap_or(directory)
+}
+
 /// Has a run whose directory is shown elsewhere begin there.
 fn enter_as_shown(prepared: &mut PreparedRun) -> Result<(), StartFailure> {
     let Some(inside) = prepared.request.sandbox.inside(&prepared.request.directory()) else {
         return Ok(());
     };
-    let set = prepared.command.set_variables([("PWD".into(), inside.clone().into())]);
+    let set = prepared.command.set_variables([Variable::new("PWD", &inside)]);
     prepared.command.enter_as(inside);
     set.map_err(|reasons| StartFailure::Refused(reasons.iter().map(ToString::to_string).collect()))
 }
 
+/// Sets what every process inside gets, unless the request sets it itself.
 fn set_variables(
     confinement: &Confinement,
     prepared: &mut PreparedRun,
@@ -324,8 +343,8 @@ fn set_variables(
         environment.set.iter().any(|(set, _)| set.as_os_str() == name)
             || environment.unset.iter().any(|unset| unset.as_os_str() == name)
     };
-    let variables = confinement.variables();
-    let wanted = variables.into_iter().filter(|(name, _)| !given(name));
+    let wanted = confinement.variables().iter().filter(|(name, _)| !given(name));
+    let wanted = wanted.map(|(name, value)| Variable::new(name, value));
     prepared
         .command
         .set_variables(wanted)

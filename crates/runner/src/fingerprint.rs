@@ -2,17 +2,15 @@
 //! what is not as it was. Values are never kept, and of secrets not even a hash.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use jiff::Timestamp;
+use retake_engine::Variable;
 use retake_types::ProgramFile;
 
 use crate::variable_facts::{HALF, VariableFacts, facts};
-
-type Variables = [(OsString, OsString)];
 
 /// The file that a run's program is; it may be given relative to `cwd`.
 pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
@@ -27,18 +25,18 @@ pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
 }
 
 /// The variables, hashed; `secrets` are left out, as is what looks like one.
-pub fn variables(environment: &Variables, secrets: &[String]) -> String {
+pub fn variables(environment: &[Variable], secrets: &[String]) -> String {
     variables_of(environment, &facts(environment), secrets)
 }
 
 /// The same of variables of which this is known.
 pub(crate) fn variables_of(
-    environment: &Variables,
+    environment: &[Variable],
     facts: &[VariableFacts],
     secrets: &[String],
 ) -> String {
     let mut pairs: Vec<[u8; 2 * HALF]> = (environment.iter().zip(facts))
-        .filter(|((name, _), facts)| counts(name, facts, secrets))
+        .filter(|(variable, facts)| counts(variable, facts, secrets))
         .map(|(_, facts)| facts.hashed)
         .collect();
     pairs.sort_unstable();
@@ -55,22 +53,22 @@ pub struct Changes {
 }
 
 /// Compares with what [`variables`] gave then. `None` when that is damaged.
-pub fn compare(then: &str, now: &Variables, secrets: &[String]) -> Option<Changes> {
+pub fn compare(then: &str, now: &[Variable], secrets: &[String]) -> Option<Changes> {
     let then = BASE64_STANDARD_NO_PAD.decode(then).ok()?;
     let (then, []) = then.as_chunks::<{ 2 * HALF }>() else { return None };
     let mut kept = vec![false; then.len()];
     let mut changes = Changes::default();
-    for ((name, _), facts) in now.iter().zip(facts(now)) {
-        if !counts(name, &facts, secrets) {
+    for (variable, facts) in now.iter().zip(facts(now)) {
+        if !counts(variable, &facts, secrets) {
             continue;
         }
         let hashed = facts.hashed;
         match then.iter().position(|pair| pair[..HALF] == hashed[..HALF]) {
-            None => changes.new.push(name.to_string_lossy().into_owned()),
+            None => changes.new.push(variable.name().to_string_lossy().into_owned()),
             Some(at) => {
                 kept[at] = true;
                 if then[at] != hashed {
-                    changes.other.push(name.to_string_lossy().into_owned());
+                    changes.other.push(variable.name().to_string_lossy().into_owned());
                 }
             }
         }
@@ -107,18 +105,18 @@ pub fn compare_recorded(a: &str, b: &str) -> Option<ChangeCounts> {
     })
 }
 
-fn counts(name: &OsString, facts: &VariableFacts, secrets: &[String]) -> bool {
+fn counts(variable: &Variable, facts: &VariableFacts, secrets: &[String]) -> bool {
     !facts.is_fleeting
         && !facts.looks_secret
-        && !secrets.iter().any(|secret| name == secret.as_str())
+        && !secrets.iter().any(|secret| variable.name() == secret.as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
-        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    fn environment(pairs: &[(&str, &str)]) -> Vec<Variable> {
+        pairs.iter().map(|pair| (*pair).into()).collect()
     }
 
     #[test]

@@ -49,9 +49,9 @@ const ALWAYS: usize = 7;
 /// What every run has: times in milliseconds with their microseconds, memory in kilobytes, and
 /// counts. Less is better for each.
 pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
-    let metric = |value: f64, unit: &str| Metric {
+    let metric = |value: f64, unit: &'static str| Metric {
         value,
-        unit: Some(unit.to_owned()),
+        unit: Some(unit.into()),
         better: Some(Better::Lower),
     };
     let ms = |us: u64| metric(us as f64 / 1000.0, "ms");
@@ -66,7 +66,7 @@ pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
         ("page-faults", count(usage.minor_faults + usage.major_faults)),
         ("context-switches", count(usage.voluntary_switches + usage.involuntary_switches)),
     ];
-    metrics.map(|(name, metric)| (name.to_owned(), metric)).into()
+    metrics.map(|(name, metric)| (name.into(), metric)).into()
 }
 
 /// What the start of a shell takes, in milliseconds.
@@ -96,8 +96,8 @@ impl ShellCost {
         if let Some(cpu) = metrics.get_mut("cpu") {
             cpu.value = left;
         }
-        let (unit, better) = (Some("ms".to_owned()), Some(Better::Lower));
-        metrics.insert(SHELL_START.to_owned(), Metric { value: self.wall, unit, better });
+        let (unit, better) = (Some("ms".into()), Some(Better::Lower));
+        metrics.insert(SHELL_START.into(), Metric { value: self.wall, unit, better });
     }
 }
 
@@ -111,7 +111,7 @@ fn counted(counts: &[(Counter, u64)]) -> Metrics {
             Counter::TaskClock => return None,
         };
         let metric = Metric { value: count as f64, unit: None, better: Some(Better::Lower) };
-        Some((name.to_owned(), metric))
+        Some((name.into(), metric))
     };
     counts.iter().filter_map(metric).collect()
 }
@@ -238,7 +238,7 @@ impl ReportedMetrics {
         } else if self.metrics.len() >= MOST && !self.metrics.contains_key(name) {
             self.note(format!("more than {MOST} metrics; the rest is left out"));
         } else {
-            self.metrics.insert(name.to_owned(), metric);
+            self.metrics.insert(name.to_owned().into(), metric);
         }
     }
 
@@ -299,7 +299,7 @@ fn parse_line(rest: &str) -> Option<(&str, Metric)> {
     let (name, rest) = rest.trim().split_once('=')?;
     let mut words = rest.split_whitespace();
     let value: f64 = words.next()?.parse().ok()?;
-    let unit = words.next().map(str::to_owned);
+    let unit = words.next().map(|unit| unit.to_owned().into());
     let name = name.trim();
     (value.is_finite() && is_name(name) && words.next().is_none())
         .then_some((name, Metric { value, unit, better: None }))

@@ -91,7 +91,7 @@ impl NestedRecord {
         let launch = Launch {
             arguments: words.map(OsString::from).to_vec(),
             cwd: PathBuf::from("/"),
-            environment: vec![(STORE_VARIABLE.into(), record.into())],
+            environment: vec![(STORE_VARIABLE, record).into()],
             timeout: Some(match outcome {
                 Outcome::Cancelled(_) => PATIENCE_AFTER_CANCEL,
                 _ => PATIENCE,

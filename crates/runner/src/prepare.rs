@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_engine::{
-    Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, check_variable,
-    interpret, locate, which,
+    Command, Detach, EnvironmentRules, Input, Launch, PARENT_VARIABLE, Stdin, Variable,
+    check_variable, interpret, locate, which,
 };
 use retake_sandbox::{ParentProxyError, Places, Policy, PolicyError};
 use retake_store::redact::{CountingRedactor, Redactor, SHORTEST, argument_secrets};
@@ -32,7 +32,7 @@ use crate::{fingerprint, machine};
 pub const STORE_VARIABLE: &str = "RETAKE_STORE";
 
 /// All variables of a command.
-pub type Environment = Vec<(OsString, OsString)>;
+pub type Environment = Vec<Variable>;
 
 /// A request that passed every check.
 #[derive(Debug)]
@@ -153,7 +153,8 @@ fn policy(
     if request.detach {
         reasons.push(RefusalReason::SandboxDetach);
     }
-    let home = std::env::home_dir();
+    static HOME: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let home = HOME.get_or_init(std::env::home_dir);
     let program = program.map(|program| request.cwd.as_path().join(program));
     let places = Places {
         cwd: request.cwd.as_path(),
@@ -254,23 +255,26 @@ fn read_command_line(
         reasons.push(RefusalReason::NulByte(RequestString::CommandLine));
         return;
     }
-    let found = command_arguments(line, mode, environment, request.cwd.as_path());
+    let path = environment.iter().find(|known| known.name() == "PATH").map(Variable::value);
+    let found = command_arguments(line, mode, path, request.cwd.as_path());
     match found {
         Ok(form) => request.command.form = form,
         Err(reason) => reasons.push(reason),
     }
 }
 
-/// What a command line means where these variables are set.
+/// What a command line means where PATH is this, or, where it is not set, that of this process.
 pub fn command_arguments(
     line: &str,
     mode: ShellMode,
-    environment: &[(OsString, OsString)],
+    path: Option<&OsStr>,
     cwd: &Path,
 ) -> Result<CommandForm, RefusalReason> {
-    let given = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
-    let path = given.or_else(|| std::env::var_os("PATH"));
-    let exists = |name: &str| which(OsStr::new(name), path.as_deref(), cwd).is_some();
+    let own = || std::env::var_os("PATH");
+    let exists = |name: &str| match path {
+        Some(path) => which(OsStr::new(name), Some(path), cwd).is_some(),
+        None => which(OsStr::new(name), own().as_deref(), cwd).is_some(),
+    };
     match interpret(line, mode, exists) {
         Ok(line) => {
             let arguments = line.arguments.into_iter().map(OsText::from).collect();
@@ -296,11 +300,9 @@ pub fn environment(
     reasons: &mut Vec<RefusalReason>,
 ) -> Environment {
     let asked = &request.environment;
-    let set: Vec<(OsString, OsString)> = asked
-        .set
-        .iter()
-        .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned()))
-        .collect();
+    let pair =
+        |(name, value): &(OsText, OsText)| Variable::new(name.as_os_str(), value.as_os_str());
+    let set: Vec<Variable> = asked.set.iter().map(pair).collect();
     let unset: Vec<OsString> = asked.unset.iter().map(|name| name.as_os_str().to_owned()).collect();
     let rules = EnvironmentRules {
         mode: asked.mode,
@@ -311,47 +313,45 @@ pub fn environment(
     };
     let mut environment = match &asked.base {
         None => {
-            let own = own_environment().iter();
             let confined = request.sandbox.is_on();
-            let withheld = |name: &str| {
-                let listed = request.sandbox.withheld.iter().any(|withheld| withheld == name);
-                let allowed = &context.execution.environment_allow;
-                listed
-                    || is_withheld_variable(name) && !allowed.iter().any(|allowed| allowed == name)
+            let own = own_environment().iter().enumerate();
+            let is_withheld = |at: usize, name: &OsStr| {
+                let is_one_of = |list: &[String]| list.iter().any(|listed| name == listed.as_str());
+                is_one_of(&request.sandbox.withheld)
+                    || own_withheld()[at] && !is_one_of(&context.execution.environment_allow)
             };
-            let is_withheld = |name: &OsStr| confined && name.to_str().is_some_and(withheld);
-            rules.apply(&mut own.filter(|(name, _)| !is_withheld(name)))
+            let given = own.filter(|(at, known)| !(confined && is_withheld(*at, known.name())));
+            rules.apply(&mut given.map(|(_, variable)| variable))
         }
         Some(base) => {
-            let owned = |text: &OsText| text.as_os_str().to_owned();
-            let base: Environment =
-                base.iter().map(|(name, value)| (owned(name), owned(value))).collect();
+            let base: Environment = base.iter().map(pair).collect();
             rules.apply(&mut base.iter())
         }
     };
     for name in &asked.from_host {
         match std::env::var_os(name) {
-            Some(value) => environment.push((name.into(), value)),
+            Some(value) => environment.push((name, value).into()),
             None => reasons.push(RefusalReason::HostSecretMissing { name: name.clone() }),
         }
     }
     let cwd = request.cwd.as_path();
     // Some programs trust PWD over getcwd(), and retake may have been started elsewhere.
-    let pwd = environment.iter_mut().find(|(name, _)| name == "PWD").map(|(_, value)| value);
-    if let Some(pwd) = pwd
-        && !set.iter().any(|(name, _)| name == "PWD")
-        && !same_directory(Path::new(pwd), cwd)
+    if let Some(pwd) = environment.iter_mut().find(|known| known.name() == "PWD")
+        && !set.iter().any(|set| set.name() == "PWD")
+        && !same_directory(Path::new(pwd.value()), cwd)
     {
-        *pwd = cwd.into();
+        *pwd = Variable::new("PWD", cwd);
     }
     if asked.mode != EnvMode::Replace {
-        environment.retain(|(name, _)| name != PARENT_VARIABLE && name != STORE_VARIABLE);
-        environment.push((PARENT_VARIABLE.into(), request.id.to_string().into()));
+        environment.retain(|known| {
+            ![PARENT_VARIABLE, STORE_VARIABLE].iter().any(|own| known.name() == *own)
+        });
+        environment.push((PARENT_VARIABLE, request.id.to_string()).into());
         // On another machine the record is not where it is here.
         if asked.base.is_none()
             && let Ok(store) = context.project.store()
         {
-            environment.push((STORE_VARIABLE.into(), store.into()));
+            environment.push((STORE_VARIABLE, store).into());
         }
     }
     environment
@@ -360,16 +360,24 @@ pub fn environment(
 /// The variables of this process, which never change.
 fn own_environment() -> &'static Environment {
     static OWN: OnceLock<Environment> = OnceLock::new();
-    OWN.get_or_init(|| std::env::vars_os().collect())
+    OWN.get_or_init(Variable::all_own)
 }
 
 /// Which of them look secret.
 fn own_secrets() -> &'static [bool] {
     static OWN: OnceLock<Vec<bool>> = OnceLock::new();
-    OWN.get_or_init(|| {
-        let names = own_environment().iter().map(|(name, _)| name.to_str());
-        names.map(|name| name.is_some_and(looks_secret)).collect()
-    })
+    OWN.get_or_init(|| of_own_names(looks_secret))
+}
+
+/// Which of them a confined command does not get unless that is allowed.
+fn own_withheld() -> &'static [bool] {
+    static OWN: OnceLock<Vec<bool>> = OnceLock::new();
+    OWN.get_or_init(|| of_own_names(is_withheld_variable))
+}
+
+fn of_own_names(holds: fn(&str) -> bool) -> Vec<bool> {
+    let names = own_environment().iter().map(|known| known.name().to_str());
+    names.map(|name| name.is_some_and(holds)).collect()
 }
 
 /// Knows the values that must not be written down: those of variables that look secret or are named
@@ -377,14 +385,14 @@ fn own_secrets() -> &'static [bool] {
 pub fn redactor(
     request: &RunRequest,
     config: &RedactionConfig,
-    environment: &[(OsString, OsString)],
+    environment: &[Variable],
     reasons: &mut Vec<RefusalReason>,
 ) -> Redactor {
     redactor_for(request, config, (environment, &facts(environment)), reasons)
 }
 
 /// Variables, and what is known of each.
-type KnownVariables<'a> = (&'a [(OsString, OsString)], &'a [VariableFacts]);
+type KnownVariables<'a> = (&'a [Variable], &'a [VariableFacts]);
 
 fn redactor_for(
     request: &RunRequest,
@@ -399,12 +407,13 @@ fn redactor_for(
     let given = environment.iter().zip(facts.iter().map(|facts| facts.looks_secret));
     let own = own_environment().iter().zip(own_secrets().iter().copied());
     // What the command does not inherit it may still find, in a file or in a process of ours.
-    for ((name, value), looks_secret) in given.chain(own) {
+    for (variable, looks_secret) in given.chain(own) {
+        let (name, value) = variable.pair();
         if is_secret_variable(name, looks_secret, request, config)
             && let Some(name) = name.to_str()
             && !secrets.iter().any(|(known, its)| known == name && its == value)
         {
-            secrets.push((name.to_owned(), value.clone()));
+            secrets.push((name.to_owned(), value.to_owned()));
         }
     }
     let arguments: Vec<&[u8]> = request.command.argv().iter().map(OsText::as_bytes).collect();
@@ -414,7 +423,8 @@ fn redactor_for(
     for name in &request.redaction.secrets {
         // A secret that the command does not get may still be printed by it.
         let own = std::env::var_os(name);
-        let given = environment.iter().find(|(n, _)| n == name.as_str()).map(|(_, value)| value);
+        let given = environment.iter().find(|known| known.name() == name.as_str());
+        let given = given.map(Variable::value);
         // Those of the configuration and of the machine a request came to were asked for elsewhere.
         let asked_here =
             !config.secrets.contains(name) && !request.environment.from_host.contains(name);
@@ -476,7 +486,7 @@ fn intent(
     let mut intent = bare_intent(request.clone());
     // A variable that the configuration of that day names as a secret stays one.
     let configured = context.redaction.secrets.iter().filter(|name| {
-        environment.iter().any(|(n, _)| n == name.as_str())
+        environment.iter().any(|known| known.name() == name.as_str())
             && !request.redaction.secrets.contains(name)
     });
     if request.redaction.enabled {
@@ -496,13 +506,14 @@ fn inherited_secrets(
     config: &RedactionConfig,
     (environment, facts): KnownVariables<'_>,
 ) -> Vec<String> {
-    let set = |name: &OsString| request.environment.set.iter().any(|(n, _)| n.as_os_str() == name);
+    let set = |name: &OsStr| request.environment.set.iter().any(|(n, _)| n.as_os_str() == name);
     let mut names: Vec<String> = (environment.iter().zip(facts))
-        .filter(|((name, _), facts)| {
+        .map(|(variable, facts)| (variable.name(), facts))
+        .filter(|(name, facts)| {
             let is_secret = is_secret_variable(name, facts.looks_secret, request, config);
             is_secret && !facts.is_fleeting && !set(name)
         })
-        .filter_map(|((name, _), _)| name.to_str().map(str::to_owned))
+        .filter_map(|(name, _)| name.to_str().map(str::to_owned))
         .collect();
     names.sort();
     names

@@ -1,6 +1,7 @@
 //! One run, on the record: intent, engine, redaction, capture, outcome, in that order.
 
 use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,9 +9,11 @@ use retake_engine::{Cancel, LiveOutput, ProcessEvent, ProcessResult};
 use retake_sandbox::{Confinement, DenialWatch, WatchedCalls};
 use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
 use retake_store::{Recording, Store};
+use retake_types::request::StdinSource;
 use retake_types::{
-    Effects, ErrorCode, ErrorDetail, Intent, Outcome, Redacted, Redactions, Run, RunError,
-    RunOutcome, SandboxFailure, SandboxPart, StartFailure, State, Stream, signal_name, text,
+    Effects, ErrorCode, ErrorDetail, Intent, LeftForHost, Outcome, Redacted, Redactions, Run,
+    RunError, RunOutcome, SandboxFailure, SandboxPart, StartFailure, State, Stream, signal_name,
+    text,
 };
 
 use crate::confined::RunKeeper;
@@ -250,11 +253,10 @@ pub fn execute(
             ProcessResult::not_started(StartFailure::Sandbox(failure))
         }
         Ok(RunKeeper { keeper, nested }) => {
+            // One that cannot be replaced makes the run fail below.
+            _ = keeper.restart_if_lost();
             keeper.confinement().inspect(|confinement| confinement.begin_run());
-            // What an earlier run was denied is on its own record.
-            _ = keeper.denials().map(DenialWatch::take);
-            let confined = keeper.confinement().is_some();
-            let before = confined.then(|| host_files(&prepared)).flatten();
+            let before = keeper.confinement().and_then(|_| host_files(keeper.denials(), &prepared));
             let result = keeper.run(&prepared.command, cancel, live, &mut on_event);
             sandbox = keeper.confinement().map(Confinement::end_run);
             if let Some(report) = &mut sandbox {
@@ -266,7 +268,11 @@ pub fn execute(
                 report.left_for_host = match &calls {
                     // Nothing was changed.
                     Some(WatchedCalls { changing: 0, .. }) => None,
-                    _ => before.and_then(HostFiles::after),
+                    _ => {
+                        // Where nothing is notified nobody knows.
+                        let set_id = calls.as_ref().is_none_or(|calls| calls.set_group_id);
+                        before.and_then(|before| before.after(set_id))
+                    }
                 };
                 let WatchedCalls { denied, unlisted, .. } = calls.unwrap_or_default();
                 (report.denied, report.denied_unlisted) = (denied, unlisted);
@@ -294,13 +300,52 @@ pub fn execute(
     ExecutedRun { intent, outcome, result, redactor, redactions, output, kept }
 }
 
-/// The project of a confined run, before it.
-fn host_files(prepared: &PreparedRun) -> Option<HostFiles> {
-    let policy = prepared.policy.as_ref()?;
+/// The project of a confined run, as it was before it.
+enum FilesBefore {
+    Noted(Box<HostFiles>),
+    /// Noted right before the first call that can change a file: most runs of a loop make none.
+    BeforeChange(Arc<OnceLock<HostFiles>>),
+}
+
+impl FilesBefore {
+    /// `set_id`: there may be new files with a set-ID bit.
+    fn after(self, set_id: bool) -> Option<LeftForHost> {
+        match self {
+            Self::Noted(files) => files.after(set_id),
+            Self::BeforeChange(noted) => Arc::into_inner(noted)?.into_inner()?.after(set_id),
+        }
+    }
+}
+
+/// Notes what the project of a confined run is before it, or has it noted in time. What an earlier
+/// run was denied, which is on its own record, is forgotten.
+fn host_files(calls: Option<&DenialWatch>, prepared: &PreparedRun) -> Option<FilesBefore> {
+    let policy = prepared.policy.clone();
     let cwd = prepared.request.directory();
     let quarantine = prepared.request.sandbox.quarantine;
-    let before = HostFiles::before(policy.workspace()?, &cwd, quarantine);
-    Some(before.with_missing(policy.missing()))
+    let note = move || {
+        let policy = policy?;
+        let before = HostFiles::before(policy.workspace()?, &cwd, quarantine);
+        Some(before.with_missing(policy.missing()))
+    };
+    match calls {
+        // What it is given open can be changed without a call that is notified.
+        Some(calls) if prepared.request.stdin == StdinSource::Null => {
+            let noted = Arc::new(OnceLock::new());
+            let place = noted.clone();
+            calls.before_change(Box::new(move || {
+                if let Some(files) = note() {
+                    // Called once only.
+                    _ = place.set(files);
+                }
+            }));
+            Some(FilesBefore::BeforeChange(noted))
+        }
+        _ => {
+            _ = calls.map(DenialWatch::take);
+            note().map(|files| FilesBefore::Noted(Box::new(files)))
+        }
+    }
 }
 
 impl CapturedStream {

@@ -2,8 +2,11 @@
 //! for its metrics.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, RawDir};
 
 /// A directory that is empty at the start and gone in the end.
 #[derive(Debug)]
@@ -22,10 +25,7 @@ impl ScratchDir {
     /// Makes it empty for the next iteration. One that still is costs nothing: making and removing
     /// directories waits for whatever else is being written to the same file system.
     pub fn renew(&self) -> io::Result<()> {
-        let unused = std::fs::symlink_metadata(self.tmp()).is_ok_and(|meta| meta.is_dir())
-            && std::fs::read_dir(self.tmp()).is_ok_and(|mut entries| entries.next().is_none())
-            && std::fs::read_dir(&self.directory).is_ok_and(|entries| entries.count() == 1);
-        if unused {
+        if has_entries(&self.tmp(), 0) && has_entries(&self.directory, 1) {
             return Ok(());
         }
         match remove(&self.directory) {
@@ -51,6 +51,23 @@ impl Drop for ScratchDir {
         // What a command made unreadable stays until the next run of this worker clears it.
         drop(remove(&self.directory));
     }
+}
+
+/// Whether a directory, and no link to one, can be read and has this many entries.
+fn has_entries(directory: &Path, count: usize) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(directory, flags, Mode::empty()) else { return false };
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(opened, &mut buffer);
+    let mut found = 0;
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return false };
+        found += usize::from(![&b"."[..], b".."].contains(&entry.file_name().to_bytes()));
+        if found > count {
+            return false;
+        }
+    }
+    found == count
 }
 
 /// Removes a directory, also one that a command has locked: caches of packages are often not writable.
@@ -95,6 +112,14 @@ mod tests {
         std::fs::remove_dir(scratch.tmp()).unwrap();
         scratch.renew().unwrap();
         assert!(scratch.tmp().is_dir());
+        // A link to an empty directory is no directory of its own.
+        let elsewhere = parent.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::remove_dir(scratch.tmp()).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, scratch.tmp()).unwrap();
+        scratch.renew().unwrap();
+        assert!(std::fs::symlink_metadata(scratch.tmp()).unwrap().is_dir());
+        assert!(elsewhere.is_dir());
         drop(scratch);
         assert!(!parent.path().join("w0").exists());
     }

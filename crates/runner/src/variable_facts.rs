@@ -2,10 +2,9 @@
 //! every run.
 
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use retake_engine::PARENT_VARIABLE;
+use retake_engine::{PARENT_VARIABLE, Variable};
 
 use crate::secret_names::looks_secret;
 
@@ -46,7 +45,8 @@ pub(crate) struct VariableFacts {
 }
 
 impl VariableFacts {
-    pub(crate) fn of((name, value): &(OsString, OsString)) -> Self {
+    pub(crate) fn of(variable: &Variable) -> Self {
+        let (name, value) = variable.pair();
         let text = name.to_str();
         let looks_secret = text.is_some_and(looks_secret);
         let is_fleeting = text.is_some_and(is_fleeting);
@@ -66,17 +66,17 @@ fn is_fleeting(name: &str) -> bool {
 
 thread_local! {
     /// The variables of the last run, each in its place: a loop gives them in the same order again.
-    static LAST: RefCell<Vec<((OsString, OsString), VariableFacts)>> = RefCell::default();
+    static LAST: RefCell<Vec<(Variable, VariableFacts)>> = RefCell::default();
 }
 
 /// What is known of each of these variables.
-pub(crate) fn facts(environment: &[(OsString, OsString)]) -> Vec<VariableFacts> {
+pub(crate) fn facts(environment: &[Variable]) -> Vec<VariableFacts> {
     LAST.with_borrow_mut(|last| {
         last.truncate(environment.len());
         let known = last.len();
         last.extend(environment[known..].iter().map(|new| (new.clone(), VariableFacts::of(new))));
         for ((variable, facts), now) in last.iter_mut().zip(environment).take(known) {
-            if variable != now {
+            if !variable.is_shared_with(now) && variable != now {
                 (*variable, *facts) = (now.clone(), VariableFacts::of(now));
             }
         }
@@ -100,8 +100,7 @@ mod tests {
             &[("A", "2"), ("PATH", "/sbin"), ("DB_PASSWORD", "two")],
         ];
         for variables in asked {
-            let variables: Vec<(OsString, OsString)> =
-                variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            let variables: Vec<_> = variables.iter().map(|pair| (*pair).into()).collect();
             let first: Vec<_> = variables.iter().map(VariableFacts::of).collect();
             assert_eq!(facts(&variables), first, "{variables:?}");
             assert_eq!(facts(&variables), first, "{variables:?}");

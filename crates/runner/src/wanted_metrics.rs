@@ -120,13 +120,13 @@ impl Wanted {
     fn number(&mut self, directory: &Path, reported: &Metrics) -> Result<Metric, String> {
         let metric = |value: f64| Metric {
             value,
-            unit: self.metric.unit.clone(),
+            unit: self.metric.unit.clone().map(Into::into),
             better: self.metric.better,
         };
         let source = self.metric.source.clone();
         match &source {
             MetricSource::Reported => {
-                let found = reported.get(&self.metric.name).cloned();
+                let found = reported.get(self.metric.name.as_str()).cloned();
                 found.ok_or_else(|| "the command did not report it".to_owned())
             }
             MetricSource::Output { stream, .. } => match &self.found {
@@ -144,7 +144,7 @@ impl Wanted {
                 match &self.found {
                     Some(text) => parse(text).map(|value| Metric {
                         value,
-                        unit: self.metric.unit.clone(),
+                        unit: self.metric.unit.clone().map(Into::into),
                         better: self.metric.better,
                     }),
                     None => Err(format!("no line of {path} matches its pattern")),
@@ -246,7 +246,7 @@ impl WantedMetrics {
         for wanted in wanted {
             let name = wanted.metric.name.clone();
             match wanted.number(directory, reported) {
-                Ok(metric) => drop(reported.insert(name, metric)),
+                Ok(metric) => drop(reported.insert(name.into(), metric)),
                 Err(why) => missing.push((name, why)),
             }
         }

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +19,14 @@ const MOST_ENTRIES: usize = 10_000;
 
 /// Every path that a socket of this machine is found at.
 pub(crate) fn paths() -> BTreeSet<PathBuf> {
-    let list = std::fs::read("/proc/net/unix").unwrap_or_default();
-    found(names(&list), working_directories)
+    found(names(&list().unwrap_or_default()), working_directories)
+}
+
+/// The kernel's list. It has no length, and for each read the kernel goes through all sockets again.
+fn list() -> std::io::Result<Vec<u8>> {
+    let mut list = Vec::with_capacity(64 << 10);
+    File::open("/proc/net/unix")?.read_to_end(&mut list)?;
+    Ok(list)
 }
 
 /// The files of sockets with these names. `directories` are those that a relative name may begin at;

@@ -152,7 +152,6 @@ impl CacheLayers {
     ) -> io::Result<Self> {
         make(base)?;
         let name = name_of(project);
-        remove_abandoned(base);
         let own = base.join(&name);
         let (directory, lock, temporary) = match locked(&own)? {
             Some(lock) => (own, lock, false),
@@ -189,12 +188,16 @@ impl Drop for CacheLayers {
     fn drop(&mut self) {
         if self.temporary {
             remove(&self.directory);
-            return;
+        } else {
+            for layer in &self.layers {
+                // The kernel's own. It would remove it when the layer is mounted next, while somebody
+                // waits for that; on a file system that discards blocks at once it takes milliseconds.
+                _ = std::fs::remove_dir(layer.work.join("work"));
+            }
         }
-        for layer in &self.layers {
-            // The kernel's own. It would remove it when the layer is mounted next, while somebody
-            // waits for that; on a file system that discards blocks at once it takes milliseconds.
-            _ = std::fs::remove_dir(layer.work.join("work"));
+        // Not when a sandbox begins, which somebody waits for, too: every project has a layer here.
+        if let Some(base) = self.directory.parent() {
+            remove_abandoned(base);
         }
     }
 }

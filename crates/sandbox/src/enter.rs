@@ -242,15 +242,13 @@ fn make_proc(read_only: &[CString]) -> io::Result<()> {
     mount(Some(c"proc"), c"/proc", Some(c"proc"), flags)?;
     let proc = open(c"/proc")?;
     let mut covered = false;
-    for name in read_only {
-        match clone_here(proc.as_raw_fd(), name) {
+    for path in read_only {
+        // In one call, since nobody but the kernel has made anything here.
+        match mount(Some(path), path, None, libc::MS_BIND) {
             // Not every name exists in every namespace.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(error) => return Err(error),
-            Ok(tree) => {
-                attach_here(tree.as_raw_fd(), proc.as_raw_fd(), name)?;
-                covered = true;
-            }
+            Ok(()) => covered = true,
         }
     }
     if covered {
@@ -529,6 +527,11 @@ pub(crate) fn install_filter(filter: &[libc::sock_filter]) -> io::Result<()> {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program)
     })
     .map(drop)
+}
+
+pub(crate) fn change_directory(path: &CStr) -> io::Result<()> {
+    // SAFETY: a C string.
+    check(unsafe { libc::chdir(path.as_ptr()).into() }).map(drop)
 }
 
 /// Nothing inside can trace this process or read its memory.

@@ -27,8 +27,9 @@ mod proc_entries;
 mod proxy;
 mod real_path;
 mod seccomp;
+mod set_id;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -103,21 +104,26 @@ pub struct Confinement {
     dropped: Vec<DroppedPromise>,
     network: Network,
     shared: Shared,
-    /// What is set for caches that have no layer.
+    /// What is to be set for caches that have no layer.
     caches: Vec<(&'static str, PathBuf)>,
+    /// What is set for every process inside.
+    variables: Vec<(OsString, OsString)>,
     /// The thread that will see what is denied.
     watch: Option<DenialWatch>,
+    /// Where the process begins.
+    directory: Option<CString>,
 }
 
 /// The filter, and the one that also has calls notified, if this machine can do that.
 fn filters(sockets: Sockets) -> [Vec<libc::sock_filter>; 2] {
     let mut rules = seccomp::rules(sockets);
-    let filter = seccomp::program(&rules);
+    let program = |rules: &[seccomp::Rule]| seccomp::program(&set_id::checked(rules));
+    let filter = program(&rules);
     let notified = match denials::is_possible() {
         false => Vec::new(),
         true => {
             rules.extend(denials::rules());
-            seccomp::program(&rules)
+            program(&rules)
         }
     };
     [filter, notified]
@@ -229,7 +235,7 @@ impl Confinement {
         let [filter, notified] = filters(Sockets::Namespaced);
         let judge = Arc::new(Judge::full(policy));
         let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
-        let (shared, caches) = (Shared::No, Vec::new());
+        let (shared, caches, variables) = (Shared::No, Vec::new(), Vec::new());
         Self {
             mechanism,
             filter,
@@ -240,8 +246,16 @@ impl Confinement {
             network,
             shared,
             caches,
+            variables,
             watch: None,
+            directory: None,
         }
+    }
+
+    /// Has the process begin in this directory, as it is named inside. Later it would be notified of
+    /// that.
+    pub fn begin_in(&mut self, directory: &Path) {
+        self.directory = CString::new(directory.as_os_str().as_bytes()).ok();
     }
 
     /// Lets others join its network, or joins the one of another confinement. One that leads to
@@ -284,7 +298,7 @@ impl Confinement {
         let dropped = host_rules::dropped(policy, abi);
         let judge = Arc::new(Judge::landlock(policy, temp.path()));
         let mechanism = Mechanism::Landlock { ruleset, temp };
-        let (shared, caches) = (Shared::No, Vec::new());
+        let (shared, caches, variables) = (Shared::No, Vec::new(), Vec::new());
         Ok(Self {
             mechanism,
             filter,
@@ -295,11 +309,28 @@ impl Confinement {
             network,
             shared,
             caches,
+            variables,
             watch: None,
+            directory: None,
         })
     }
 
-    /// Finds out once for all runs what is set for caches.
+    /// Finds out once for all runs which variables are set inside.
+    fn note_variables(&mut self) {
+        let temp = self.temp().to_owned();
+        let own = [
+            ("TMPDIR", temp.clone()),
+            ("RETAKE_STORE", self.nested_record()),
+            (INSIDE, PathBuf::from(self.level().as_str())),
+            // Chromium does not start where it can make no profile.
+            ("CHROME_CONFIG_HOME", temp.join(".config")),
+        ];
+        let own = own.into_iter().chain(std::mem::take(&mut self.caches));
+        let own = own.map(|(name, value)| (name.into(), value.into()));
+        self.variables = own.chain(self.network.variables()).collect();
+    }
+
+    /// Finds out what is set for caches.
     fn note_caches(&mut self) {
         let layered: Vec<&Path> = match &self.mechanism {
             Mechanism::Namespaces { layers: Some(layers), .. } => {
@@ -368,7 +399,9 @@ impl Confinement {
 
     /// Takes the sockets that the confined process handed out.
     pub fn open_network(&mut self, sockets: Vec<OwnedFd>) -> std::io::Result<()> {
-        self.network.open(sockets)
+        self.network.open(sockets)?;
+        self.note_variables();
+        Ok(())
     }
 
     /// From now on there is a run, whose requests to the network are answered.
@@ -409,19 +442,9 @@ impl Confinement {
     }
 
     /// Variables that every process inside gets: where temporary files go, and caches that would
-    /// otherwise be written where nothing can be.
-    pub fn variables(&self) -> Vec<(OsString, OsString)> {
-        let temp = self.temp();
-        let own = [
-            ("TMPDIR", temp.to_owned()),
-            ("RETAKE_STORE", self.nested_record()),
-            (INSIDE, PathBuf::from(self.level().as_str())),
-            // Chromium does not start where it can make no profile.
-            ("CHROME_CONFIG_HOME", temp.join(".config")),
-        ];
-        let list = own.into_iter().chain(self.caches.iter().cloned());
-        let list = list.map(|(name, value)| (name.into(), value.into()));
-        list.chain(self.network.variables()).collect()
+    /// otherwise be written where nothing can be. Known once the network is open.
+    pub fn variables(&self) -> &[(OsString, OsString)] {
+        &self.variables
     }
 
     /// The flags of the clone that makes the process.
@@ -441,12 +464,18 @@ impl Confinement {
         self.network.close();
     }
 
-    /// Confines the calling process for good, and closes every descriptor above stderr but this
-    /// one and those that it hands out. For a process made with [`Self::clone_flags`] and not yet
-    /// threaded; allocates nothing.
-    pub fn enter(&mut self, kept: RawFd) -> Result<Handed, SetupFailure> {
+    /// Confines the calling process for good, and closes every descriptor above stderr but `kept`
+    /// and those that it hands out. `set_up` does what else the process must do first, may use
+    /// `needed` for it, and is called while the network is being made; the death of a child must not
+    /// be ignored even before. For a process made with [`Self::clone_flags`] and not yet threaded;
+    /// allocates nothing.
+    pub fn enter(
+        &mut self,
+        (kept, needed): (RawFd, RawFd),
+        set_up: impl FnOnce(),
+    ) -> Result<Handed, SetupFailure> {
         // Sockets are made before the right to do so at low ports is given up.
-        let Entered { ruleset, sockets, shared } = self.enter_mechanism(kept)?;
+        let Entered { ruleset, sockets, shared } = self.enter_mechanism((kept, needed), set_up)?;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
@@ -460,6 +489,10 @@ impl Confinement {
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
         // Before calls are notified of which there is nobody yet to read.
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
+        if let Some(directory) = &self.directory {
+            // Where that fails it is tried again by the command that needs it, whose failure it is.
+            _ = enter::change_directory(directory);
+        }
         let notified = Some(&*self.notified).filter(|program| !program.is_empty());
         let listener = notified.and_then(denials::install);
         if listener.is_none() {
@@ -468,18 +501,23 @@ impl Confinement {
         Ok(Handed { sockets, root, listener, shared })
     }
 
-    fn enter_mechanism(&mut self, kept: RawFd) -> Result<Entered, SetupFailure> {
+    fn enter_mechanism(
+        &mut self,
+        (kept, needed): (RawFd, RawFd),
+        set_up: impl FnOnce(),
+    ) -> Result<Entered, SetupFailure> {
         let close = |kept: &[RawFd]| -> Setup {
             enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
         };
         match &mut self.mechanism {
             Mechanism::Namespaces { steps, slots, uid_map, gid_map, stack, .. } => {
-                close(&[kept])?;
+                close(&[kept.min(needed), kept.max(needed)])?;
                 let joins = matches!(self.shared, Shared::Joins(_));
                 let mut network = OwnNetwork::new(&self.network)?;
                 if !joins {
                     network.begin(stack)?;
                 }
+                set_up();
                 enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
                 let user = match self.shared {
                     Shared::First => Some(network.user_namespace()?),
@@ -495,6 +533,7 @@ impl Confinement {
                 Ok(Entered { ruleset, sockets, shared })
             }
             Mechanism::Landlock { ruleset, .. } => {
+                set_up();
                 let fd = ruleset.as_raw_fd();
                 close(&[kept.min(fd), kept.max(fd)])?;
                 let ruleset = ruleset.try_clone().map_err(part(SandboxPart::Descriptors))?;

@@ -9,6 +9,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use retake_types::SandboxPart;
@@ -18,14 +19,14 @@ use crate::network::{Listeners, Network};
 
 /// Memory that the second process runs on, made before both.
 #[derive(Debug)]
-pub(crate) struct HelperStack(Vec<u8>);
+pub(crate) struct HelperStack(Box<[MaybeUninit<u8>]>);
 
 impl HelperStack {
     /// More than a dozen calls need. Untouched pages cost nothing.
     const SIZE: usize = 64 << 10;
 
     pub(crate) fn new() -> Self {
-        Self(vec![0; Self::SIZE])
+        Self(Box::new_uninit_slice(Self::SIZE))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Pure but for looking at what kind of file a path is. The steps are made in the runner, where
 //! memory can be had, and carried out in the new process, where it cannot.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -92,7 +93,7 @@ pub(crate) enum Step {
     Seal {
         slot: usize,
     },
-    /// A `/proc` of its own, in which these names are read-only.
+    /// A `/proc` of its own, in which these paths are read-only.
     Proc {
         read_only: Vec<CString>,
     },
@@ -157,6 +158,8 @@ enum Shown {
 
 struct Builder<'a> {
     layers: &'a [CacheLayer],
+    kinds: &'a Kinds,
+    devices: &'a [&'a Path],
     /// Every path at which something else is shown than its parent would show.
     shown: BTreeMap<PathBuf, Shown>,
     saves: Vec<Step>,
@@ -170,11 +173,31 @@ struct Builder<'a> {
     real: BTreeSet<PathBuf>,
 }
 
+/// What kind of files there are, each looked at once.
+#[derive(Default)]
+struct Kinds(RefCell<BTreeMap<PathBuf, bool>>);
+
+impl Kinds {
+    fn is_dir(&self, path: &Path) -> bool {
+        let known = self.0.borrow().get(path).copied();
+        known.unwrap_or_else(|| {
+            let found = path.is_dir();
+            self.0.borrow_mut().insert(path.to_owned(), found);
+            found
+        })
+    }
+}
+
 /// The steps that make a policy true.
 pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
+    let kinds = Kinds::default();
+    let devices: Vec<&Path> =
+        DEVICES.iter().map(Path::new).filter(|device| device.exists()).collect();
     let mut builder = Builder {
         layers,
-        shown: shown(policy),
+        kinds: &kinds,
+        devices: &devices,
+        shown: shown(policy, &kinds),
         saves: Vec::new(),
         areas: Vec::new(),
         attaches: Vec::new(),
@@ -206,7 +229,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
     steps.extend(seals);
     steps.extend(shown_again);
     steps.push(Step::Proc { read_only: proc_entries::writable() });
-    steps.extend(rules(policy, &held));
+    steps.extend(rules(policy, &held, (&kinds, &devices)));
     // A terminal that was handed in is one of those outside.
     let (directory, rights) = (true, Rights::Write);
     steps.extend(terminals.map(|slot| Step::SavedRule { slot, directory, rights }));
@@ -214,7 +237,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
 }
 
 /// Where something else must be shown than one level up.
-fn shown(policy: &Policy) -> BTreeMap<PathBuf, Shown> {
+fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
     let mut paths: BTreeMap<PathBuf, Option<Area>> =
         policy.areas.iter().map(|(path, area)| (path.clone(), Some(*area))).collect();
     for rule in policy.rules.iter() {
@@ -244,7 +267,7 @@ fn shown(policy: &Policy) -> BTreeMap<PathBuf, Shown> {
                         && other.starts_with(path)
                         && policy.access(other) > PathAccess::Hidden
                 };
-                match path.is_dir() && paths.keys().any(visible) {
+                match kinds.is_dir(path) && paths.keys().any(visible) {
                     true => Shown::Passage,
                     false => Shown::Real(PathAccess::Hidden),
                 }
@@ -312,7 +335,8 @@ impl Builder<'_> {
             let place = c_string(&path);
             match shown {
                 Shown::Real(PathAccess::Hidden) => {
-                    self.attaches.push(Step::Mask { path: place, directory: path.is_dir() });
+                    self.attaches
+                        .push(Step::Mask { path: place, directory: self.kinds.is_dir(&path) });
                 }
                 Shown::Real(PathAccess::Writable) if self.in_layer(&path) => {
                     let Some(slot) = self.cache_slot(&path) else {
@@ -325,7 +349,7 @@ impl Builder<'_> {
                 }
                 Shown::Real(access) => {
                     let slot = self.save(&path, access == PathAccess::ReadOnly);
-                    self.make_place(&path, path.is_dir());
+                    self.make_place(&path, self.kinds.is_dir(&path));
                     self.attaches.push(Step::Attach { path: place, slot });
                 }
                 Shown::Area(area) => {
@@ -415,7 +439,7 @@ impl Builder<'_> {
 
     /// A `/dev` with what every program may use.
     fn devices(&mut self) {
-        for device in DEVICES.iter().map(Path::new).filter(|device| device.exists()) {
+        for &device in self.devices {
             if self.shown.contains_key(device) {
                 continue;
             }
@@ -450,7 +474,11 @@ fn is_cache(layers: &[CacheLayer], path: &Path) -> bool {
 }
 
 /// The same rules once more for Landlock, as far as it can hold them: where anything is writable.
-fn rules(policy: &Policy, held: &BTreeMap<PathBuf, usize>) -> Vec<Step> {
+fn rules(
+    policy: &Policy,
+    held: &BTreeMap<PathBuf, usize>,
+    (kinds, devices): (&Kinds, &[&Path]),
+) -> Vec<Step> {
     let rule = |path: &Path, directory: bool, rights: Rights| match held.get(path) {
         Some(slot) => Step::SavedRule { slot: *slot, directory, rights },
         None => Step::Rule { path: c_string(path), directory, rights },
@@ -461,14 +489,14 @@ fn rules(policy: &Policy, held: &BTreeMap<PathBuf, usize>) -> Vec<Step> {
         rule(Path::new("/dev/pts"), true, Rights::Write),
         rule(Path::new("/proc"), true, Rights::Write),
     ];
-    for device in DEVICES.iter().map(Path::new).filter(|device| device.exists()) {
+    for device in devices {
         steps.push(rule(device, false, Rights::Write));
     }
     for (path, _) in policy.areas.iter().filter(|(_, area)| *area == Area::Temp) {
         steps.push(rule(path, true, Rights::All));
     }
     for path in policy.writable() {
-        steps.push(rule(path, path.is_dir(), Rights::All));
+        steps.push(rule(path, kinds.is_dir(path), Rights::All));
     }
     steps
 }

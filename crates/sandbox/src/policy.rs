@@ -1,5 +1,7 @@
 //! From what was asked for to exact rules about paths that exist: names resolved, defaults added.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -272,6 +274,7 @@ impl Rules {
         if let Some(git) = workspace.map(|workspace| workspace.join(".git"))
             // It is looked at once.
             && !of_git.iter().any(|(grant, path)| *grant == PathGrant::AllowWrite && *path == git)
+            && git.symlink_metadata().is_ok()
         {
             for path in git_files::protected(&git) {
                 self.default(PathGrant::DenyWrite, &path);
@@ -295,12 +298,19 @@ impl Rules {
         if grant == PathGrant::AllowWrite && self.listed.is_some() {
             return;
         }
-        // What a link leads to is protected, and so is the link: it could be replaced.
-        if grant == PathGrant::DenyWrite
-            && path.is_symlink()
-            && let (Some(Ok(parent)), Some(name)) = (path.parent().map(real_path), path.file_name())
-        {
-            self.defaults.push(PathRule::new(grant, parent.join(name)));
+        if grant == PathGrant::DenyWrite {
+            match path.symlink_metadata() {
+                // Most of these are not there, and one look is enough.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                // What a link leads to is protected, and so is the link: it could be replaced.
+                Ok(meta) if meta.is_symlink() => {
+                    let parent = path.parent().map(real_path);
+                    if let (Some(Ok(parent)), Some(name)) = (parent, path.file_name()) {
+                        self.defaults.push(PathRule::new(grant, parent.join(name)));
+                    }
+                }
+                _ => {}
+            }
         }
         if let Ok(path) = real_path(path) {
             self.defaults.push(PathRule::new(grant, path));
@@ -403,7 +413,16 @@ fn workspace(places: &Places<'_>, home: Option<&Path>) -> Option<PathBuf> {
 
 fn secrets(home: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    let known = EntryNames::of(home);
     for name in SECRETS {
+        let first = name.split('/').next().unwrap_or(name);
+        let may_exist = match first.strip_suffix('*') {
+            Some(start) => known.may_have_beginning(start),
+            None => known.may_have(first),
+        };
+        if !may_exist {
+            continue;
+        }
         let path = home.join(name);
         let Some(prefix) = name.strip_suffix('*') else {
             found.push(path);
@@ -417,6 +436,33 @@ fn secrets(home: &Path) -> Vec<PathBuf> {
         }));
     }
     found
+}
+
+/// The names in a directory, read at once: of what is looked for there, most does not exist. Some file
+/// systems do not tell small letters from capital ones, so all are small here.
+struct EntryNames(Option<BTreeSet<OsString>>);
+
+impl EntryNames {
+    fn of(directory: &Path) -> Self {
+        let names = std::fs::read_dir(directory).and_then(|entries| {
+            entries.map(|entry| entry.map(|entry| entry.file_name().to_ascii_lowercase())).collect()
+        });
+        Self(names.ok())
+    }
+
+    /// Not if it is known to be absent. A directory that cannot be listed may have anything.
+    fn may_have(&self, name: &str) -> bool {
+        let name = OsString::from(name.to_ascii_lowercase());
+        self.0.as_ref().is_none_or(|names| names.contains(&name))
+    }
+
+    fn may_have_beginning(&self, start: &str) -> bool {
+        let start = OsString::from(start.to_ascii_lowercase());
+        self.0.as_ref().is_none_or(|names| {
+            let first = names.range(start.clone()..).next();
+            first.is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()))
+        })
+    }
 }
 
 fn has_entries(directory: &Path) -> bool {

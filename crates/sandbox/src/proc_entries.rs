@@ -5,13 +5,20 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
-/// Everything in `/proc` that is not about a process and that someone could write: as root one
-/// still owns it without any capability.
+/// The paths of everything in `/proc` that is not about a process and that someone could write: as
+/// root one still owns it without any capability.
 pub(crate) fn writable() -> Vec<CString> {
     let Ok(proc) = File::open("/proc") else { return Vec::new() };
-    let found = names(&proc).into_iter();
-    let found = found.filter_map(|name| CString::new(name.into_encoded_bytes()).ok());
-    found.filter(|name| is_writable(&proc, name)).collect()
+    let found = entries(&proc).into_iter();
+    let found = found
+        .filter_map(|(name, kind)| Some((CString::new(name.into_encoded_bytes()).ok()?, kind)));
+    let writable = found.filter(|(name, kind)| match *kind {
+        libc::DT_DIR => true,
+        libc::DT_LNK => false,
+        _ => is_writable(&proc, name),
+    });
+    let path = |name: CString| CString::new([b"/proc/", name.as_bytes()].concat()).ok();
+    writable.filter_map(|(name, _)| path(name)).collect()
 }
 
 fn is_writable(proc: &File, name: &CStr) -> bool {
@@ -31,14 +38,15 @@ fn is_writable(proc: &File, name: &CStr) -> bool {
     }
 }
 
-/// The names in `/proc` that are not about a process. The kernel lists them first, and to list a
+/// What in `/proc` is not about a process: names and kinds. The kernel lists them first, and to list a
 /// process costs more than all of them; so little is read at a time, and no more than needed.
-fn names(directory: &File) -> Vec<OsString> {
+fn entries(directory: &File) -> Vec<(OsString, u8)> {
     /// Aligned as the kernel's entries are.
     #[repr(align(8))]
     struct Entries([u8; 1024]);
     const NAME: usize = std::mem::offset_of!(libc::dirent64, d_name);
     const LENGTH: usize = std::mem::offset_of!(libc::dirent64, d_reclen);
+    const KIND: usize = std::mem::offset_of!(libc::dirent64, d_type);
     let (mut found, mut entries) = (Vec::new(), Entries([0; 1024]));
     loop {
         // SAFETY: fills the buffer, at most as much as it holds.
@@ -63,7 +71,7 @@ fn names(directory: &File) -> Vec<OsString> {
                 return found;
             }
             if !name.starts_with(b".") {
-                found.push(OsStr::from_bytes(name).to_owned());
+                found.push((OsStr::from_bytes(name).to_owned(), entry[KIND]));
             }
         }
     }
@@ -75,13 +83,14 @@ mod tests {
 
     #[test]
     fn all_names_of_proc_but_those_of_processes_are_found() {
-        let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        let mut all: Vec<OsString> = entries
+        let listed = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut all: Vec<OsString> = listed
             .map(|entry| entry.file_name())
             .filter(|name| !name.as_bytes().iter().all(u8::is_ascii_digit))
             .filter(|name| name != "self" && name != "thread-self")
             .collect();
-        let mut found = names(&File::open("/proc").unwrap());
+        let found = entries(&File::open("/proc").unwrap()).into_iter();
+        let mut found: Vec<OsString> = found.map(|(name, _)| name).collect();
         all.sort();
         found.sort();
         assert_eq!(found, all);

@@ -105,12 +105,14 @@ const SHARED: [c_long; 13] = [
 ];
 
 /// Answered as if the kernel did not have them: programs then use what can be filtered.
-const ABSENT: [c_long; 4] = [
+const ABSENT: [c_long; 5] = [
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     // Its flags lie behind a pointer; libc falls back to `clone`.
     libc::SYS_clone3,
+    // So do its flags and its mode. It is younger than what everybody falls back to, `openat`.
+    libc::SYS_openat2,
 ];
 
 /// Whether the kernel filters system calls, and whether it can tell another process of them.
@@ -121,6 +123,13 @@ pub(crate) fn available() -> [bool; 2] {
         unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0u32, &raw const action) == 0 }
     })
 }
+
+/// Opening to write, or to make something. Nothing else is decided about opening.
+pub(crate) const WRITING: u32 =
+    (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u32;
+
+/// Which not every libc knows yet.
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
 
 /// What is done at one system call: instructions that decide in every case.
 pub(crate) type Rule = (c_long, Vec<sock_filter>);
@@ -359,16 +368,22 @@ pub(crate) fn allow() -> sock_filter {
     step(RETURN, libc::SECCOMP_RET_ALLOW)
 }
 
-fn refuse(errno: i32) -> sock_filter {
+pub(crate) fn refuse(errno: i32) -> sock_filter {
     step(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::set_id;
 
-    /// Carries a program out for one call whose arguments are all this number, as the kernel would.
+    /// The same where all arguments are this number.
     fn answer(program: &[sock_filter], number: u32, arguments: u32) -> u32 {
+        answer_to(program, number, [arguments; 6])
+    }
+
+    /// Carries a program out for one call, as the kernel would.
+    pub(crate) fn answer_to(program: &[sock_filter], number: u32, arguments: [u32; 6]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
@@ -379,7 +394,7 @@ mod tests {
                     value = match k {
                         NUMBER => number,
                         ARCHITECTURE => ARCH,
-                        _ => arguments,
+                        _ => arguments[(k as usize - 16) / 8],
                     }
                 }
                 EQUAL => go(value == k),
@@ -412,10 +427,10 @@ mod tests {
     fn what_is_refused_is_refused_with_and_without_notification() {
         for sockets in [Sockets::Namespaced, Sockets::Host { unix: true, tcp: true }] {
             let refused = rules(sockets);
-            let plain = program(&refused);
+            let plain = program(&set_id::checked(&refused));
             let watched: Vec<Rule> =
                 refused.iter().cloned().chain(crate::denials::rules()).collect();
-            let watched = program(&watched);
+            let watched = program(&set_id::checked(&watched));
             for call in 0..600 {
                 for arguments in [0, 1, 2, libc::CLONE_NEWUSER as u32, libc::TIOCSTI as u32] {
                     let [one, other] =

@@ -27,9 +27,11 @@ impl KeeperDirectory {
         if found == self.entered && self.path.get(..self.length) == Some(bytes) {
             return Ok(());
         }
+        // The confinement may have begun there. Later the same directory may be one of another mount.
+        let is_there = self.entered == (0, 0) && identity(c".") == Ok(found);
         self.length = 0;
         // SAFETY: a C string.
-        if unsafe { libc::chdir(path.as_ptr()) } < 0 {
+        if !is_there && unsafe { libc::chdir(path.as_ptr()) } < 0 {
             return Err(syscalls::errno());
         }
         // Of the directory itself: the name may lead elsewhere by now.

@@ -33,6 +33,7 @@ pub(crate) use protocol::{ProcessGroup, SpawnStage, TerminalState};
 
 use crate::leftovers::{self, LeftoverProcess};
 use crate::syscalls::{self, MAX_FDS, Received};
+use crate::variable::Variable;
 
 /// How long the keeper may take to end when nothing is left to kill, and when something is.
 const IDLE_EXIT: Duration = Duration::from_millis(500);
@@ -185,7 +186,7 @@ pub(crate) enum KeeperReport {
 pub(crate) struct Spawn<'a> {
     pub(crate) program: &'a CString,
     pub(crate) arguments: &'a [CString],
-    pub(crate) environment: &'a [CString],
+    pub(crate) environment: &'a [Variable],
     pub(crate) group: ProcessGroup,
     pub(crate) nice: Option<i32>,
     pub(crate) files: Option<u64>,
@@ -292,8 +293,9 @@ impl Keeper {
         self.settings.owns_children
     }
 
-    /// Replaces a keeper that is gone, so that the next run can take place.
-    pub(crate) fn restart_if_lost(&mut self) -> io::Result<()> {
+    /// Replaces a keeper that is gone, so that the next run can take place. A run does that itself;
+    /// it is for who asks something of the confinement of the next run before.
+    pub fn restart_if_lost(&mut self) -> io::Result<()> {
         if self.socket.is_none() {
             if let Some(confinement) = self.confinement.take() {
                 let lost = |_| io::Error::other("the process that kept the runs here was killed");

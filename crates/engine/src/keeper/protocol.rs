@@ -4,9 +4,11 @@
 //! environment) lies in memory both share since the fork, at the same address in both, so the
 //! runner writes finished C arrays there and the keeper uses them as they are.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::ptr::NonNull;
+
+use crate::variable::Variable;
 
 /// Runner to keeper.
 #[derive(Clone, Copy)]
@@ -177,14 +179,15 @@ impl SharedBlock {
         &mut self,
         program: &CStr,
         directory: Option<&CStr>,
-        arguments: &[impl AsRef<CStr>],
-        environment: &[impl AsRef<CStr>],
+        arguments: &[CString],
+        environment: &[Variable],
     ) -> io::Result<&mut SpawnHead> {
         let mut at = size_of::<SpawnHead>().next_multiple_of(64);
-        let program = self.string(&mut at, program)?;
-        let directory = directory.map(|directory| self.string(&mut at, directory)).transpose()?;
-        let argv = self.array(&mut at, arguments)?;
-        let envp = self.array(&mut at, environment)?;
+        let program = self.string(&mut at, program.to_bytes_with_nul())?;
+        let directory = directory.map(CStr::to_bytes_with_nul);
+        let directory = directory.map(|name| self.string(&mut at, name)).transpose()?;
+        let argv = self.array(&mut at, arguments.iter().map(|text| text.as_bytes_with_nul()))?;
+        let envp = self.array(&mut at, environment.iter().map(Variable::bytes_with_nul))?;
         // SAFETY: the block begins with the head, is aligned to a page, and no order is under way,
         // so the keeper does not look.
         unsafe {
@@ -207,28 +210,29 @@ impl SharedBlock {
         }
     }
 
-    fn string(&self, at: &mut usize, string: &CStr) -> io::Result<*const c_char> {
-        let bytes = string.to_bytes_with_nul();
+    /// Takes a string with its closing NUL.
+    fn string(&self, at: &mut usize, bytes: &[u8]) -> io::Result<*const c_char> {
         let place = self.reserve(at, bytes.len(), 1)?;
         // SAFETY: `reserve` made sure of the room.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
         Ok(place.cast())
     }
 
-    fn array(
+    fn array<'a>(
         &self,
         at: &mut usize,
-        strings: &[impl AsRef<CStr>],
+        strings: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> io::Result<*const *const c_char> {
-        let bytes = (strings.len() + 1) * size_of::<*const c_char>();
+        let count = strings.len();
+        let bytes = (count + 1) * size_of::<*const c_char>();
         let array = self.reserve(at, bytes, align_of::<*const c_char>())?.cast::<*const c_char>();
-        for (index, string) in strings.iter().enumerate() {
-            let string = self.string(at, string.as_ref())?;
+        for (index, string) in strings.enumerate() {
+            let string = self.string(at, string)?;
             // SAFETY: the array has a place for each string and the closing null.
             unsafe { array.add(index).write(string) };
         }
         // SAFETY: as above.
-        unsafe { array.add(strings.len()).write(std::ptr::null()) };
+        unsafe { array.add(count).write(std::ptr::null()) };
         Ok(array)
     }
 

@@ -124,11 +124,15 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
     let socket = socket.as_raw_fd();
     // SAFETY: our own copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
-    set_up(null.as_raw_fd(), &dispositions, session);
     let directory = confinement.is_some().then(KeeperDirectory::new);
+    let null_fd = null.as_raw_fd();
+    let set_up = || set_up(null_fd, &dispositions, session);
     match confinement {
-        Some(confinement) => confine(confinement, socket),
-        None => close_private(socket),
+        Some(confinement) => confine(confinement, (socket, null_fd), set_up),
+        None => {
+            set_up();
+            close_private(socket);
+        }
     }
     // Closed by both.
     std::mem::forget(null);
@@ -157,9 +161,11 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
 }
 
 /// Enters the confinement, or says why that is not possible and ends.
-fn confine(confinement: &mut Confinement, socket: RawFd) {
+fn confine(confinement: &mut Confinement, (socket, null): (RawFd, RawFd), set_up: impl FnOnce()) {
+    // The process that makes the network is waited for.
+    handle(libc::SIGCHLD, wake as extern "C" fn(c_int) as usize);
     // A runner that is gone shows as a closed socket on the next look.
-    match confinement.enter(socket) {
+    match confinement.enter((socket, null), set_up) {
         Ok(handed) => {
             let Handed { sockets, root, listener, shared } = &handed;
             let report =
@@ -195,7 +201,6 @@ fn confine(confinement: &mut Confinement, socket: RawFd) {
 /// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
 /// to every signal but the death of children.
 fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
-    extern "C" fn wake(_: c_int) {}
     // SAFETY: plain system calls on our own process; the structures are initialised.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"(keeper)".as_ptr());
@@ -209,21 +214,28 @@ fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
         } else {
             libc::setpgid(0, 0);
         }
-        let mut action: libc::sigaction = std::mem::zeroed();
-        for signal in 1..=64 {
-            action.sa_sigaction =
-                if original.ignores(signal) { libc::SIG_IGN } else { libc::SIG_DFL };
-            if signal == libc::SIGCHLD {
-                action.sa_sigaction = wake as extern "C" fn(c_int) as usize;
-            }
-            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        for signal in (1..=64).filter(|signal| *signal != libc::SIGCHLD) {
+            handle(signal, if original.ignores(signal) { libc::SIG_IGN } else { libc::SIG_DFL });
         }
+        handle(libc::SIGCHLD, wake as extern "C" fn(c_int) as usize);
         // The runner may have raised its own; a keeper writes no files.
         libc::setrlimit(libc::RLIMIT_FSIZE, &raw const original.file_size);
         for fd in 0..3 {
             libc::dup2(null, fd);
         }
         libc::chdir(c"/".as_ptr());
+    }
+}
+
+extern "C" fn wake(_: c_int) {}
+
+/// Has a signal handled, ignored or not.
+fn handle(signal: c_int, handler: libc::sighandler_t) {
+    // SAFETY: zero is a valid action; the handlers are those of the system, or do nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
     }
 }
 

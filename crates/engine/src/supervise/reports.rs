@@ -94,7 +94,7 @@ impl Supervision<'_> {
         leftovers::end_orphans(
             self.keeper.pid(),
             self.child.pid,
-            &self.command.environment,
+            &self.command.launch.environment,
             self.keeper.owns_children(),
         );
         self.note_killed();

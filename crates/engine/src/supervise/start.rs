@@ -67,7 +67,7 @@ impl<'a> Supervision<'a> {
             .spawn(&Spawn {
                 program: &program,
                 arguments: &command.arguments,
-                environment: &command.environment,
+                environment: &launch.environment,
                 group,
                 nice: launch.nice,
                 files: launch.limits.files,

@@ -152,7 +152,7 @@ fn a_secret_by_name_stays_one() {
     let recorded = serde_json::to_string(&prepared.intent).unwrap();
     assert!(!recorded.contains(secret), "{recorded}");
     let environment = &prepared.command.launch().environment;
-    assert!(environment.contains(&("PLAIN_NAME".into(), format!("y{secret}").into())));
+    assert!(environment.contains(&("PLAIN_NAME", format!("y{secret}")).into()));
 }
 
 #[test]

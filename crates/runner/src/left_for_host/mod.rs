@@ -10,6 +10,7 @@
 mod git_config;
 mod quarantine;
 mod scan;
+mod set_id;
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -133,14 +134,18 @@ impl HostFiles {
     }
 
     /// Looks at what the run left, when nothing of it is alive. Gives what there is to say, and
-    /// moves it aside if that was asked for.
-    pub(crate) fn after(self) -> Option<LeftForHost> {
+    /// moves it aside if that was asked for. With `set_id` also files with such a bit are looked for,
+    /// which takes longer.
+    pub(crate) fn after(self, set_id: bool) -> Option<LeftForHost> {
         let mut found = Findings::default();
         self.known_files(&mut found);
         self.named_files(&mut found);
         self.repository_files(&mut found);
-        let complete = scan::project(&self, &mut found);
+        let mut complete = scan::project(&self, &mut found);
         self.path_programs(&mut found);
+        if set_id {
+            complete &= set_id::search(&self, &mut found);
+        }
         let Findings { mut files, mut unlisted, .. } = found;
         // From the deepest up, so that none is moved along with its directory before.
         files.sort_by_key(|file| std::cmp::Reverse(file.path.as_path().components().count()));

@@ -1,13 +1,16 @@
 //! Moves aside what the host could execute: renamed in its own directory, where nothing acts on the
 //! new name, and where one `mv` brings it back.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use retake_types::LeftFile;
-use rustix::fs::{Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+
+use super::set_id::SET_ID;
 
 /// Part of the name of everything that was moved aside.
 pub(super) const MARK: &str = ".quarantined";
@@ -40,6 +43,7 @@ pub(super) fn move_aside<'a>(
         ) {
             Ok(()) => {
                 file.moved_to = Some(dir.join(&aside).into());
+                take_set_id(&directory, &aside);
                 if let Some(before) = before {
                     restore(&directory, name, before);
                 }
@@ -48,6 +52,19 @@ pub(super) fn move_aside<'a>(
             Err(rustix::io::Errno::EXIST) => {}
             Err(_) => return,
         }
+    }
+}
+
+/// Takes set-ID bits from a file: they act under any name.
+fn take_set_id(directory: &OwnedFd, name: &OsStr) {
+    // By a path, since its owner may not be allowed to read it.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return };
+    let Ok(stat) = rustix::fs::fstat(&file) else { return };
+    if FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & SET_ID != 0 {
+        let without = PermissionsExt::from_mode(stat.st_mode & 0o7777 & !SET_ID);
+        // Where it fails there is nobody to tell, and the file is listed in any case.
+        _ = std::fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), without);
     }
 }
 
@@ -62,7 +79,7 @@ fn open_below(base: &Path, dir: &Path) -> Option<OwnedFd> {
 }
 
 /// Writes a file as it was before the run. What fails here leaves it missing, next to its copy.
-fn restore(directory: &OwnedFd, name: &std::ffi::OsStr, content: &[u8]) {
+fn restore(directory: &OwnedFd, name: &OsStr, content: &[u8]) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     if let Ok(file) = rustix::fs::openat(directory, name, flags, mode) {

@@ -31,7 +31,7 @@ fn before(root: &Path, quarantine: bool) -> HostFiles {
 
 fn found(host: HostFiles) -> Vec<(LeftFileKind, String)> {
     let root = host.root.clone();
-    let left = host.after();
+    let left = host.after(false);
     let files = left.map_or_else(Vec::new, |left| left.files);
     let name = |file: LeftFile| {
         let path = file.path.as_path().strip_prefix(&root).unwrap().to_owned();
@@ -61,7 +61,7 @@ fn ordinary_work_leaves_nothing_to_tell() {
     git(&root, &["worktree", "add", "-q", "../linked"]);
     fs::create_dir(root.join(".git/hooks")).ok();
     fs::write(root.join(".git/hooks/x.sample"), "").unwrap();
-    assert_eq!(host.after(), None);
+    assert_eq!(host.after(false), None);
 }
 
 #[test]
@@ -109,13 +109,13 @@ fn commands_of_an_unfinished_rebase_are_named() {
     fs::create_dir(root.join(".git/rebase-merge")).unwrap();
     let steps = root.join(".git/rebase-merge/git-rebase-todo");
     fs::write(&steps, "pick 1234567 one\n\nexec ./evil\n# x comment\n x sh -c y\n").unwrap();
-    let left = host.after().unwrap();
+    let left = host.after(false).unwrap();
     assert_eq!(left.files[0].path.as_path(), steps);
     assert_eq!(left.files[0].names, ["./evil", "sh -c y"]);
     // Without a command it is only unfinished work.
     let host = before(&root, false);
     fs::write(&steps, "pick 1234567 one\n").unwrap();
-    assert_eq!(host.after(), None);
+    assert_eq!(host.after(false), None);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn what_the_sandbox_cannot_cover_is_moved_aside_without_being_asked() {
     fs::write(root.join(".git/config.worktree"), program).unwrap();
     fs::write(root.join(".git/worktrees/linked/config.worktree"), program).unwrap();
     script(&root.join(".git/hooks/pre-commit"));
-    let files = host.after().unwrap().files;
+    let files = host.after(false).unwrap().files;
     assert_eq!(files.iter().filter(|file| file.moved_to.is_some()).count(), 3, "{files:?}");
     for planted in ["commondir", "config.worktree", "worktrees/linked/config.worktree"] {
         assert!(!root.join(".git").join(planted).exists(), "{planted}");
@@ -188,7 +188,7 @@ fn what_the_sandbox_cannot_cover_is_moved_aside_without_being_asked() {
     git(&made, &["init", "-q"]);
     fs::create_dir(made.join(".git/retake")).unwrap();
     fs::write(made.join(".git/retake/retake.db"), "forged").unwrap();
-    host.after().unwrap();
+    host.after(false).unwrap();
     assert!(!made.join(".git/retake").exists());
     assert!(made.join(".git/HEAD").exists(), "the repository itself is the user's");
 }
@@ -203,7 +203,7 @@ fn quarantine_moves_aside_and_one_mv_brings_back() {
     git(&root, &["config", "core.fsmonitor", "touch planted"]);
     repository(&root.join("sub"));
     fs::write(root.join("package.json"), r#"{"scripts": {"test": "x"}}"#).unwrap();
-    let left = host.after().unwrap();
+    let left = host.after(false).unwrap();
     assert!(left.files.iter().all(|file| file.moved_to.is_some()), "{left:#?}");
     assert_eq!(left.files.len(), 4, "{left:#?}");
     // What was there before is there again, unchanged.
@@ -226,7 +226,7 @@ fn quarantine_moves_aside_and_one_mv_brings_back() {
     fs::write(root.join(".git/hooks/pre-commit.quarantined"), "earlier").unwrap();
     let host = before(&root, true);
     script(&root.join(".git/hooks/pre-commit"));
-    let left = host.after().unwrap();
+    let left = host.after(false).unwrap();
     let to = left.files[0].moved_to.as_ref().unwrap();
     assert!(to.as_path().ends_with("pre-commit.quarantined-1"), "{to}");
 }
@@ -245,7 +245,7 @@ fn no_link_is_followed_out_of_the_project() {
     symlink(outside.join("hooks"), root.join(".git/hooks")).unwrap();
     fs::remove_file(root.join(".envrc")).unwrap();
     symlink(outside.join(".envrc"), root.join(".envrc")).unwrap();
-    let left = host.after().unwrap();
+    let left = host.after(false).unwrap();
     // The link itself is moved, never what it leads to.
     for file in &left.files {
         let moved = file.moved_to.as_ref().is_none_or(|to| to.as_path().starts_with(&root));
@@ -268,7 +268,48 @@ fn a_very_large_project_is_searched_in_part_and_that_is_said() {
     for number in 0..50_100 {
         symlink("x", root.join("many").join(number.to_string())).unwrap();
     }
-    let left = host.after().unwrap();
+    let left = host.after(false).unwrap();
     assert!(!left.complete);
     assert!(left.files.is_empty());
+}
+
+/// Wherever they lie, also where nothing else is searched for.
+#[test]
+fn files_with_a_set_id_bit_are_found_and_lose_it_in_quarantine() {
+    let (_dir, root) = project();
+    let old = root.join("old");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let with = |path: &Path, mode: u32| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    with(&old, 0o2755);
+    let names = ["a", "node_modules/b", ".git/objects/c", "target/unreadable", "x.quarantined"];
+    for quarantine in [false, true] {
+        let host = before(&root, quarantine);
+        for name in names {
+            with(&root.join(name), 0o2111);
+        }
+        let shared = root.join("shared");
+        fs::create_dir_all(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o2775)).unwrap();
+        symlink("a", root.join(format!("link-{quarantine}"))).unwrap();
+        let left = host.after(true).unwrap();
+        assert!(left.complete);
+        assert_eq!(left.files.len(), names.len(), "{left:?}");
+        for name in names {
+            let found = left.files.iter().find(|file| file.path.as_path() == root.join(name));
+            let found = found.unwrap();
+            assert_eq!(found.kind, LeftFileKind::SetIdFile, "{name}");
+            assert_eq!(found.moved_to.is_some(), quarantine, "{name}");
+            if let Some(moved) = &found.moved_to {
+                assert_eq!(mode(moved.as_path()), 0o111, "{name}");
+            }
+        }
+        assert_eq!((mode(&shared), mode(&old)), (0o2775, 0o2755));
+        for name in names {
+            drop(fs::remove_file(root.join(name)));
+        }
+    }
 }

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 
 use retake_types::DeniedOperation;
 
-use super::filter::{SYS_FCHMODAT2, WRITING};
 use super::recent::Recent;
+use crate::seccomp::{SYS_FCHMODAT2, WRITING};
 
 /// What must be allowed for a call to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wants {
     /// To change a file that is there.
     File,
+    /// To note that a file that is there was used now.
+    Touch,
     /// To write to a file, or to make it.
     FileOrNew,
     /// To make an entry that is not there.
@@ -63,7 +65,7 @@ pub(super) fn read(notified: &libc::seccomp_notif, recent: &mut Recent) -> Optio
     if i64::from(notified.data.nr) == libc::SYS_connect {
         return connection(pid, &notified.data.args, recent);
     }
-    let (operation, named) = named(pid, i64::from(notified.data.nr), &notified.data.args)?;
+    let (operation, named) = named(i64::from(notified.data.nr), &notified.data.args)?;
     let mut paths = Vec::with_capacity(2);
     for Named { directory, pointer, wants, follow } in named.into_iter().flatten() {
         let name = read_string(pid, pointer)?;
@@ -107,7 +109,7 @@ pub(super) fn moves(notified: &libc::seccomp_notif) -> bool {
 
 type TwoNames = [Option<Named>; 2];
 
-fn named(pid: u32, number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
+fn named(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
     use DeniedOperation::{Change, Create, Remove, Rename, Write};
     let at = |index: usize, wants: Wants, follow: bool| Named {
         directory: args[index] as i32,
@@ -119,10 +121,6 @@ fn named(pid: u32, number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOpera
     let no_follow = |flags: u64| flags & libc::AT_SYMLINK_NOFOLLOW as u64 == 0;
     match number {
         libc::SYS_openat => one(Write, opened(args[0] as i32, args[1], args[2])?),
-        libc::SYS_openat2 => {
-            let flags = read_number(pid, args[2])?;
-            one(Write, opened(args[0] as i32, args[1], flags)?)
-        }
         libc::SYS_truncate => one(Write, here(args[0], Wants::File, true)),
         libc::SYS_mkdirat | libc::SYS_mknodat => one(Create, at(0, Wants::NewEntry, false)),
         libc::SYS_symlinkat => one(Create, at(1, Wants::NewEntry, false)),
@@ -133,7 +131,8 @@ fn named(pid: u32, number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOpera
             Some((Rename, names.map(Some)))
         }
         libc::SYS_fchmodat => one(Change, at(0, Wants::File, true)),
-        SYS_FCHMODAT2 | libc::SYS_utimensat => one(Change, at(0, Wants::File, no_follow(args[3]))),
+        SYS_FCHMODAT2 => one(Change, at(0, Wants::File, no_follow(args[3]))),
+        libc::SYS_utimensat => one(Change, at(0, times(args[2]), no_follow(args[3]))),
         libc::SYS_fchownat => one(Change, at(0, Wants::File, no_follow(args[4]))),
         libc::SYS_setxattr | libc::SYS_removexattr => one(Change, here(args[0], Wants::File, true)),
         libc::SYS_lsetxattr | libc::SYS_lremovexattr => {
@@ -158,9 +157,8 @@ fn legacy(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, Two
             let names = [here(args[0], Wants::OldEntry, false), here(args[1], Wants::Entry, false)];
             Some((Rename, names.map(Some)))
         }
-        libc::SYS_chmod | libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => {
-            one(Change, here(args[0], Wants::File, true))
-        }
+        libc::SYS_chmod | libc::SYS_chown => one(Change, here(args[0], Wants::File, true)),
+        libc::SYS_utime | libc::SYS_utimes => one(Change, here(args[0], times(args[1]), true)),
         libc::SYS_lchown => one(Change, here(args[0], Wants::File, false)),
         _ => None,
     }
@@ -169,6 +167,11 @@ fn legacy(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, Two
 #[cfg(not(target_arch = "x86_64"))]
 fn legacy(_: libc::c_long, _: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
     None
+}
+
+/// Without times, those of a file become the present one.
+fn times(pointer: u64) -> Wants {
+    if pointer == 0 { Wants::Touch } else { Wants::File }
 }
 
 fn here(pointer: u64, wants: Wants, follow: bool) -> Named {
@@ -234,11 +237,6 @@ fn connection(pid: u32, args: &[u64; 6], recent: &mut Recent) -> Option<Call> {
         }
         _ => None,
     }
-}
-
-fn read_number(pid: u32, at: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    (read_memory(pid, at, &mut bytes)? == 8).then(|| u64::from_ne_bytes(bytes))
 }
 
 /// A path in the memory of a process, without the NUL at its end.

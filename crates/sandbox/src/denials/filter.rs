@@ -2,14 +2,11 @@
 
 use libc::{c_long, sock_filter};
 
-use crate::seccomp::{ANY_BIT, EQUAL, LOAD, RETURN, Rule, allow, argument, jump, step};
+use crate::seccomp::{
+    ANY_BIT, EQUAL, LOAD, RETURN, Rule, SYS_FCHMODAT2, WRITING, allow, argument, jump, step,
+};
 
-/// Opening to write, or to make something.
-pub(super) const WRITING: u32 =
-    (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u32;
-
-/// Looked at whenever they are made. The flags of `openat2` lie behind a pointer, where no filter
-/// can see them.
+/// Looked at whenever they are made.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[c_long] = &[
     libc::SYS_creat,
@@ -29,9 +26,9 @@ const LEGACY: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[c_long] = &[];
 
-pub(super) const SYS_FCHMODAT2: c_long = 452;
-
 const ALWAYS: [c_long; 19] = [
+    // About an open file, also one that is open for reading: it may make it a program.
+    libc::SYS_fchmod,
     libc::SYS_unlinkat,
     libc::SYS_mkdirat,
     libc::SYS_renameat2,
@@ -43,7 +40,6 @@ const ALWAYS: [c_long; 19] = [
     SYS_FCHMODAT2,
     libc::SYS_fchownat,
     libc::SYS_truncate,
-    libc::SYS_openat2,
     libc::SYS_setxattr,
     libc::SYS_lsetxattr,
     libc::SYS_removexattr,

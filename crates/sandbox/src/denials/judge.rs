@@ -122,14 +122,14 @@ impl Judge {
         };
         let Found { file, directory, path } = found;
         let subject = match (place.wants, file) {
-            (Wants::File | Wants::FileOrNew, Some(file)) => Ok(file),
-            (Wants::NewEntry, Some(_)) | (Wants::File | Wants::OldEntry, None) => {
+            (Wants::File | Wants::Touch | Wants::FileOrNew, Some(file)) => Ok(file),
+            (Wants::NewEntry, Some(_)) | (Wants::File | Wants::Touch | Wants::OldEntry, None) => {
                 return Verdict::Fails;
             }
             _ => directory.map_or_else(|| open_directory_of(root, &path), Ok),
         };
         let Ok(subject) = subject else { return Verdict::Fails };
-        if about_process(&path) {
+        if about_process(&path) || place.wants == Wants::Touch && is_git_object(&path) {
             return Verdict::Allowed;
         }
         let denied = match self.level {
@@ -139,6 +139,10 @@ impl Judge {
                 match writable(subject.as_raw_fd()) {
                     Ok(()) => moved,
                     Err(libc::EROFS) => true,
+                    // Of one's own files also those can be changed that cannot be written to.
+                    Err(libc::EACCES) if operation == DeniedOperation::Change => {
+                        hidden || is_on_read_only_mount(subject.as_raw_fd())
+                    }
                     Err(libc::EACCES) => hidden,
                     Err(_) => false,
                 }
@@ -273,6 +277,14 @@ fn writable(file: RawFd) -> Result<(), i32> {
     }
 }
 
+fn is_on_read_only_mount(file: RawFd) -> bool {
+    // SAFETY: zero is a valid value to be filled.
+    unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        libc::fstatvfs(file, &raw mut found) == 0 && found.f_flag & libc::ST_RDONLY != 0
+    }
+}
+
 /// Whether the user could do it without a sandbox.
 fn allowed_outside(path: &Path, wants: Wants, operation: DeniedOperation) -> bool {
     let may_write = |path: &Path| {
@@ -286,9 +298,28 @@ fn allowed_outside(path: &Path, wants: Wants, operation: DeniedOperation) -> boo
         return std::fs::symlink_metadata(path).is_ok_and(|meta| user == 0 || meta.uid() == user);
     }
     match wants {
-        Wants::File => may_write(path),
+        Wants::File | Wants::Touch => may_write(path),
         Wants::FileOrNew if path.symlink_metadata().is_ok() => may_write(path),
         _ => path.parent().is_some_and(may_write),
+    }
+}
+
+/// Whether a file is an object of git, or a pack of them, by its name. Before git writes an object it
+/// notes at one that it has already, also in a repository that it only borrows from, that this is still
+/// in use, and writes its own where that fails: nobody misses anything, and to allow it would make the
+/// other repository writable.
+fn is_git_object(path: &Path) -> bool {
+    let is_hash = |text: &[u8], lengths: [usize; 2]| {
+        lengths.contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit)
+    };
+    let (Some(name), Some(directory)) = (path.file_name(), path.parent().and_then(Path::file_name))
+    else {
+        return false;
+    };
+    let (name, directory) = (name.as_bytes(), directory.as_bytes());
+    match name.strip_prefix(b"pack-").and_then(|rest| rest.split(|byte| *byte == b'.').next()) {
+        Some(hash) => directory == b"pack" && is_hash(hash, [40, 64]),
+        None => is_hash(directory, [2, 2]) && is_hash(name, [38, 62]),
     }
 }
 
@@ -304,6 +335,21 @@ fn about_process(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_of_git_are_known_by_their_names() {
+        let hash = "ce013625030ba8dba906f756967f9e9ca394464a";
+        let loose = format!("/r/.git/objects/{}/{}", &hash[..2], &hash[2..]);
+        let pack = format!("/r/.git/objects/pack/pack-{hash}.pack");
+        for path in [&loose, &pack] {
+            assert!(is_git_object(Path::new(path)), "{path}");
+        }
+        let short = format!("/r/.git/objects/{}/{}", &hash[..2], &hash[3..]);
+        let elsewhere = format!("/r/{hash}");
+        for path in [&short, &elsewhere, "/r/pack/pack-list.txt", "/r/.git/config", "/"] {
+            assert!(!is_git_object(Path::new(path)), "{path}");
+        }
+    }
 
     #[test]
     fn a_link_on_the_way_is_noticed_and_one_that_is_not_followed_is_none() {

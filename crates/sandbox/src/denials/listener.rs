@@ -14,6 +14,7 @@ use super::call::{self, Call};
 use super::judge::{self, Judge, Verdict};
 use super::recent::Recent;
 use super::{Noted, Watched, lock};
+use crate::set_id;
 
 /// How long the first call may take to come, on a loaded machine for example.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -134,7 +135,9 @@ impl Watcher {
         let noted = self.noted.clone();
         let mut noted = lock(&noted);
         if call::changes_files(notified) {
-            noted.changing = noted.changing.saturating_add(1);
+            noted.note_changing();
+            let (call, arguments) = (i64::from(notified.data.nr), &notified.data.args);
+            noted.set_group_id |= set_id::asks_for_group(call, arguments);
         }
         self.recent.begin(notified.pid, call::moves(notified), Instant::now());
         let call = call::read(notified, &mut self.recent).filter(|call| !self.is_harmless(call));

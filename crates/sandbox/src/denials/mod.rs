@@ -77,16 +77,24 @@ impl DenialWatch {
         begin.send(Watched { listener, root }).map_err(|_| ended())
     }
 
-    /// What was noted since this was last asked.
+    /// Has this done before the next call that can change a file, whose process waits for it. What
+    /// was noted before is forgotten.
+    pub fn before_change(&self, act: Box<dyn FnOnce() + Send>) {
+        *lock(&self.noted) = Noted { before_change: Some(act), ..Noted::default() };
+    }
+
+    /// What was noted since this was last asked. What was to be done before a change is not done any
+    /// more.
     pub fn take(&self) -> WatchedCalls {
-        let Noted { denied, unlisted, changing } = std::mem::take(&mut *lock(&self.noted));
+        let Noted { denied, unlisted, changing, set_group_id, .. } =
+            std::mem::take(&mut *lock(&self.noted));
         let denied = denied.into_iter().map(|((operation, path, program), count)| Denial {
             operation,
             path,
             program,
             count,
         });
-        WatchedCalls { denied: denied.collect(), unlisted, changing }
+        WatchedCalls { denied: denied.collect(), unlisted, changing, set_group_id }
     }
 }
 
@@ -108,17 +116,38 @@ pub struct WatchedCalls {
     pub unlisted: u64,
     /// How many calls could have changed a file, denied or not.
     pub changing: u64,
+    /// Whether one asked for the set-group-ID bit, of a file or a directory.
+    pub set_group_id: bool,
 }
 
 /// Bounded, however often something is denied.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Noted {
     denied: BTreeMap<(DeniedOperation, OsText, String), u64>,
     unlisted: u64,
     changing: u64,
+    set_group_id: bool,
+    before_change: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for Noted {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { denied, unlisted, changing, .. } = self;
+        let mut shown = formatter.debug_struct("Noted");
+        shown.field("denied", denied).field("unlisted", unlisted).field("changing", changing);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Noted {
+    /// A call that can change a file is about to be carried out.
+    fn note_changing(&mut self) {
+        self.changing = self.changing.saturating_add(1);
+        if let Some(act) = self.before_change.take() {
+            act();
+        }
+    }
+
     fn add(&mut self, operation: DeniedOperation, path: OsText, program: String) {
         let full = self.denied.len() >= Denial::LISTED;
         let key = (operation, path, program);
