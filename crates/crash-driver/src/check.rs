@@ -1,13 +1,12 @@
 //! The check of a state: the user's command as a request, and how it ended.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use retake_crash::model::{BadGlob, FailureKind};
 use retake_crash::recorder::RecordError;
-use retake_engine::Launch;
+use retake_engine::{Launch, Variable};
 use retake_runner::context::RunContext;
 use retake_runner::prepare::{self, ConfiguredLaunch, Environment};
 use retake_types::request::{CommandRequest, LoopPosition};
@@ -63,9 +62,9 @@ impl Check {
 
     /// What the process of one check is started with. No program may outlive it, whatever is
     /// configured for other runs.
-    pub(crate) fn launch(&self, variables: [(OsString, OsString); 4]) -> Launch {
+    pub(crate) fn launch(&self, variables: [Variable; 4]) -> Launch {
         let mut environment = self.environment.clone();
-        environment.retain(|(name, _)| !name.as_encoded_bytes().starts_with(b"FIRST_"));
+        environment.retain(|known| !known.name().as_encoded_bytes().starts_with(b"FIRST_"));
         environment.extend(variables);
         prepare::launch(&self.request, environment, ConfiguredLaunch::default(), None)
     }
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn a_check_is_launched_as_its_request_says_with_variables_of_its_own() {
         let request = Check::request("test -e a", "/r", Duration::from_millis(1500));
-        let given = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        let given = |name: &str, value: &str| Variable::new(name, value);
         let check = Check::with(request, vec![given("A", "b"), given("FIRST_ACKS", "old")]);
         let variables = ["FIRST_WORK_DIR", "FIRST_ACKS", "FIRST_X", "FIRST_Y"];
         let launch = check.launch(variables.map(|name| given(name, "new")));
@@ -186,6 +185,6 @@ mod tests {
         assert_eq!((launch.grace, launch.detach), (Duration::ZERO, retake_engine::Detach::None));
         assert_eq!(launch.environment[0], given("A", "b"));
         assert_eq!(launch.environment.len(), 5);
-        assert!(launch.environment[1..].iter().all(|(_, value)| value == "new"));
+        assert!(launch.environment[1..].iter().all(|variable| variable.value() == "new"));
     }
 }

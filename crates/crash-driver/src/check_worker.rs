@@ -5,10 +5,10 @@
 //! directory with the same variables, but started by the recorder, since only a parent that traces
 //! its child sees what it does.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use retake_crash::model::{CrashState, Tree};
 use retake_crash::mount_namespace::MountNamespace;
@@ -16,7 +16,7 @@ use retake_crash::operation::Recording;
 use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_crash::variables;
 use retake_engine::{
-    Cancel, Command, Keeper, KeeperSession, KeeperSettings, LiveOutput, ProcessEvent,
+    Cancel, Command, Keeper, KeeperSession, KeeperSettings, LiveOutput, ProcessEvent, Variable,
 };
 use retake_runner::head_tail::HeadTail;
 use retake_runner::signals;
@@ -98,7 +98,7 @@ impl CheckWorkers {
         let dispositions = signals::original();
         let original = if root.is_dir() {
             OriginalNamespace::new().map_err(|error| {
-                format!("no mount namespace can be made here ({})", text::plain(&error))
+                format!("a mount namespace cannot be created here ({})", text::plain(&error))
             })
         } else {
             Err(format!("{} does not exist any more", root.display()))
@@ -174,9 +174,9 @@ impl CheckWorker {
         let seen = if self.at_root { &self.root } else { &self.state };
         let mut launch = check.launch(self.variables(seen, input));
         if let Some(confinement) = self.keeper.confinement() {
-            let own = confinement.variables();
-            launch.environment.retain(|(name, _)| own.iter().all(|(known, _)| known != name));
-            launch.environment.extend(own);
+            for (name, value) in confinement.variables() {
+                launch.set((name, value).into());
+            }
         }
         let command = Command::new(launch).map_err(CheckError::Refused)?;
         let mut output = HeadTail::new(OUTPUT);
@@ -215,12 +215,14 @@ impl CheckWorker {
             .current_dir(&launch.cwd)
             .root(seen)
             .acknowledge_lines(false)
+            // Where a check is not recorded, what it leaves running is ended at once, too.
+            .linger(Duration::ZERO)
             .output(io::sink())
             .stderr(File::options().write(true).open("/dev/null")?)
             .cancel_on(signals::end_descriptor()?)
             .env_clear();
-        for (name, value) in launch.environment {
-            recorder = recorder.env(name, value);
+        for variable in &launch.environment {
+            recorder = recorder.env(variable.name(), variable.value());
         }
         if let Some(timeout) = launch.timeout {
             recorder = recorder.timeout(timeout);
@@ -257,13 +259,13 @@ impl CheckWorker {
     }
 
     /// The variables of a check, besides those that every run has.
-    fn variables(&self, seen: &Path, input: CheckInput<'_>) -> [(OsString, OsString); 4] {
+    fn variables(&self, seen: &Path, input: CheckInput<'_>) -> [Variable; 4] {
         let label = input.label.unwrap_or_default().replace('\0', " ");
         [
-            (variables::WORK_DIR.into(), seen.into()),
-            (variables::ACKS.into(), self.acks.clone().into()),
-            (variables::CRASH_POINT_ID.into(), input.operation.to_string().into()),
-            (variables::CRASH_LABEL.into(), label.into()),
+            Variable::new(variables::WORK_DIR, seen),
+            Variable::new(variables::ACKS, &self.acks),
+            Variable::new(variables::CRASH_POINT_ID, input.operation.to_string()),
+            Variable::new(variables::CRASH_LABEL, label),
         ]
     }
 }

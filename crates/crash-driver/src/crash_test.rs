@@ -69,8 +69,11 @@ impl CrashTest<'_> {
             range: None,
         };
         if let Some(shard) = self.shard {
-            let total = exploration.states()?.coverage().distinct_states();
-            exploration.range = Some(shard.range(total));
+            let coverage = exploration.states()?.coverage().clone();
+            // Which states belong to the part is not known before all of them are.
+            if !coverage.cut_short {
+                exploration.range = Some(shard.range(coverage.distinct_states()));
+            }
         }
         let exploration = exploration;
         let begun = Instant::now();
@@ -116,13 +119,15 @@ impl CrashTest<'_> {
             faults = Some(tested.tested);
         }
         self.complete_findings(&mut findings, recorder);
-        let complete = (!self.crashes || explored.complete)
+        let complete = self.recording.left_running.ended == 0
+            && (!self.crashes || explored.complete)
             && faults.as_ref().is_none_or(|tested| tested.complete);
         recorder.append_findings(&findings, explored.verified, complete);
         Ok(CrashReport {
             model: self.model,
             faults,
             crashes: self.crashes,
+            left_running: self.recording.left_running,
             faulted,
             coverage: explored.coverage,
             verified: explored.verified,
@@ -153,6 +158,8 @@ impl CrashTest<'_> {
         notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
         let files = files_before(self.recording);
         notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
+        let left = self.recording.left_running;
+        notes.extend((left.processes > 0).then_some(ReportNote::LeftRunning(left)));
         notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));
         if !self.places.changed.is_empty() {
             notes.push(ReportNote::SourceChanged(self.places.changed.clone()));

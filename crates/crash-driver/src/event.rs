@@ -16,7 +16,7 @@ pub struct ExplorationProgress {
 #[derive(Debug)]
 pub enum CrashEvent<'a> {
     /// Which states there are is being found out.
-    FindingStates,
+    FindingStates { looked_at: u64, points: u64, elapsed: Duration },
     /// States are checked on this machine.
     Checking(ExplorationProgress),
     /// States are checked on other machines.

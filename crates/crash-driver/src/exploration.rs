@@ -1,9 +1,13 @@
 //! Checks every state with all workers at once. Which states there are and in which order is decided
 //! by the model; what a failure means is found out afterwards.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use retake_crash::model::{Coverage, CrashState, CrashStates, ExploreOptions, Model, Tree};
+use retake_crash::model::{
+    Coverage, CrashState, CrashStates, ExploreOptions, FirstPass, Model, Tree,
+};
 use retake_crash::operation::{Action, Content, Entry, Recording};
 use retake_runner::loop_driver::{self, LoopObserver, StepError};
 use retake_runner::signals;
@@ -117,17 +121,37 @@ impl Exploration<'_> {
         }
     }
 
-    /// Finds out which states there are.
+    /// Finds out which states there are, until no check may begin any more: there are none then, and
+    /// [`Coverage::cut_short`] is set.
     pub(crate) fn states(&self) -> Result<CrashStates<'_>, CrashTestError> {
-        self.observer.event(CrashEvent::FindingStates);
-        CrashStates::new(self.recording, self.model, self.options.clone())
-            .map_err(CrashTestError::Glob)
+        let begun = Instant::now();
+        let mut shown = None;
+        let states =
+            CrashStates::watched(self.recording, self.model, self.options.clone(), |pass| {
+                if shown.replace(pass) != Some(pass) {
+                    let FirstPass { looked_at, points } = pass;
+                    let elapsed = begun.elapsed();
+                    self.observer.event(CrashEvent::FindingStates { looked_at, points, elapsed });
+                }
+                if self.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        states.map_err(CrashTestError::Glob)
     }
 
     /// Checks the states on this machine.
     pub fn explore(&self, workers: &mut [CheckWorker]) -> Result<Explored, CrashTestError> {
         let states = self.states()?;
         let coverage = states.coverage().clone();
+        if coverage.cut_short {
+            self.observer.event(CrashEvent::PhaseOver);
+            return Ok(Explored { coverage, ..Explored::default() });
+        }
+        let stopped = AtomicBool::new(false);
+        let states = states.stop_when(|| {
+            let over = self.is_over();
+            stopped.fetch_or(over, Ordering::Relaxed);
+            over
+        });
         let progress = ProgressObserver {
             observer: self.observer,
             total: self.range.map_or(coverage.distinct_states(), StateRange::states),
@@ -143,11 +167,12 @@ impl Exploration<'_> {
             return Err(CrashTestError::Check(error));
         }
         let explored = driven.plan.finish();
+        let complete = explored.complete && !stopped.load(Ordering::Relaxed);
         Ok(Explored {
             coverage,
             verified: explored.verified,
             failing: explored.failing,
-            complete: explored.complete,
+            complete,
             ..Explored::default()
         })
     }

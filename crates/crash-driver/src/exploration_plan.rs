@@ -177,7 +177,13 @@ mod tests {
             };
             entries.push(operation("write", write));
         }
-        Recording { root: "/r".into(), initial: Vec::new(), entries, stacks: Default::default() }
+        Recording {
+            root: "/r".into(),
+            initial: Vec::new(),
+            entries,
+            stacks: Default::default(),
+            left_running: Default::default(),
+        }
     }
 
     fn states(recording: &Recording) -> CrashStates<'_> {

@@ -430,6 +430,7 @@ mod tests {
             initial: Vec::new(),
             entries,
             stacks: Default::default(),
+            left_running: Default::default(),
         };
         let at = |before| -> Vec<u32> {
             moments(&recording, before).iter().map(|point| point.operation).collect()

@@ -49,7 +49,11 @@ details{margin:.3rem 0}summary{cursor:pointer;padding:.2rem .5rem;background:var
 /// The page; `version` is the program that made it.
 pub fn render(report: &CrashReport, rows: &[TimelineRow], version: &str) -> String {
     let mut html = Html::new();
-    let (class, mark) = if report.findings.is_empty() { ("good", "✓") } else { ("bad", "✗") };
+    let (class, mark) = match report.is_clean() {
+        false => ("bad", "✗"),
+        true if report.lacks_answers() => ("", "⚠"),
+        true => ("good", "✓"),
+    };
     html.fill("<p class=\"{}\"><b>{} {}</b></p>\n", &[&class, &mark, &report.verdict()]);
     if let Some(incomplete) = report.incomplete() {
         html.fill("<p>⚠ {}</p>\n", &[&incomplete]);

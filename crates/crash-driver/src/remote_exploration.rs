@@ -91,6 +91,11 @@ where
         let begun = Instant::now();
         let states = exploration.states()?;
         let coverage = states.coverage().clone();
+        if coverage.cut_short {
+            exploration.observer.event(CrashEvent::PhaseOver);
+            self.executor.finish(&mut self.worker).map_err(refused)?;
+            return Ok(Explored { coverage, ..Explored::default() });
+        }
         let total = coverage.distinct_states();
         let size = state_range::share_size(total, begun.elapsed(), took);
         let log = retake_crash::log::write(Vec::new(), exploration.recording);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use retake_crash::model::{Coverage, Model};
-use retake_crash::operation::Recording;
+use retake_crash::operation::{LeftRunning, Recording};
 use retake_types::loop_record::crash::{CrashFault, CrashFinding, OperationPlace, TestedFaults};
 use retake_types::{signal_name, text};
 use serde::Serialize;
@@ -34,6 +34,8 @@ pub struct CrashReport {
     pub faults: Option<TestedFaults>,
     /// Whether crash states were asked for.
     pub crashes: bool,
+    /// Processes that outlived the program's first one when it was recorded.
+    pub left_running: LeftRunning,
     pub findings: Vec<CrashFinding>,
     /// By finding: the recording of the check in which its crash comes.
     pub recoveries: Vec<(String, Recording)>,
@@ -57,6 +59,8 @@ pub enum ReportNote {
     RootNotEmpty { files: u64 },
     /// The program said everything after it had done everything.
     LateAcknowledgements(u64),
+    /// Processes outlived the program's first one.
+    LeftRunning(LeftRunning),
     /// States that another machine was to check.
     NotChecked { range: StateRange, failure: ShareFailure },
     /// No call was made to fail, for this reason.
@@ -116,6 +120,23 @@ impl fmt::Display for ReportNote {
                 "all {acks} acknowledgements came after the last operation, so that no crash is \
                  checked against them: if the program buffers its output, flush it after each line"
             ),
+            Self::LeftRunning(LeftRunning { processes, ended: 0 }) => write!(
+                f,
+                "{} went on after the program's first process had ended; everything was recorded",
+                text::count(u64::from(*processes), "process")
+            ),
+            Self::LeftRunning(LeftRunning { ended: 1, .. }) => write!(
+                f,
+                "1 process was still running after the program's first process had ended, and was \
+                 ended: what it would have written later is not part of this test; let the program \
+                 wait for it or stop it"
+            ),
+            Self::LeftRunning(LeftRunning { ended, .. }) => write!(
+                f,
+                "{ended} processes were still running after the program's first process had ended, \
+                 and were ended: what they would have written later is not part of this test; let the \
+                 program wait for them or stop them"
+            ),
             Self::NotChecked { range, failure } => {
                 write!(f, "states {range} were not checked: {failure}")
             }
@@ -167,6 +188,10 @@ struct ReportJson<'a> {
     verified: u64,
     failing: u64,
     complete: bool,
+    /// Processes that were still running after the program's first one and were ended: what they
+    /// would have written later is not tested.
+    #[serde(skip_serializing_if = "is_zero")]
+    processes_ended: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupted: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -223,6 +248,7 @@ impl CrashReport {
             distinct: self.coverage.distinct_states(),
             verified: self.verified,
             failing: self.failed,
+            processes_ended: self.left_running.ended,
             interrupted: self.interrupted.map(signal_name),
             complete: self.is_complete(),
             faults: self.faults.as_ref(),
@@ -232,7 +258,8 @@ impl CrashReport {
 
     /// Whether everything that was asked for was done.
     pub fn is_complete(&self) -> bool {
-        (!self.crashes || self.complete)
+        self.left_running.ended == 0
+            && (!self.crashes || self.complete)
             && self.faults.as_ref().is_none_or(|tested| tested.complete)
     }
 
@@ -242,12 +269,17 @@ impl CrashReport {
     }
 
     /// Whether something that was to be checked could not be: states on another machine, a run with a
-    /// fault, or every one of them.
+    /// fault, or every one of them, or what a process would have written that was ended; or
+    /// nothing was checked.
     pub fn lacks_answers(&self) -> bool {
         let faults = |tested: &TestedFaults| {
             tested.not_checked > 0 || (tested.tried == 0 && !tested.complete)
         };
-        self.lost > 0 || self.faults.as_ref().is_some_and(faults)
+        let nothing = self.crashes && !self.complete && self.verified == 0;
+        nothing
+            || self.lost > 0
+            || self.left_running.ended > 0
+            || self.faults.as_ref().is_some_and(faults)
     }
 
     /// One line that says how it went.
@@ -264,7 +296,7 @@ impl CrashReport {
         let checked = tested.tried - tested.not_reached - tested.not_checked;
         let faults = text::count(checked, "fault");
         let findings = self.findings.iter().filter(|finding| finding.fault.is_some()).count();
-        let all = tested.complete && checked == tested.tried;
+        let all = tested.complete && checked == tested.tried && self.left_running.ended == 0;
         match findings as u64 {
             0 if checked == 0 => "no fault was tried".to_owned(),
             0 if all => format!("{faults} tried: the program handles every one"),
@@ -283,6 +315,10 @@ impl CrashReport {
         match crashes as u64 {
             0 if self.verified == 0 => format!("no state of {model} was checked"),
             0 if self.failed > 0 => format!("{states} of {model} checked: {}", fail(self.failed)),
+            0 if self.left_running.ended > 0 => format!(
+                "{states} of {model} checked: every one of them recovers, but the program was not \
+                 recorded to its end"
+            ),
             0 if self.complete => format!("{states} of {model} checked: every one recovers"),
             0 => format!("{states} of {model} checked: every one of them recovers"),
             count => {
@@ -331,7 +367,10 @@ impl CrashReport {
         let unexplained = self.findings.iter().filter(|finding| finding.unexplained);
         let unexplained: u64 = unexplained.map(|finding| finding.states).sum();
         let mut missing = Vec::new();
-        if self.crashes && !self.complete {
+        if self.crashes && self.coverage.cut_short {
+            let looked = text::count(u64::from(self.coverage.operations), "operation");
+            missing.push(format!("only the first {looked} looked at for states, none checked"));
+        } else if self.crashes && !self.complete {
             missing.push(format!("{left} of {states} not checked"));
         }
         if let Some(tested) = self.faults.as_ref().filter(|tested| !tested.complete) {
@@ -340,6 +379,10 @@ impl CrashReport {
                 0 => "no fault tried".to_owned(),
                 planned => format!("{left} of {} not tried", text::count(planned, "fault")),
             });
+        }
+        if self.left_running.ended > 0 {
+            let processes = text::count(u64::from(self.left_running.ended), "process");
+            missing.push(format!("{processes} not recorded to the end"));
         }
         if unexplained > 0 {
             missing.push(format!("{} not explained", text::count(unexplained, "failing state")));
@@ -351,6 +394,10 @@ impl CrashReport {
             self.interrupted.map(|signal| format!("interrupted by {}, ", signal_name(signal)));
         Some(format!("{}not complete: {}", why.unwrap_or_default(), missing.join(", ")))
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// `1 fails`, `2 fail`.
@@ -375,6 +422,7 @@ mod tests {
             during_recovery: 0,
             faults: None,
             crashes: true,
+            left_running: LeftRunning::default(),
             findings: Vec::new(),
             recoveries: Vec::new(),
             faulted: Vec::new(),

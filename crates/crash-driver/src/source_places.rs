@@ -220,7 +220,13 @@ mod tests {
             |action| Entry::Operation(Operation { task: 1, call: "call".into(), action });
         let mut entries: Vec<Entry> = actions.into_iter().map(operation).collect();
         entries.insert(3, Entry::Acknowledgement(b"saved".to_vec()));
-        Recording { root: "/r".into(), initial: Vec::new(), entries, stacks: Default::default() }
+        Recording {
+            root: "/r".into(),
+            initial: Vec::new(),
+            entries,
+            stacks: Default::default(),
+            left_running: Default::default(),
+        }
     }
 
     fn places(lines: [Option<u32>; 5]) -> SourcePlaces {

@@ -264,6 +264,7 @@ mod tests {
             initial: Vec::new(),
             entries,
             stacks: Default::default(),
+            left_running: Default::default(),
         };
         let texts: Vec<_> =
             rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();

@@ -159,8 +159,8 @@ impl Workload {
             .output(Tap { capture: Arc::clone(capture), stream: Stream::Stdout })
             .stderr(File::from(OwnedFd::from(stderr)))
             .cancel_on(cancel);
-        for (name, value) in &launch.environment {
-            recorder = recorder.env(name, value);
+        for variable in &launch.environment {
+            recorder = recorder.env(variable.name(), variable.value());
         }
         if let Some(timeout) = launch.timeout {
             recorder = recorder.timeout(timeout);

@@ -170,6 +170,7 @@ fn recording() -> Recording {
         initial: Vec::new(),
         entries,
         stacks: Default::default(),
+        left_running: Default::default(),
     }
 }
 

@@ -87,5 +87,11 @@ fn database(transactions: usize) -> Recording {
         },
         Initial { node: database, mode: 0o644, dir_entries: vec![name("db")], content },
     ];
-    Recording { root: "/db".into(), initial: initial.into(), entries, stacks: Default::default() }
+    Recording {
+        root: "/db".into(),
+        initial: initial.into(),
+        entries,
+        stacks: Default::default(),
+        left_running: Default::default(),
+    }
 }

@@ -222,6 +222,7 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
         initial: initial.clone(),
         entries,
         stacks: CallStacks::default(),
+        left_running: recording.left_running,
     })
 }
 
@@ -346,7 +347,13 @@ mod tests {
         let dir_entry = Some(DirEntry { directory: Node::ROOT, name: "a".into() });
         let create = Action::Create { node: FILE, mode: 0o644, kind: Kind::File, dir_entry };
         let entries = [vec![operation(create)], entries].concat();
-        Recording { root: "/r".into(), initial: Vec::new(), entries, stacks: CallStacks::default() }
+        Recording {
+            root: "/r".into(),
+            initial: Vec::new(),
+            entries,
+            stacks: CallStacks::default(),
+            left_running: Default::default(),
+        }
     }
 
     /// The bytes that are left of the file, one for each half page.

@@ -41,6 +41,18 @@ pub struct Recording {
     pub entries: Vec<Entry>,
     /// Where each operation was called from; empty if that was not asked for.
     pub stacks: CallStacks,
+    /// What was still running when the workload's first process ended.
+    pub left_running: LeftRunning,
+}
+
+/// Processes that outlive the workload's first one.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct LeftRunning {
+    /// How many there were, if any of them was recorded doing something or had to be ended.
+    pub processes: u32,
+    /// How many did not end by themselves and were ended. What they would have done later is not in
+    /// the recording.
+    pub ended: u32,
 }
 
 impl Recording {
@@ -330,6 +342,7 @@ mod tests {
             // Written over three times; and far behind a hole.
             entries: vec![write(1, 0, 100), write(1, 50, 100), write(2, 1 << 40, 7)],
             stacks: CallStacks::default(),
+            left_running: LeftRunning::default(),
         };
         assert_eq!(recording.largest_state(), 150 + 7);
     }

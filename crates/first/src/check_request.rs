@@ -67,11 +67,14 @@ impl CheckRequest {
             // A timeout of more than 500 years is none.
             &u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX).to_le_bytes(),
         ];
-        let mut frame = vec![REQUEST];
+        let mut body = Vec::new();
         for field in fields {
-            frame.extend_from_slice(&(field.len() as u64).to_le_bytes());
-            frame.extend_from_slice(field);
+            body.extend_from_slice(&(field.len() as u64).to_le_bytes());
+            body.extend_from_slice(field);
         }
+        let mut frame = vec![REQUEST];
+        frame.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        frame.append(&mut body);
         to.write_all(&frame)
     }
 }
@@ -91,7 +94,10 @@ impl Order {
         if kind == [CANCEL] {
             return Ok(Some(Self::Cancel));
         }
-        let mut field = || bytes(&mut from);
+        // All of it at once: a read of each field is a call of the kernel.
+        let body = bytes(&mut from)?;
+        let mut body = &body[..];
+        let mut field = || bytes(&mut body);
         let number = |bytes: Vec<u8>| {
             let bytes = bytes.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
             Ok::<_, io::Error>(u64::from_le_bytes(bytes))
@@ -142,7 +148,7 @@ fn bytes(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 8];
     from.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(length.min(4096) as usize);
     // A length that is wrong must not be believed before the bytes are there.
     if from.take(length).read_to_end(&mut bytes)? as u64 != length {
         return Err(io::ErrorKind::UnexpectedEof.into());

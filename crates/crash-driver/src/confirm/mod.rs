@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use retake_crash::model::{FailureKind, Model, Tree};
 use retake_crash::operation::{Action, Content, Entry, Recording};
-use retake_engine::{Command, LiveOutput, ProcessEvent};
+use retake_engine::{Command, LiveOutput, ProcessEvent, Variable};
 use retake_runner::head_tail::HeadTail;
 use retake_runner::prepare::{self, ConfiguredLaunch};
 use retake_runner::signals;
@@ -79,7 +79,7 @@ pub enum NotConfirmable {
     NoMkfs { kind: &'static str, why: String },
     #[error(transparent)]
     Disk(#[from] DiskError),
-    #[error("the operations cannot be made again: {0}")]
+    #[error("the operations cannot be repeated: {0}")]
     Replay(io::Error),
     #[error(transparent)]
     Check(#[from] CheckError),
@@ -216,7 +216,8 @@ fn make_file_system(
     arguments.extend(["-q", "-b", block_size].map(Into::into));
     arguments.push(image.into());
     let request = Check::request("", "/", MKFS);
-    let environment = std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
+    let mut environment = Variable::all_own();
+    environment.retain(|known| known.name() == "PATH");
     let mut launch = prepare::launch(&request, environment, ConfiguredLaunch::default(), None);
     launch.arguments = arguments;
     let command = Command::new(launch).map_err(CheckError::Refused)?;

@@ -460,8 +460,13 @@ mod tests {
                 dir_entries: Vec::new(),
                 content: retake_crash::operation::Content::Directory,
             }];
-            let recording =
-                Recording { root: "/r".into(), initial, entries, stacks: Default::default() };
+            let recording = Recording {
+                root: "/r".into(),
+                initial,
+                entries,
+                stacks: Default::default(),
+                left_running: Default::default(),
+            };
             let all = recording.entries.len() as u32;
             for operations in [all, 8, 0] {
                 let replay = RealReplay::new(directory.path(), &recording).unwrap();

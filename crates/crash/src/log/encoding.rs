@@ -10,7 +10,7 @@ use crate::call_stack::{
     CallStacks, CapturedStack, CodeImage, CodeMapping, ScriptLine, StackBlock,
 };
 use crate::operation::{
-    Action, Content, DirEntry, Entry, Initial, Kind, Node, Operation, WriteSync,
+    Action, Content, DirEntry, Entry, Initial, Kind, LeftRunning, Node, Operation, WriteSync,
 };
 use crate::recorded_bytes::{ByteStore, RecordedBytes};
 
@@ -120,6 +120,11 @@ impl Encoder<'_> {
         self.all(&stacks.stacks, Self::captured_stack);
         self.all(&stacks.operations, |to, stack| to.number(*stack));
         self.long(stacks.left_out);
+    }
+
+    pub(super) fn left_running(&mut self, left: &LeftRunning) {
+        self.number(left.processes);
+        self.number(left.ended);
     }
 
     fn code_mapping(&mut self, mapping: &CodeMapping) {
@@ -386,6 +391,10 @@ impl<'a, R: Read> Decoder<'a, R> {
             2 => Entry::Acknowledgement(self.bytes()?.to_vec()),
             other => return Err(unknown("an entry", other)),
         })
+    }
+
+    pub(super) fn left_running(&mut self) -> Decoded<LeftRunning> {
+        Ok(LeftRunning { processes: self.number()?, ended: self.number()? })
     }
 
     pub(super) fn stacks(&mut self) -> Decoded<CallStacks> {

@@ -6,7 +6,8 @@
 //! "first crash log\n"   16 bytes
 //! version               u32
 //! root                  bytes
-//! frames                a tag byte, a body; initial nodes first, then entries, then call stacks
+//! frames                a tag byte, a body; initial nodes first, then entries, then call stacks, then
+//!                       processes that were left running
 //! end                   the tag 'E', the number of frames, the checksum of everything before it
 //! ```
 //!
@@ -18,7 +19,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::call_stack::CallStacks;
-use crate::operation::{Action, Entry, Initial, Operation, Recording};
+use crate::operation::{Action, Entry, Initial, LeftRunning, Operation, Recording};
 use crate::recorded_bytes::ByteStore;
 
 mod encoding;
@@ -29,13 +30,15 @@ use encoding::{Decoder, Encoder};
 
 const MAGIC: &[u8; 16] = b"first crash log\n";
 
-/// Raised whenever a log means something else than before. The first had no call stacks.
-pub const VERSION: u32 = 2;
+/// Raised whenever a log means something else than before. The first had no call stacks,
+/// the second no processes that were left running.
+pub const VERSION: u32 = 3;
 const OLDEST: u32 = 1;
 
 const INITIAL: u8 = b'I';
 const ENTRY: u8 = b'O';
 const STACKS: u8 = b'C';
+const LEFT_RUNNING: u8 = b'L';
 const END: u8 = b'E';
 
 /// Why a log cannot be read.
@@ -171,6 +174,14 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
+    /// After the last entry.
+    pub fn left_running(&mut self, left: &LeftRunning) -> io::Result<()> {
+        self.frame.push(LEFT_RUNNING);
+        Encoder(&mut self.frame).left_running(left);
+        self.frames += 1;
+        self.flush_frame()
+    }
+
     /// Writes the end mark and gives back what was written to.
     pub fn finish(mut self) -> io::Result<W> {
         self.frame.push(END);
@@ -198,6 +209,8 @@ pub enum Frame {
     Entry(Entry),
     /// Where the operations were called from.
     Stacks(CallStacks),
+    /// What was still running when the workload's first process ended.
+    LeftRunning(LeftRunning),
 }
 
 /// Reads a log, frame by frame.
@@ -265,6 +278,7 @@ impl<R: Read> Reader<R> {
                 Frame::Entry(decoder.entry()?)
             }
             STACKS => Frame::Stacks(decoder.stacks()?),
+            LEFT_RUNNING => Frame::LeftRunning(decoder.left_running()?),
             END => {
                 let frames = decoder.long()?;
                 self.sum.add(&raw);
@@ -303,6 +317,9 @@ pub fn write<W: Write>(to: W, recording: &Recording) -> io::Result<W> {
     if !recording.stacks.is_empty() {
         writer.stacks(&recording.stacks)?;
     }
+    if recording.left_running != LeftRunning::default() {
+        writer.left_running(&recording.left_running)?;
+    }
     writer.finish()
 }
 
@@ -315,13 +332,19 @@ pub fn read<R: Read>(from: R) -> Result<Recording, LogError> {
 pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogError> {
     let mut reader = Reader::new(from, bytes)?;
     let root = reader.root().to_owned();
-    let mut recording =
-        Recording { root, initial: Vec::new(), entries: Vec::new(), stacks: CallStacks::default() };
+    let mut recording = Recording {
+        root,
+        initial: Vec::new(),
+        entries: Vec::new(),
+        stacks: CallStacks::default(),
+        left_running: LeftRunning::default(),
+    };
     while let Some(frame) = reader.frame()? {
         match frame {
             Frame::Initial(initial) => recording.initial.push(initial),
             Frame::Entry(entry) => recording.entries.push(entry),
             Frame::Stacks(stacks) => recording.stacks = stacks,
+            Frame::LeftRunning(left) => recording.left_running = left,
         }
     }
     Ok(recording)

@@ -154,13 +154,17 @@ fn stacks() -> impl Strategy<Value = CallStacks> {
 
 fn recording() -> impl Strategy<Value = Recording> {
     let stacks = prop_oneof![Just(CallStacks::default()), stacks()];
-    (name(), prop::collection::vec(initial(), 0..4), prop::collection::vec(entry(), 0..12), stacks)
-        .prop_map(|(root, initial, entries, stacks)| Recording {
+    let left_running = any::<(u32, u32)>();
+    let initial = prop::collection::vec(initial(), 0..4);
+    (name(), initial, prop::collection::vec(entry(), 0..12), stacks, left_running).prop_map(
+        |(root, initial, entries, stacks, (processes, ended))| Recording {
             root: root.into(),
             initial,
             entries,
             stacks,
-        })
+            left_running: LeftRunning { processes, ended },
+        },
+    )
 }
 
 proptest! {
@@ -172,6 +176,7 @@ proptest! {
         prop_assert_eq!(read.initial, recording.initial);
         prop_assert_eq!(read.entries, recording.entries);
         prop_assert_eq!(read.stacks, recording.stacks);
+        prop_assert_eq!(read.left_running, recording.left_running);
     }
 
     #[test]
@@ -201,11 +206,12 @@ fn what_is_no_log_says_so() {
         initial: Vec::new(),
         entries: Vec::new(),
         stacks: CallStacks::default(),
+        left_running: LeftRunning::default(),
     };
     let mut newer = write(Vec::new(), &empty).unwrap();
     newer[16] = 7;
     let said = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
-    assert!(said(&newer).contains("version 7, and this program reads up to 2"), "{}", said(&newer));
+    assert!(said(&newer).contains("version 7, and this program reads up to 3"), "{}", said(&newer));
     assert_eq!(said(b""), "this is not a crash log");
     assert_eq!(said(b"SQLite format 3\0 and more"), "this is not a crash log");
     let mut longer = write(Vec::new(), &empty).unwrap();

@@ -85,6 +85,35 @@ pub(crate) fn inner(action: &Action, size: u64) -> Action {
     action
 }
 
+/// An allocation that does not make the file longer than the program sees it leaves the size on disk
+/// alone, which may be smaller. Not so on ext4, which looks at the size on disk, too.
+pub(crate) fn within_size(action: &Action, size: u64) -> Action {
+    let mut action = action.clone();
+    if let Action::Allocate { offset, length, keep_size, .. }
+    | Action::Zero { offset, length, keep_size, .. } = &mut action
+    {
+        *keep_size |= offset.saturating_add(*length) <= size;
+    }
+    action
+}
+
+/// A zeroed range where the last block of a file is no exception: the edges of it, which are written
+/// as bytes, and what is left, unless that is nothing.
+pub(crate) fn by_whole_blocks(action: &Action, size: u64) -> (Vec<(u64, u64)>, Option<Action>) {
+    let &Action::Zero { node, offset, length, keep_size, hole } = action else {
+        return (Vec::new(), None);
+    };
+    let page = PAGE as u64;
+    let end = offset.saturating_add(length);
+    let first = offset.next_multiple_of(page);
+    let last = (end / page * page).max(first);
+    let edges = [(offset, end.min(first)), (last, end)].map(|(from, to)| (from, to.min(size)));
+    let (from, to) = if keep_size { (first, last) } else { (first.min(end), end) };
+    let whole = Action::Zero { node, offset: from, length: to - from, keep_size, hole };
+    let edges = edges.into_iter().filter(|(from, to)| from < to).collect();
+    (edges, (from < to || !keep_size).then_some(whole))
+}
+
 impl MicroOp {
     pub(crate) fn apply(&self, tree: &mut Tree) {
         self.apply_up_to(tree, None, 0);

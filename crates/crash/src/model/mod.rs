@@ -24,7 +24,7 @@ pub use explain::{
     path_shape,
 };
 pub use explore::state_class::{SECTOR, StateClass};
-pub use explore::{BadGlob, Coverage, CrashState, CrashStates, ExploreOptions, rebuild};
+pub use explore::{BadGlob, Coverage, CrashState, CrashStates, ExploreOptions, FirstPass, rebuild};
 pub use micro_op::{Part, Torn};
 pub use path_text::{path_text, quoted_path};
 pub use profile::{Model, UnknownModel};

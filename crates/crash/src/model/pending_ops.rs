@@ -149,6 +149,38 @@ impl PendingOps {
         absorbed
     }
 
+    /// What was moved into a directory is in it when that one is synced. That the old name is gone is
+    /// in another directory, and stays a part by itself. A directory has one name, so that it moves
+    /// as a whole. Gives back what arrived.
+    pub(crate) fn split_arrivals(&mut self, directory: Node) -> Vec<MicroOpId> {
+        let mut ids = Vec::new();
+        for at in 0..self.micro_ops.len() {
+            let Effect::Name(Action::Rename { node, from, to, replaced }) =
+                &self.micro_ops[at].effect
+            else {
+                continue;
+            };
+            let arrives = to.directory == directory && from.directory != directory;
+            if !arrives || self.now.entry(to) != Some(*node) {
+                continue;
+            }
+            if self.now.is_directory(*node) {
+                ids.push(self.micro_ops[at].id);
+                continue;
+            }
+            let (node, replaced) = (*node, *replaced);
+            let (from, to) = (from.clone(), to.clone());
+            self.micro_ops[at].effect = Effect::Name(Action::Remove { node, dir_entry: from });
+            if let Some(node) = replaced {
+                let removal = Action::Remove { node, dir_entry: to.clone() };
+                ids.push(self.push(Effect::Name(removal), Vec::new()));
+            }
+            let link = Action::Link { node, dir_entry: to };
+            ids.push(self.push(Effect::Name(link), Vec::new()));
+        }
+        ids
+    }
+
     /// Leaves at most `window` micro-operations to play with: the older ones survive or are lost together.
     pub(crate) fn freeze(&mut self, window: usize) {
         while self.micro_ops.len() - self.frozen > window {

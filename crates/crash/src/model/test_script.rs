@@ -109,6 +109,12 @@ impl TestScript {
         self.act(Action::Allocate { node, offset: 0, length, keep_size: false })
     }
 
+    /// A hole that leaves the size alone, or zeros that may make the file longer.
+    pub(super) fn zero(self, path: &str, offset: u64, length: u64, hole: bool) -> Self {
+        let node = self.node(path);
+        self.act(Action::Zero { node, offset, length, keep_size: hole, hole })
+    }
+
     pub(super) fn link(mut self, path: &str, new: &str) -> Self {
         let (node, dir_entry) = (self.node(path), self.dir_entry(new));
         self.nodes.insert(new.to_owned(), node);
@@ -171,6 +177,7 @@ impl TestScript {
             initial: self.initial.clone(),
             entries: self.entries.clone(),
             stacks: CallStacks::default(),
+            left_running: Default::default(),
         }
     }
 

@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fault::{FaultTarget, FaultTrace};
 use crate::fd;
@@ -42,6 +42,7 @@ mod file;
 mod interrupted_call;
 mod last_close;
 mod launch;
+mod left_running;
 mod mapped_files;
 mod nodes;
 mod path_lookup;
@@ -57,6 +58,7 @@ mod watchdog;
 
 pub use error::RecordError;
 pub(crate) use file::c_string;
+pub use left_running::LINGER;
 use tracer::Tracer;
 pub use tracer::WorkloadOutcome;
 
@@ -73,6 +75,7 @@ pub fn record(program: impl Into<OsString>) -> Recorder {
         acknowledge: true,
         inherit: Vec::new(),
         limit: None,
+        linger: LINGER,
         cancel: None,
         namespace: None,
         faults: None,
@@ -94,6 +97,7 @@ pub struct Recorder {
     acknowledge: bool,
     inherit: Vec<RawFd>,
     limit: Option<Duration>,
+    linger: Duration,
     cancel: Option<OwnedFd>,
     namespace: Option<MountNamespace>,
     faults: Option<Option<FaultTarget>>,
@@ -188,6 +192,14 @@ impl Recorder {
     /// Ends the workload, and the recording in an error, if it takes longer.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
+        self
+    }
+
+    /// How long processes that outlive the workload's first one may take to end by themselves,
+    /// [`LINGER`] unless said, and never longer than the time limit. What they do is recorded; those
+    /// that do not end are ended, and counted in [`Recording::left_running`].
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = time;
         self
     }
 
@@ -298,10 +310,15 @@ impl Recorder {
         let started = launch::start(&launch)?;
         drop(writer);
         let watchdog = watchdog::Watchdog::new(&started.pidfd, self.limit, self.cancel.as_ref());
+        let limits = left_running::LingerLimits {
+            linger: self.linger,
+            deadline: self.limit.and_then(|limit| Instant::now().checked_add(limit)),
+            cancel: self.cancel.as_ref(),
+        };
         let outcome = thread::scope(|scope| {
             scope.spawn(|| forward_output(File::from(reader), self.output));
             scope.spawn(|| watchdog.run());
-            tracer.run(started.pid)
+            tracer.run(started.pid, limits)
         });
         if let Some(error) = watchdog.exceeded() {
             return Err(error);
@@ -321,6 +338,7 @@ impl Recorder {
             initial,
             entries: tracer.entries,
             stacks: stacks.unwrap_or_default(),
+            left_running: tracer.left_running,
         };
         let mut tree = compare::replayed(&recording);
         let reread = interrupted_call::reread(&tracer.unsure, &tree, &handle, &mut tracer.bytes);

@@ -252,21 +252,43 @@ pub(super) enum Event {
 
 /// Waits for the next event of a task of this thread; none when there are no tasks left.
 pub(super) fn wait() -> io::Result<Option<(pid_t, Event)>> {
+    Ok(match wait_with(0)? {
+        Polled::Event(pid, event) => Some((pid, event)),
+        Polled::Nothing | Polled::NoTasks => None,
+    })
+}
+
+/// What there is without waiting.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Polled {
+    Event(pid_t, Event),
+    /// No task has an event.
+    Nothing,
+    NoTasks,
+}
+
+pub(super) fn poll() -> io::Result<Polled> {
+    wait_with(libc::WNOHANG)
+}
+
+fn wait_with(flags: c_int) -> io::Result<Polled> {
     let mut status = 0;
-    let pid = loop {
+    let flags = libc::__WALL | libc::__WNOTHREAD | flags;
+    loop {
         // SAFETY: the status is ours. Only children and tracees of this thread are waited for, so
         // that nobody else's child is taken away.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
-        if pid >= 0 {
-            break pid;
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
+        match pid {
+            0 => return Ok(Polled::Nothing),
+            1.. => return Ok(Polled::Event(pid, event(status))),
+            _ => {}
         }
         match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Polled::NoTasks),
             error if error.kind() == io::ErrorKind::Interrupted => {}
             error => return Err(error),
         }
-    };
-    Ok(Some((pid, event(status))))
+    }
 }
 
 fn event(status: c_int) -> Event {

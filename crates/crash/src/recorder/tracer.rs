@@ -24,17 +24,17 @@ use super::ptrace::{self, Event, StoppedCall};
 use super::seccomp_filter;
 use super::stack_capture::StackCapture;
 use super::syscalls::Syscall;
-use crate::operation::{Action, Entry, Node, Operation};
+use crate::operation::{Action, Entry, LeftRunning, Node, Operation};
 use crate::recorded_bytes::ByteStore;
 
 /// Files outside that were written and not synced are only worth knowing if they are moved in.
 const OUTSIDE: usize = 100_000;
 
 #[derive(Debug)]
-struct Task {
+pub(super) struct Task {
     /// In order of appearance.
     number: u32,
-    process: pid_t,
+    pub(super) process: pid_t,
     descriptors: Option<Descriptors>,
     pending: Option<PendingCall>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Tracer {
     calls: HashMap<i64, Syscall>,
     /// The kernel stops at every call, since a filter would not be asked.
     every_call: bool,
-    tasks: HashMap<pid_t, Task>,
+    pub(super) tasks: HashMap<pid_t, Task>,
     appeared: u32,
     pub(super) pin: Option<CpuPin>,
     /// The task that is in a call which concerns the tree.
@@ -64,7 +64,7 @@ pub(super) struct Tracer {
     mapped_outside: HashSet<FileId>,
     /// Where the workload's lines go, if they are acknowledgements.
     pub(super) stdout: Option<FileId>,
-    line: Vec<u8>,
+    pub(super) line: Vec<u8>,
     pub(super) entries: Vec<Entry>,
     /// What they write.
     pub(super) bytes: ByteStore,
@@ -74,6 +74,7 @@ pub(super) struct Tracer {
     pub(super) faults: Option<FaultWatch>,
     /// Where operations are called from, if that is to be kept.
     pub(super) stacks: Option<StackCapture>,
+    pub(super) left_running: LeftRunning,
 }
 
 /// What a descriptor is open on, and how.
@@ -133,51 +134,11 @@ impl Tracer {
             unsure: Vec::new(),
             faults: None,
             stacks: None,
+            left_running: LeftRunning::default(),
         })
     }
 
-    /// Watches until nothing of the workload is alive. `first` is the process that was started; its
-    /// end is the end of the workload, and what it left running is ended too.
-    pub(super) fn run(&mut self, first: pid_t) -> Result<WorkloadOutcome, RecordError> {
-        let mut ended = None;
-        let mut failed = None;
-        self.appear(first);
-        self.pin = CpuPin::new(first);
-        while let Some((pid, event)) =
-            ptrace::wait().map_err(|source| RecordError::system("waitpid", source))?
-        {
-            match event {
-                Event::Exited(code) if pid == first => ended = Some(WorkloadOutcome::Exited(code)),
-                Event::Killed(signal) if pid == first => {
-                    ended = Some(WorkloadOutcome::Signaled(signal))
-                }
-                _ => {}
-            }
-            let step = self.step(pid, event);
-            if failed.is_none()
-                && let Err(error) = step
-            {
-                failed = Some(error);
-            }
-            if ended.is_some() || failed.is_some() {
-                self.kill_all();
-            }
-        }
-        self.pin = None;
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        self.record_mapped_writes(first, true)?;
-        if !self.line.is_empty() {
-            let line = std::mem::take(&mut self.line);
-            self.entries.push(Entry::Acknowledgement(line));
-        }
-        ended.ok_or_else(|| {
-            RecordError::system("waitpid", io::Error::from_raw_os_error(libc::ECHILD))
-        })
-    }
-
-    fn step(&mut self, pid: pid_t, event: Event) -> Result<(), RecordError> {
+    pub(super) fn step(&mut self, pid: pid_t, event: Event) -> Result<(), RecordError> {
         let system = refused;
         if let Some(stacks) = &mut self.stacks {
             stacks.forget_current();
@@ -337,7 +298,7 @@ impl Tracer {
         Ok(())
     }
 
-    fn appear(&mut self, pid: pid_t) {
+    pub(super) fn appear(&mut self, pid: pid_t) {
         if self.tasks.contains_key(&pid) {
             return;
         }
@@ -376,13 +337,6 @@ impl Tracer {
             self.tasks.insert(pid, task);
         }
         self.release(pid)
-    }
-
-    fn kill_all(&self) {
-        for (pid, task) in &self.tasks {
-            // SAFETY: plain numbers. Neither has been waited for, so both are still ours.
-            unsafe { libc::syscall(libc::SYS_tgkill, task.process, *pid, libc::SIGKILL) };
-        }
     }
 
     pub(super) fn process(&self, pid: pid_t) -> pid_t {

@@ -47,7 +47,7 @@ impl History {
             Model::Kill => Ok(()),
             Model::Posix => {
                 self.each_name(&state.tree, synced, last)?;
-                self.single_names(&state.tree)
+                self.single_names(&state.tree, synced)
             }
             // A sync there is no commit: it keeps some names and not what came before them. A file
             // that was moved to another directory may have both names.
@@ -195,16 +195,33 @@ impl History {
         Ok(())
     }
 
-    /// No file has two names by a rename.
-    fn single_names(&self, tree: &Tree) -> Result<(), String> {
+    /// No file has two names by a rename, unless the directory that it was moved to was synced
+    /// without the one that it left.
+    fn single_names(&self, tree: &Tree, synced: usize) -> Result<(), String> {
         let names = shape(tree);
         let linked = |node: Node| {
             let links =
                 |action: &Action| matches!(action, Action::Link { node: one, .. } if *one == node);
             self.actions.iter().any(links)
         };
+        let arrived = |node: Node| {
+            self.actions[..synced].iter().enumerate().any(|(at, action)| match action {
+                Action::Rename { node: one, from, to, .. } => {
+                    let syncs = |action: &Action| {
+                        matches!(action, Action::Sync { node, .. } if *node == to.directory)
+                    };
+                    *one == node
+                        && from.directory != to.directory
+                        && self.actions[at..synced].iter().any(syncs)
+                }
+                _ => false,
+            })
+        };
         for node in names.values() {
-            if !linked(*node) && names.values().filter(|one| *one == node).count() > 1 {
+            if !linked(*node)
+                && !arrived(*node)
+                && names.values().filter(|one| *one == node).count() > 1
+            {
                 return Err(format!("{node:?} has two names"));
             }
         }

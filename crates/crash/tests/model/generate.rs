@@ -52,6 +52,7 @@ pub(crate) fn recording(choices: &[Choice]) -> Recording {
             .collect(),
         entries: program.entries,
         stacks: Default::default(),
+        left_running: Default::default(),
     }
 }
 

@@ -68,6 +68,7 @@ impl Workload {
                 initial: Vec::new(),
                 entries: Vec::new(),
                 stacks: Default::default(),
+                left_running: Default::default(),
             },
             root,
             noise,
@@ -343,13 +344,18 @@ impl Workload {
         let Some((name, node)) = self.pick_file() else { return Ok(()) };
         let (offset, length) = (self.random.below(6000), 1 + self.random.below(6000));
         let file = self.file(&name).as_raw_fd();
-        let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (flags, keep_size, hole) = match self.random.below(4) {
+            0 => (libc::FALLOC_FL_ZERO_RANGE, false, false),
+            1 => (libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, true, false),
+            _ => (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, true, true),
+        };
         // SAFETY: the descriptor is open.
         if unsafe { libc::fallocate(file, flags, offset as i64, length as i64) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let action = Action::Zero { node, offset, length, keep_size: true, hole: true };
-        self.record(format!("hole {name} {offset}+{length}"), action);
+        let action = Action::Zero { node, offset, length, keep_size, hole };
+        let what = if hole { "hole" } else { "zeros" };
+        self.record(format!("{what} {name} {offset}+{length} keep {keep_size}"), action);
         Ok(())
     }
 
@@ -375,12 +381,14 @@ impl Workload {
         let Some((name, node)) = self.pick_file() else { return Ok(()) };
         let (offset, length) = (self.random.below(6000), 1 + self.random.below(6000));
         let file = self.file(&name).as_raw_fd();
+        let keep_size = self.random.below(3) == 0;
+        let flags = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
         // SAFETY: the descriptor is open.
-        if unsafe { libc::fallocate(file, 0, offset as i64, length as i64) } != 0 {
+        if unsafe { libc::fallocate(file, flags, offset as i64, length as i64) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let action = Action::Allocate { node, offset, length, keep_size: false };
-        self.record(format!("allocate {name} {offset}+{length}"), action);
+        let action = Action::Allocate { node, offset, length, keep_size };
+        self.record(format!("allocate {name} {offset}+{length} keep {keep_size}"), action);
         Ok(())
     }
 

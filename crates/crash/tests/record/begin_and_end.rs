@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use retake_crash::marker::Marker;
+use retake_crash::operation::LeftRunning;
 use retake_crash::recorder::{RecordError, WorkloadOutcome};
 
 use crate::programs::{compiled, directory, here, words};
@@ -42,12 +43,71 @@ fn a_cancelled_recording_ends_everything_too() {
 }
 
 #[test]
-fn what_outlives_its_program_is_ended() {
+fn what_outlives_its_program_is_ended_and_counted() {
     let root = directory();
-    let script = "setsid sleep 1000 & echo x > a";
-    let recorded =
-        here(retake_crash::record("sh").arg("-c").arg(script), root.path()).run().unwrap();
+    // Two processes, and one that ends while the others are waited for.
+    let script = "setsid sleep 1000 & sleep 1000 & { sleep 0.1; echo y > b; } & echo x > a";
+    let recorder = here(retake_crash::record("sh").arg("-c").arg(script), root.path());
+    let recorded = recorder.linger(Duration::from_millis(1500)).run().unwrap();
     assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
+    assert_eq!(alive(root.path()), [""; 0]);
+    let left = recorded.recording.left_running;
+    assert_eq!(left.ended, 2, "{left:?}");
+    assert!(left.processes >= left.ended, "{left:?}");
+    let words = words(&recorded.recording);
+    assert!(words.contains(&"write b 0 y\n".to_owned()), "{words:?}");
+}
+
+/// Forks; the child says and writes something only after the program has ended.
+const DAEMON: &str = r#"int main(void) {
+    pid_t parent = getpid();
+    if (fork() > 0) _exit(0);
+    while (getppid() == parent) usleep(1000);
+    for (int i = 0; i < 200; i++) {
+        int f = open("log", O_CREAT | O_WRONLY | O_APPEND, 0600);
+        must(write(f, "x", 1));
+        must(fsync(f));
+        close(f);
+    }
+    must(write(1, "logged\n", 7));
+    _exit(0);
+}"#;
+
+#[test]
+fn what_a_daemon_does_is_recorded_until_it_ends() {
+    let root = directory();
+    let (_keep, program) = compiled(DAEMON, &[]);
+    let recorded = here(retake_crash::record(program), root.path()).run().unwrap();
+    assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
+    let left = recorded.recording.left_running;
+    assert_eq!((left.processes, left.ended), (1, 0));
+    let words = words(&recorded.recording);
+    assert_eq!(words.iter().filter(|word| word.starts_with("write log")).count(), 200);
+    assert_eq!(words.last().map(String::as_str), Some("ack logged"));
+}
+
+#[test]
+fn a_program_that_leaves_nothing_running_says_nothing_of_it() {
+    let root = directory();
+    let script = "(echo x > a) & wait; echo y > b";
+    let recorder = here(retake_crash::record("sh").arg("-c").arg(script), root.path());
+    assert_eq!(recorder.run().unwrap().recording.left_running, LeftRunning::default());
+}
+
+#[test]
+fn a_time_limit_and_a_cancellation_end_the_wait_for_what_is_left() {
+    let root = directory();
+    let forever = Duration::from_secs(100_000);
+    let script = "sleep 1000 & echo x > a";
+    let recorder = here(retake_crash::record("sh").arg("-c").arg(script), root.path());
+    let recorder = recorder.linger(forever).timeout(Duration::from_secs(2));
+    assert_eq!(recorder.run().unwrap().recording.left_running.ended, 1);
+    // Cancelled by a line that comes when the program has ended.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let script = "p=$$; { while [ -d /proc/$p ]; do sleep 0.01; done; echo up; sleep 1000; } &";
+    let recorder = here(retake_crash::record("sh").arg("-c").arg(script), root.path());
+    let recorder = recorder.linger(forever).output(writer).cancel_on(OwnedFd::from(reader));
+    assert!(matches!(recorder.run(), Err(RecordError::Cancelled)));
     assert_eq!(alive(root.path()), [""; 0]);
 }
 

@@ -5,7 +5,8 @@
 //! everything that came before the check done. Each check still has a process of its own.
 //!
 //! Theory of operation. The copy returns from [`serve`] and runs the check; the server itself stays
-//! in it to the end. The server is the subreaper of what its copies start, so when a copy has ended
+//! in it to the end. The copy for the next check is made before that check is asked for, and waits
+//! for it: the orchestrator needs that time to write the state. The server is the subreaper of what its copies start, so when a copy has ended
 //! it kills and waits for its own children until it has none. If the server dies, the kernel ends the
 //! copy; if the orchestrator dies, the server ends everything that carries its run id.
 //!
@@ -74,24 +75,22 @@ pub(super) fn serve(socket: File) -> CheckCopy {
         leave(0);
     }
     loop {
-        let request = match Order::receive(&socket) {
-            Ok(Some(Order::Check(request))) => request,
-            // It came when the check had just ended.
-            Ok(Some(Order::Cancel)) => continue,
-            Ok(None) | Err(_) => leave(0),
-        };
         let Ok((announcements, announce)) = pipe() else { leave(1) };
+        let Ok((asked, ask)) = pipe() else { leave(1) };
         let before = out_of_memory.count();
         // SAFETY: the copy has this thread alone, and uses nothing that another thread could hold:
         // there is none that holds anything, as was looked up before.
         match unsafe { libc::fork() } {
             0 => {
-                drop((socket, announcements));
-                return enter(request, announce, server);
+                drop((socket, announcements, ask));
+                return enter(asked, announce, server);
             }
             pid if pid > 0 => {
-                drop(announce);
+                drop((asked, announce));
                 let Ok(watched) = pidfd(pid as u32) else { leave(1) };
+                let request = next_request(&socket);
+                // One that has died does not take it, which shows at once.
+                _ = request.send(File::from(ask));
                 let watch = ChildWatch { pidfd: watched, announcements };
                 let (announced, timed_out) =
                     watch.until_the_end(pid as u32, request.timeout, Some(&socket));
@@ -108,6 +107,19 @@ pub(super) fn serve(socket: File) -> CheckCopy {
                 }
             }
             _ => leave(1),
+        }
+    }
+}
+
+/// Waits for the next check to be asked for. At the end of all of them this process ends, and the
+/// kernel ends the copy that waits.
+fn next_request(socket: &File) -> CheckRequest {
+    loop {
+        match Order::receive(socket) {
+            Ok(Some(Order::Check(request))) => return request,
+            // It came when the check had just ended.
+            Ok(Some(Order::Cancel)) => {}
+            Ok(None) | Err(_) => leave(0),
         }
     }
 }
@@ -145,17 +157,23 @@ fn end(copy: i32, run_id: &str) -> ExitKind {
     }
 }
 
-/// Makes this copy what a program that was started for this check would be.
-fn enter(request: CheckRequest, announce: OwnedFd, server: i32) -> CheckCopy {
+/// Waits for a check, and makes this copy what a program that was started for it would be.
+fn enter(asked: OwnedFd, announce: OwnedFd, server: i32) -> CheckCopy {
     let prepared = || {
-        // SAFETY: plain numbers; the log is open for as long as it is copied; and no other thread
-        // could read a variable while it is set.
+        // SAFETY: plain numbers.
         unsafe {
             libc::setpgid(0, 0);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if libc::getppid() != server {
                 return Err(io::ErrorKind::NotConnected.into());
             }
+        }
+        let Some(Order::Check(request)) = Order::receive(File::from(asked))? else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        // SAFETY: the log is open for as long as it is copied, and no other thread could read a
+        // variable while it is set.
+        unsafe {
             let log = OpenOptions::new().create(true).append(true).open(&request.log)?;
             for stream in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
                 if libc::dup2(log.as_raw_fd(), stream) < 0 {
@@ -167,11 +185,9 @@ fn enter(request: CheckRequest, announce: OwnedFd, server: i32) -> CheckCopy {
             std::env::set_var(CRASH_LABEL, &request.label);
             std::env::set_var(ACKS, &request.acks);
         }
-        Ok::<_, io::Error>(())
+        Ok::<_, io::Error>(request)
     };
-    if prepared().is_err() {
-        // The check did not come to its test, is what the orchestrator says then.
-        leave(125);
-    }
+    // The check did not come to its test, is what the orchestrator says then.
+    let request = prepared().unwrap_or_else(|_| leave(125));
     CheckCopy { request, announcer: Announcer::new(File::from(announce)) }
 }

@@ -49,10 +49,15 @@ impl CheckServer {
         self.open_socket()?.try_clone().map(OwnedFd::from)
     }
 
-    /// Has one state checked.
-    pub(crate) fn check(&mut self, request: &CheckRequest) -> io::Result<CheckReply> {
+    /// Has one state checked, and does something else until then.
+    pub(crate) fn check(
+        &mut self,
+        request: &CheckRequest,
+        meanwhile: &dyn Fn(),
+    ) -> io::Result<CheckReply> {
         let socket = self.open_socket()?;
         request.send(socket)?;
+        meanwhile();
         CheckReply::receive(socket)
     }
 

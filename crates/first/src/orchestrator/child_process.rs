@@ -144,13 +144,14 @@ impl RunningChildren {
         }))
     }
 
-    /// Has a check server run a check to its end. An error is one of the server, which has to be
+    /// Has a check server run a check to its end, and does something else `meanwhile`. An error is one of the server, which has to be
     /// given up then.
     pub(crate) fn run_served(
         &self,
         server: &mut CheckServer,
         target: usize,
         request: &CheckRequest,
+        meanwhile: &dyn Fn(),
     ) -> io::Result<Result<ChildOutcome, Unwanted>> {
         {
             let mut table = self.lock();
@@ -159,7 +160,7 @@ impl RunningChildren {
             }
             table.children.insert(target, Running::Served(server.socket()?));
         }
-        let reply = server.check(request);
+        let reply = server.check(request, meanwhile);
         self.lock().children.remove(&target);
         if target > self.lock().bound {
             return Ok(Err(Unwanted));
@@ -241,10 +242,12 @@ pub(super) fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<Starte
     }
 }
 
-/// Runs a child to its end while everything it does to a directory is recorded.
+/// Runs a child to its end while everything it does to a directory is recorded. What it leaves
+/// running may take this long to end by itself.
 pub(crate) fn record(
     command: &ChildCommand<'_>,
     root: &Path,
+    linger: Duration,
 ) -> Result<(Recorded, ChildOutcome), RecordError> {
     let failed = |source| RecordError::system("a child", source);
     let run_id = new_run_id();
@@ -265,6 +268,7 @@ pub(crate) fn record(
         .stderr(log)
         .acknowledge_lines(false)
         .timeout(command.timeout)
+        .linger(linger)
         .inherit(channel.parent_alive)
         .inherit(channel.announce)
         .env_remove(variables::CRASH_POINT_ID)

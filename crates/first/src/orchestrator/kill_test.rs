@@ -15,10 +15,11 @@ use retake_crash::model::Model;
 use super::child_process::{ChildCommand, RunningChildren};
 use super::directory_digest::DirectoryHasher;
 use super::events::{CrashPoint, Events, Summary};
+use super::look_ahead::LookAhead;
 use super::plan::{Executed, FailedPhase, Finish, Goal, Line, Plan, Step};
 use super::plan_driver::{self, ChildRunner, PointOutcome};
 use super::point_trace::PointTrace;
-use super::recorded_workload::{RecordedWorkload, StateToCheck};
+use super::recorded_workload::{CheckPlace, RecordedWorkload, StateToCheck, keep_directory};
 use super::report::{FailureReport, say};
 use super::run_directories::RunDirectories;
 use super::session::{Session, record_workload, report_error};
@@ -63,8 +64,12 @@ impl Supervisor<'_> {
             hasher: DirectoryHasher::default(),
             recorded: None,
             promises: Mutex::new(HashMap::new()),
+            ahead: LookAhead::new(options.jobs),
         };
         runner.recorded = runner.record();
+        if let Some(left) = runner.recorded.as_ref().and_then(RecordedWorkload::left_running) {
+            say(&left);
+        }
         let mut lines = Vec::new();
         let told = &mut |line: Line, duration: Duration| {
             // A directory is removed, or a failure reported, before the next line.
@@ -177,6 +182,10 @@ fn tell(
     Some(told.message())
 }
 
+fn not_executed(reason: String) -> Executed {
+    Executed { result: Execution::Failed { reason }, trace: PointTrace::default(), state: None }
+}
+
 /// Makes the children. Called on several threads.
 struct StepRunner<'a> {
     session: &'a Session<'a>,
@@ -187,6 +196,7 @@ struct StepRunner<'a> {
     recorded: Option<RecordedWorkload>,
     /// By target, where it was not: what was promised before the crash.
     promises: Mutex<HashMap<usize, Vec<Vec<u8>>>>,
+    ahead: LookAhead,
 }
 
 impl StepRunner<'_> {
@@ -216,29 +226,48 @@ impl StepRunner<'_> {
     }
 
     fn execute(&self, target: usize) -> Executed {
-        if let Some(executed) =
-            self.recorded.as_ref().and_then(|recorded| recorded.executed(target))
-        {
-            return self.as_if_crashed(target, executed);
+        let Some(recorded) = &self.recorded else { return self.execute_killed(target) };
+        match recorded.executed(target) {
+            Some(executed) => self.as_if_crashed(target, executed),
+            None => self.confirm_end(recorded, target),
         }
-        self.execute_killed(target)
+    }
+
+    /// Runs the workload once more, beyond the end of the recording: it has to end there again. It
+    /// runs where it was recorded, in memory if possible, since no crash is made there.
+    fn confirm_end(&self, recorded: &RecordedWorkload, target: usize) -> Executed {
+        let root = &recorded.states.recording.root;
+        let executed = self.execute_in(target, root);
+        let kept = match executed.result {
+            Execution::Ended { .. } => Ok(()),
+            _ if !root.is_dir() => Ok(()),
+            _ => keep_directory(root, &self.dirs.run_dir(target)),
+        };
+        report_error(kept, &self.dirs.run_dir(target).display().to_string());
+        report_error(retake_crash::scratch::empty_dir(root), &root.display().to_string());
+        executed
     }
 
     /// Runs the workload until it kills itself at this point.
     fn execute_killed(&self, target: usize) -> Executed {
-        let fail = |reason: String| Executed {
-            result: Execution::Failed { reason },
-            trace: PointTrace::default(),
-            state: None,
-        };
         let directory = match self.dirs.create_run_dir(target) {
             Ok(directory) => directory,
             Err(error) => {
                 let path = self.dirs.run_dir(target);
-                return fail(format!("cannot make the directory {}: {error}", path.display()));
+                return not_executed(format!(
+                    "cannot make the directory {}: {error}",
+                    path.display()
+                ));
             }
         };
-        let command = self.child_command(target, FailedPhase::Execution, &directory, Vec::new());
+        self.execute_in(target, &directory)
+    }
+
+    /// Runs the workload in a directory that is there and empty. What it leaves stays, unless it has
+    /// ended: then its run is removed.
+    fn execute_in(&self, target: usize, directory: &Path) -> Executed {
+        let fail = not_executed;
+        let command = self.child_command(target, FailedPhase::Execution, directory, Vec::new());
         let outcome = match self.running.run(&command) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_unwanted)) => {
@@ -255,7 +284,7 @@ impl StepRunner<'_> {
                 result = Execution::Failed { reason };
             }
             // Not readable means not comparable, so it is checked whatever it is like.
-            Execution::Crashed { .. } => state = self.hasher.digest(&directory).ok(),
+            Execution::Crashed { .. } => state = self.hasher.digest(directory).ok(),
             Execution::Ended { .. } => {
                 report_error(self.dirs.remove(target), &directory.display().to_string());
             }
@@ -304,10 +333,13 @@ impl StepRunner<'_> {
     ) -> io::Result<Check> {
         let (tree, acks) = recorded.state(target);
         let state = StateToCheck { tree, acks, point_id: target, label };
-        let mut place = recorded.states.place()?;
-        let outcome = recorded.states.check(&mut place, &state, &self.running, &|place| {
+        let mut place = recorded.states.place(target)?;
+        let command = |place: &CheckPlace| {
             self.child_command(target, FailedPhase::Verify, &place.seen, Vec::new())
-        })?;
+        };
+        let meanwhile = || self.prepare_after(recorded, target);
+        let outcome =
+            recorded.states.check(&mut place, &state, &self.running, &command, &meanwhile)?;
         let check = match outcome {
             Ok(outcome) => match verdict::check(&outcome) {
                 Check::Passed { .. } if !place.directory.is_dir() => {
@@ -325,18 +357,35 @@ impl StepRunner<'_> {
         }
         let (check, confirmed) = match check {
             Check::Failed { reason } => self.confirm(target, label, reason),
-            passed @ Check::Passed { .. } => (passed, false),
+            Check::Passed { looked } => {
+                self.ahead.passed(tree, looked);
+                (Check::Passed { looked }, false)
+            }
         };
         let failed = matches!(check, Check::Failed { .. });
         if !confirmed
             && place.directory.is_dir()
             && (failed || self.session.variables.keep_artifacts)
         {
-            place.keep(&self.dirs.run_dir(target))?;
+            keep_directory(&place.directory, &self.dirs.run_dir(target))?;
             self.keep_recording_log(target)?;
         }
         recorded.states.put_back(place);
         Ok(check)
+    }
+
+    /// Writes the state that is probably checked after this one.
+    fn prepare_after(&self, recorded: &RecordedWorkload, target: usize) {
+        let next = self.ahead.after(target, |target| recorded.point(target));
+        if let Some(next) = next {
+            let (tree, acks) = recorded.state(next);
+            // The label is for a check that is started as a program, which this one is not.
+            let state = StateToCheck { tree, acks, point_id: next, label: "" };
+            // What cannot be done now is done, or reported, when the state is checked.
+            _ = recorded.states.prepare(&state, &|place| {
+                self.child_command(next, FailedPhase::Verify, &place.seen, Vec::new())
+            });
+        }
     }
 
     /// A failure that the recording shows is reported once a real kill has shown it: the workload

@@ -8,6 +8,7 @@ mod child_process;
 mod directory_digest;
 mod events;
 mod kill_test;
+mod look_ahead;
 mod model_test;
 mod plan;
 mod plan_driver;

@@ -48,6 +48,10 @@ pub(crate) fn run(
         Execution::Crashed { .. } => return Err("the workload crashed by itself".to_owned()),
         Execution::Failed { reason } => return Err(reason),
     }
+    // What passes says nothing to anybody: a part that is not tested has to be a failure.
+    if let Some(left) = recorded.left_running() {
+        return Err(left);
+    }
     let model = session.options.model;
     let model_test = ModelTest::new(session, dirs, &recorded.states);
     let acks = usize::MAX;
@@ -190,11 +194,17 @@ impl<'a> ModelTest<'a> {
     ) -> io::Result<Check> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let state = StateToCheck { tree, acks, point_id: point, label };
-        let mut place = self.states.place()?;
-        let outcome = self.states.check(&mut place, &state, &self.running, &|place| {
-            let phase = FailedPhase::Verify;
-            self.session.child_command(self.dirs, number, phase, &place.seen, Vec::new())
-        })?;
+        let mut place = self.states.place(point)?;
+        let outcome = self.states.check(
+            &mut place,
+            &state,
+            &self.running,
+            &|place| {
+                let phase = FailedPhase::Verify;
+                self.session.child_command(self.dirs, number, phase, &place.seen, Vec::new())
+            },
+            &|| {},
+        )?;
         let check = match outcome {
             Ok(outcome) => verdict::check(&outcome),
             Err(_unwanted) => Check::Failed { reason: "ended".into() },

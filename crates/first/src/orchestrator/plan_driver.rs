@@ -2,6 +2,7 @@
 //!
 //! What a child is does not matter here: the orchestrator gives real ones, the tests scripted ones.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -19,11 +20,14 @@ pub(crate) enum PointOutcome {
 
 /// What the loop asks for.
 pub(crate) struct ChildRunner<'a> {
-    /// Runs one child to its end. Called on several threads at once.
+    /// Runs one child to its end. Called on several threads at once, if there are several jobs.
     pub(crate) run: &'a (dyn Fn(&Step) -> PointOutcome + Sync),
     /// Ends the children of all targets beyond this one, now and in future.
     pub(crate) end_beyond: &'a dyn Fn(usize),
 }
+
+/// What a step came to, and how long that took.
+type StepResult = (usize, thread::Result<PointOutcome>, Duration);
 
 /// Runs the plan to its finish. `told` is called on this thread alone: a test's output belongs to
 /// the thread it runs on.
@@ -33,6 +37,14 @@ pub(crate) fn drive(
     children: &ChildRunner<'_>,
     told: &mut dyn FnMut(Line, Duration),
 ) -> Finish {
+    if jobs == 1 {
+        // On this thread: to hand a step to another one and to be woken by it takes as long as many
+        // a check.
+        let next = RefCell::new(None);
+        let start = |step| next.borrow_mut().replace(step).is_none();
+        let result = || next.take().map(|step| take_step(children.run, &step));
+        return conduct(plan, jobs, children, told, &start, &result);
+    }
     let (to_do, work) = mpsc::channel::<Step>();
     let (done, results) = mpsc::channel();
     let work = Mutex::new(work);
@@ -44,52 +56,69 @@ pub(crate) fn drive(
                 loop {
                     let step = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(step) = step else { return };
-                    let start = Instant::now();
-                    let outcome = catch_unwind(AssertUnwindSafe(|| run(&step)));
-                    if done.send((step.target(), outcome, start.elapsed())).is_err() {
+                    if done.send(take_step(run, &step)).is_err() {
                         return;
                     }
                 }
             });
         }
-        let mut busy = 0;
-        let mut took: HashMap<usize, Duration> = HashMap::new();
-        loop {
-            while busy < jobs
-                && let Some(step) = plan.next()
-            {
-                if to_do.send(step).is_err() {
-                    break;
-                }
-                busy += 1;
+        // The workers end when this closure does, and what they wait for with it.
+        let to_do = to_do;
+        let start = |step| to_do.send(step).is_ok();
+        conduct(plan, jobs, children, told, &start, &|| results.recv().ok())
+    })
+}
+
+fn take_step(run: &(dyn Fn(&Step) -> PointOutcome + Sync), step: &Step) -> StepResult {
+    let start = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(step)));
+    (step.target(), outcome, start.elapsed())
+}
+
+/// `start` has a step taken, unless no worker is left to take it; `result` waits for one that was.
+fn conduct(
+    plan: &mut Plan,
+    jobs: usize,
+    children: &ChildRunner<'_>,
+    told: &mut dyn FnMut(Line, Duration),
+    start: &dyn Fn(Step) -> bool,
+    result: &dyn Fn() -> Option<StepResult>,
+) -> Finish {
+    let mut busy = 0;
+    let mut took: HashMap<usize, Duration> = HashMap::new();
+    loop {
+        while busy < jobs
+            && let Some(step) = plan.next()
+        {
+            if !start(step) {
+                break;
             }
-            while let Some(line) = plan.line() {
-                let target = target(&line);
-                told(line, took.remove(&target).unwrap_or_default());
-            }
-            if let Some(finish) = plan.finish() {
-                // Nothing that is still running can matter; the scope waits for its end.
+            busy += 1;
+        }
+        while let Some(line) = plan.line() {
+            let target = target(&line);
+            told(line, took.remove(&target).unwrap_or_default());
+        }
+        if let Some(finish) = plan.finish() {
+            // Nothing that is still running can matter; the caller waits for its end.
+            (children.end_beyond)(0);
+            return finish.clone();
+        }
+        (children.end_beyond)(plan.bound());
+        let Some((target, outcome, duration)) = result() else {
+            unreachable!("the workers end after the work, which is still held here")
+        };
+        busy -= 1;
+        *took.entry(target).or_default() += duration;
+        match outcome {
+            Ok(PointOutcome::Executed(executed)) => plan.executed(target, executed),
+            Ok(PointOutcome::Checked(check)) => plan.checked(target, check),
+            Err(panic) => {
                 (children.end_beyond)(0);
-                drop(to_do);
-                return finish.clone();
-            }
-            (children.end_beyond)(plan.bound());
-            let Ok((target, outcome, duration)) = results.recv() else {
-                unreachable!("the workers end after the work, which is still held here")
-            };
-            busy -= 1;
-            *took.entry(target).or_default() += duration;
-            match outcome {
-                Ok(PointOutcome::Executed(executed)) => plan.executed(target, executed),
-                Ok(PointOutcome::Checked(check)) => plan.checked(target, check),
-                Err(panic) => {
-                    (children.end_beyond)(0);
-                    drop(to_do);
-                    resume_unwind(panic);
-                }
+                resume_unwind(panic);
             }
         }
-    })
+    }
 }
 
 pub(crate) fn target(line: &Line) -> usize {

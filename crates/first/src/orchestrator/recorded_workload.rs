@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::check_server::CheckServer;
 use super::child_process::{self, ChildCommand, RunningChildren, Unwanted};
@@ -15,7 +16,6 @@ use super::directory_digest::DirectoryDigest;
 use super::plan::Executed;
 use super::point_trace::PointTrace;
 use super::verdict::{self, ChildOutcome, Execution};
-use crate::channel::Message;
 use crate::check_request::CheckRequest;
 use crate::variables;
 use retake_crash::model::Tree;
@@ -32,6 +32,7 @@ pub(crate) struct RecordedWorkload {
     /// What the whole workload left.
     pub(crate) end: Tree,
     points: Vec<Passed>,
+    trace: PointTrace,
 }
 
 /// The directories that states are checked in, each seen where the workload saw its own.
@@ -74,6 +75,8 @@ pub(crate) struct CheckPlace {
     said: PathBuf,
     namespace: Option<MountNamespace>,
     server: Option<CheckServer>,
+    /// The crash point whose state was put here before its check.
+    prepared_for: Option<usize>,
 }
 
 /// A state, and what its check is given.
@@ -88,9 +91,10 @@ pub(crate) struct StateToCheck<'a> {
 
 impl RecordedWorkload {
     /// Runs the workload, which must not crash itself. `parent` is where directories are made; in
-    /// memory unless said.
+    /// memory unless said. What it leaves running may take as long as `linger` to end by itself.
     pub(crate) fn record<'a>(
         parent: Option<&Path>,
+        linger: Duration,
         command: impl FnOnce(&Path) -> ChildCommand<'a>,
     ) -> Result<Self, RecordError> {
         let failed = |source| RecordError::system("a directory", source);
@@ -99,7 +103,7 @@ impl RecordedWorkload {
         let above = scratch.path().join("here");
         let root = above.join("work");
         fs::create_dir_all(&root).map_err(failed)?;
-        let (recorded, outcome) = child_process::record(&command(&root), &root)?;
+        let (recorded, outcome) = child_process::record(&command(&root), &root, linger)?;
         if !root.is_dir() {
             return Err(RecordError::Refused {
                 call: "rmdir".into(),
@@ -118,34 +122,46 @@ impl RecordedWorkload {
             }
         }
         let states = StateDirectories::new(recorded.recording, scratch, above);
-        Ok(Self { outcome, states, end: tree, points })
+        let trace = PointTrace::of(&outcome.messages);
+        Ok(Self { outcome, states, end: tree, points, trace })
+    }
+
+    /// What to know of processes that the workload left running and that were ended.
+    pub(crate) fn left_running(&self) -> Option<String> {
+        let ended = self.states.recording.left_running.ended;
+        (ended > 0).then(|| {
+            let (processes, them) =
+                if ended == 1 { ("1 process".to_owned(), "it") } else { (format!("{ended} processes"), "them") };
+            format!(
+                "the workload left {processes} running, which had to be ended: what a process writes \
+                 after the workload is not tested; wait for {them} in the workload, or stop {them}"
+            )
+        })
     }
 
     /// What a run that crashes at this point would have said; none beyond the end, where only
     /// another run can tell.
     pub(crate) fn executed(&self, target: usize) -> Option<Executed> {
         if let Some(passed) = self.points.get(target - 1) {
-            let messages = self.outcome.messages.iter().scan(0, |seen, message| {
-                *seen += usize::from(matches!(message, Message::Point { .. }));
-                (*seen <= target).then(|| message.clone())
-            });
-            let messages: Vec<Message> = messages.collect();
-            let label = messages.iter().rev().find_map(|message| match message {
-                Message::Point { label, .. } => Some(label.clone()),
-                _ => None,
-            })?;
+            let trace = self.trace.until(target)?;
+            let label = trace.last_label()?.clone();
             let digest = passed.tree.digest();
             return Some(Executed {
                 result: Execution::Crashed { label },
-                trace: PointTrace::of(&messages),
+                trace,
                 state: Some(DirectoryDigest((digest >> 64) as u64, digest as u64)),
             });
         }
         (target == self.points.len() + 1).then(|| Executed {
             result: verdict::execution(&self.outcome, target),
-            trace: PointTrace::of(&self.outcome.messages),
+            trace: self.trace.clone(),
             state: None,
         })
+    }
+
+    /// What a crash at this point left; none beyond the last.
+    pub(crate) fn point(&self, target: usize) -> Option<&Tree> {
+        self.points.get(target - 1).map(|passed| &passed.tree)
     }
 
     /// What a crash at this point left, and how many promises had been made.
@@ -181,11 +197,17 @@ impl StateDirectories {
         Ok(Self { _above: above, ..Self::new(recording, scratch, mount_point) })
     }
 
-    /// A place that nobody uses; it goes back with [`StateDirectories::put_back`].
-    pub(crate) fn place(&self) -> io::Result<CheckPlace> {
-        if let Some(place) = self.free().pop() {
+    /// A place that nobody uses, which goes back with [`StateDirectories::put_back`]: the one that
+    /// was prepared for this crash point, or any other.
+    pub(crate) fn place(&self, point: usize) -> io::Result<CheckPlace> {
+        let mut free = self.free();
+        let prepared = |place: &CheckPlace| place.prepared_for == Some(point);
+        let at = free.iter().position(prepared);
+        let at = at.or_else(|| free.iter().position(|place| place.prepared_for.is_none()));
+        if let Some(place) = at.map(|at| free.swap_remove(at)).or_else(|| free.pop()) {
             return Ok(place);
         }
+        drop(free);
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let root = &self.recording.root;
         let above = self.scratch.path().join(format!("state_{number}"));
@@ -196,7 +218,33 @@ impl StateDirectories {
         let namespace =
             self.mounted.then(|| MountNamespace::new(&above, &self.mount_point)).transpose()?;
         let seen = if self.mounted { root.clone() } else { directory.clone() };
-        Ok(CheckPlace { above, directory, seen, acks, said, namespace, server: None })
+        Ok(CheckPlace {
+            above,
+            directory,
+            seen,
+            acks,
+            said,
+            namespace,
+            server: None,
+            prepared_for: None,
+        })
+    }
+
+    /// Puts a state into a place of its own, so that its check can begin at once.
+    pub(crate) fn prepare<'a>(
+        &self,
+        state: &StateToCheck<'_>,
+        command: &dyn Fn(&CheckPlace) -> ChildCommand<'a>,
+    ) -> io::Result<()> {
+        let mut place = self.place(state.point_id)?;
+        if place.prepared_for != Some(state.point_id) {
+            place.prepared_for = None;
+            place.fill(&self.recording, state)?;
+            self.start_server(&mut place, state, command);
+            place.prepared_for = Some(state.point_id);
+        }
+        self.put_back(place);
+        Ok(())
     }
 
     pub(crate) fn put_back(&self, place: CheckPlace) {
@@ -208,32 +256,21 @@ impl StateDirectories {
     }
 
     /// Has a state checked in this place: by its server, or by a program that is started for it.
-    /// `command` is that program.
+    /// `command` is that program. What is to be done `meanwhile` is done by this thread if a server
+    /// checks.
     pub(crate) fn check<'a>(
         &self,
         place: &mut CheckPlace,
         state: &StateToCheck<'_>,
         running: &RunningChildren,
         command: &dyn Fn(&CheckPlace) -> ChildCommand<'a>,
+        meanwhile: &dyn Fn(),
     ) -> io::Result<Result<ChildOutcome, Unwanted>> {
-        place.fill(&self.recording, state)?;
-        let started = || {
-            let mut command = command(place);
-            command.set.extend([
-                (variables::CRASH_POINT_ID, state.point_id.to_string().into()),
-                (variables::CRASH_LABEL, state.label.into()),
-                (variables::ACKS, place.acks.clone().into()),
-            ]);
-            command.namespace = place.namespace.clone();
-            command
-        };
-        let program = started();
-        if place.server.is_none() && !self.not_served.load(Ordering::Relaxed) {
-            let server = ChildCommand { log: place.acks.with_extension("log"), ..started() };
-            // What keeps a server from starting is said by the program, if it matters.
-            place.server = CheckServer::start(server).ok().flatten();
-            self.not_served.store(place.server.is_none(), Ordering::Relaxed);
+        if place.prepared_for.take() != Some(state.point_id) {
+            place.fill(&self.recording, state)?;
         }
+        self.start_server(place, state, command);
+        let program = place.program(state, command);
         if let Some(server) = &mut place.server {
             let request = CheckRequest {
                 point_id: state.point_id,
@@ -243,7 +280,7 @@ impl StateDirectories {
                 log: place.said.clone(),
                 timeout: program.timeout,
             };
-            match running.run_served(server, program.target, &request) {
+            match running.run_served(server, program.target, &request, meanwhile) {
                 Ok(outcome) => return Ok(outcome),
                 // It died, of this check or of something else. The check begins again.
                 Err(_) => {
@@ -255,9 +292,41 @@ impl StateDirectories {
         }
         running.run(&program)
     }
+
+    /// Gives a place its server, where there can be one.
+    fn start_server<'a>(
+        &self,
+        place: &mut CheckPlace,
+        state: &StateToCheck<'_>,
+        command: &dyn Fn(&CheckPlace) -> ChildCommand<'a>,
+    ) {
+        if place.server.is_none() && !self.not_served.load(Ordering::Relaxed) {
+            let log = place.acks.with_extension("log");
+            let server = ChildCommand { log, ..place.program(state, command) };
+            // What keeps a server from starting is said by the program, if it matters.
+            place.server = CheckServer::start(server).ok().flatten();
+            self.not_served.store(place.server.is_none(), Ordering::Relaxed);
+        }
+    }
 }
 
 impl CheckPlace {
+    /// The program that checks a state here.
+    fn program<'a>(
+        &self,
+        state: &StateToCheck<'_>,
+        command: &dyn Fn(&Self) -> ChildCommand<'a>,
+    ) -> ChildCommand<'a> {
+        let mut command = command(self);
+        command.set.extend([
+            (variables::CRASH_POINT_ID, state.point_id.to_string().into()),
+            (variables::CRASH_LABEL, state.label.into()),
+            (variables::ACKS, self.acks.clone().into()),
+        ]);
+        command.namespace = self.namespace.clone();
+        command
+    }
+
     /// Replaces what lies here by a state, and the promises by those that were made before it.
     fn fill(&self, recording: &Recording, state: &StateToCheck<'_>) -> io::Result<()> {
         retake_crash::scratch::clear_dir(&self.above)?;
@@ -284,11 +353,11 @@ impl CheckPlace {
             copied => copied.map(drop),
         }
     }
+}
 
-    /// Leaves what the check made of it in another directory, for people.
-    pub(crate) fn keep(&self, to: &Path) -> io::Result<()> {
-        fs::create_dir(to)?;
-        let tree = retake_crash::recorder::tree_of(&self.directory)?;
-        retake_crash::materialise(&tree, to)
-    }
+/// Leaves a copy of a directory in memory for people.
+pub(crate) fn keep_directory(directory: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    let tree = retake_crash::recorder::tree_of(directory)?;
+    retake_crash::materialise(&tree, to)
 }

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use retake_crash::recorder::RecordError;
+use retake_crash::model::Model;
+use retake_crash::recorder::{LINGER, RecordError};
 use retake_crash::scratch::ignore_missing;
 
 use super::child_process::ChildCommand;
@@ -77,7 +79,13 @@ pub(super) fn record_workload(
         command.log = log.clone();
         command
     };
-    let recorded = RecordedWorkload::record(session.variables.work_dir.as_deref(), command);
+    // Runs that are killed end everything at once, and a recording in their stead does, too.
+    let linger = match session.options.model {
+        Model::Kill => Duration::ZERO,
+        _ => LINGER,
+    };
+    let parent = session.variables.work_dir.as_deref();
+    let recorded = RecordedWorkload::record(parent, linger, command);
     if recorded.is_err() {
         report_error(ignore_missing(std::fs::remove_file(&log)), &log.display().to_string());
     }

@@ -308,6 +308,13 @@ scenarios! {
         });
     }
 
+    fn leaves_processes_under_a_model() {
+        first::test().model(first::Model::Ext4).run(|env| {
+            steps(env);
+            leave_processes();
+        }).verify(|_, _| {});
+    }
+
     fn waits_to_be_orphaned() {
         first::test().run(|_| {
             leave_processes();

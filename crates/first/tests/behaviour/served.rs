@@ -61,6 +61,51 @@ fn what_a_check_is_told_is_that_of_its_own_point() {
     assert_eq!(told, ["1 a 1 a", "2 b 2 b", "3 c 3 c"]);
 }
 
+#[test]
+fn states_that_are_written_ahead_are_those_of_their_points_and_checked_one_at_a_time() {
+    let stage = Stage::new();
+    let played = stage.play_named("served::many");
+    played.passed();
+    // A point between two writes has the state of the one before.
+    let distinct = MANY - MANY / 3;
+    assert_eq!(played.count("same state as"), MANY / 3, "{}", played.text);
+    let checks = noted(&stage, "checks");
+    assert_eq!(checks.len(), 2 * distinct, "{checks:?}");
+    let in_turn = (1..=MANY).filter(|point| point % 3 != 0);
+    for (point, one) in in_turn.zip(checks.chunks(2)) {
+        assert_eq!(one, [format!("begins {point}"), format!("ends {point}")], "{checks:?}");
+    }
+    let servers: HashSet<_> = noted(&stage, "servers").into_iter().collect();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(
+        servers.len(),
+        processors.min(2),
+        "one checks while the state of the other is written"
+    );
+    assert_eq!((stage.left(), stage.alive()), (vec![], vec![]));
+}
+
+#[test]
+fn a_state_that_was_written_in_vain_is_not_that_of_another_point() {
+    let stage = Stage::new().set("SERVED_STARTS", "looks");
+    let played = stage.play_named("served::many");
+    played.passed();
+    // Where a check looked, the same state is checked again.
+    assert_eq!(played.count("same state as"), MANY / 6, "{}", played.text);
+}
+
+#[test]
+fn a_failure_among_states_that_were_written_ahead_is_that_of_its_point() {
+    let stage = Stage::new().set("SERVED_STARTS", "failure");
+    let played = stage.play_named("served::many");
+    played.failed(&[&format!("crash point {FAILS_AT} "), "as it should"]);
+    assert_eq!(played.count(": OK"), FAILS_AT - 1, "{}", played.text);
+    assert_eq!(stage.alive(), Vec::<String>::new());
+}
+
+const MANY: usize = 60;
+const FAILS_AT: usize = 34;
+
 fn steps(env: &first::Env) {
     for label in ["a", "b", "c"] {
         fs::write(env.path(label), label).unwrap();
@@ -99,6 +144,68 @@ fn counts() {
         process.kill().unwrap();
         process.wait().unwrap();
     }
+}
+
+#[test]
+fn a_second_run_that_fails_leaves_its_directory() {
+    let stage = Stage::new();
+    let played = stage.play_named("served::panics_in_its_second_run");
+    played.failed(&["the workload panicked after crash point 2 (\"b\"): no disk"]);
+    let left = stage.left();
+    assert!(left.iter().any(|path| path.ends_with("run_5/b")), "{left:?}");
+    assert!(!left.iter().any(|path| path.ends_with("run_5/c")), "{left:?}");
+}
+
+#[test]
+#[ignore = "started by the tests beside it"]
+fn panics_in_its_second_run() {
+    first::test()
+        .run(|env| {
+            let runs = note("runs", "");
+            for label in ["a", "b", "c"] {
+                assert!(runs == 1 || label != "c", "no disk");
+                fs::write(env.path(label), label).unwrap();
+                first::crash_point(label);
+            }
+        })
+        .verify(|_, _| {});
+}
+
+/// Every third point is reached before anything more is written.
+#[test]
+#[ignore = "started by the tests beside it"]
+fn many() {
+    first::test()
+        .run(|env| {
+            for point in 1..=MANY {
+                if point % 3 != 0 {
+                    fs::write(env.path("number"), point.to_string()).unwrap();
+                    fs::write(env.path(format!("file {point}")), "").unwrap();
+                    first::ack(point.to_string());
+                }
+                first::crash_point(&format!("p{point}"));
+            }
+        })
+        .verify(|env, crash| {
+            let number = fs::read_to_string(env.path("number")).unwrap();
+            note("checks", &format!("begins {number}"));
+            // SAFETY: it has no arguments and does not fail.
+            note("servers", &format!("{}", unsafe { libc::getppid() }));
+            let last: usize = number.parse().unwrap();
+            // Now and then, so that which state is next cannot be known.
+            if starts("looks") && last.is_multiple_of(2) {
+                assert!(crash.point_id() - last < 2);
+            }
+            let written = (1..=last).filter(|point| point % 3 != 0).count();
+            assert_eq!(fs::read_dir(env.path("")).unwrap().count(), 1 + written);
+            let promised = fs::read_to_string(std::env::var_os("FIRST_ACKS").unwrap()).unwrap();
+            assert_eq!(promised.lines().last(), Some(number.as_str()));
+            assert!(!starts("failure") || last != FAILS_AT, "as it should");
+            // What a check does to its state, no other one sees.
+            fs::write(env.path("left"), "").unwrap();
+            fs::remove_file(env.path(format!("file {number}"))).unwrap();
+            note("checks", &format!("ends {number}"));
+        });
 }
 
 #[test]

@@ -110,6 +110,7 @@ impl Explainer<'_> {
             initial: initial.clone(),
             entries,
             stacks: CallStacks::default(),
+            left_running: self.recording.left_running,
         }
     }
 }

@@ -9,20 +9,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use crate::glob::Glob;
-use crate::model::explore::state_class::{SECTOR, StateClass, Survivors, WINDOW, Window};
+use crate::model::explore::state_class::{StateClass, Survivors, WINDOW, Window};
 use crate::model::micro_op::{Part, dir_entries};
-use crate::model::path_text::quoted_path;
 use crate::model::profile::Model;
 use crate::model::replay::{Point, Replay, inside_looks, operations, steps};
 use crate::model::state_key::{Kept, StateKey};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Recording, WriteSync};
-use crate::text::count;
 
+mod coverage;
 pub(super) mod state_class;
+
+pub use coverage::Coverage;
 
 /// A directory as a crash may leave it.
 #[derive(Clone, Debug)]
@@ -70,82 +72,6 @@ impl Default for ExploreOptions {
     }
 }
 
-/// What was looked at, and what was not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coverage {
-    /// Operations of the recording.
-    pub operations: u32,
-    /// Moments at which a crash was considered.
-    pub points: u64,
-    /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
-    pub raw: [u64; 6],
-    /// By class, after equal states are taken for one.
-    pub distinct: [u64; 6],
-    /// Pairs beyond the limit; [`ExploreOptions::seed`] decides which.
-    pub pairs_left_out: u64,
-    /// Decides which pairs are built where there are too many.
-    pub seed: u64,
-    /// Points with parts too old to be lost one by one.
-    pub points_with_older_parts: u64,
-    /// Files that are mapped and never synced, or named volatile: lost in every power loss.
-    pub volatile_files: Vec<PathBuf>,
-    /// What was looked at.
-    pub classes: Vec<StateClass>,
-}
-
-impl Coverage {
-    /// All states, before equal ones are taken for one.
-    pub fn states(&self) -> u64 {
-        self.raw.iter().sum()
-    }
-
-    /// All states that differ.
-    pub fn distinct_states(&self) -> u64 {
-        self.distinct.iter().sum()
-    }
-}
-
-impl fmt::Display for Coverage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}, {}, {}, {} distinct (",
-            count(self.operations.into(), "operation"),
-            count(self.points, "point"),
-            count(self.states(), "state"),
-            self.distinct_states()
-        )?;
-        for (at, class) in self.classes.iter().enumerate() {
-            let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{} with {}", self.distinct[*class as usize], class.name())?;
-        }
-        f.write_str(")")?;
-        if self.classes.contains(&StateClass::Torn) {
-            write!(f, ", torn at {SECTOR} B")?;
-        }
-        if self.pairs_left_out > 0 {
-            let pairs = count(self.pairs_left_out, "pair");
-            write!(f, "; left out: {pairs} (seed {})", self.seed)?;
-        }
-        if self.points_with_older_parts > 0 {
-            let points = count(self.points_with_older_parts, "point");
-            write!(f, "; at {points} older operations were only lost together")?;
-        }
-        if !self.volatile_files.is_empty() {
-            let files = self.volatile_files.iter().take(VOLATILE_SHOWN);
-            let mut files: Vec<String> = files.map(|path| quoted_path(path)).collect();
-            if let Some(more @ 1..) = self.volatile_files.len().checked_sub(VOLATILE_SHOWN) {
-                files.push(format!("{more} more"));
-            }
-            write!(f, "; lost whole in every power loss: {}", files.join(", "))?;
-        }
-        Ok(())
-    }
-}
-
-/// How many names of files a line has room for.
-const VOLATILE_SHOWN: usize = 5;
-
 /// The states, in the order in which to check them. The first pass is made by [`CrashStates::new`].
 pub struct CrashStates<'a> {
     recording: &'a Recording,
@@ -163,6 +89,17 @@ pub struct CrashStates<'a> {
     ready: std::vec::IntoIter<CrashState>,
     pass: Option<Pass<'a>>,
     classes: std::vec::IntoIter<StateClass>,
+    /// Asked between two points without a state.
+    stop: Option<Box<dyn Fn() -> bool + Send + 'a>>,
+}
+
+/// How far the first pass over a recording is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FirstPass {
+    /// Points that were looked at.
+    pub looked_at: u64,
+    /// All of them.
+    pub points: u64,
 }
 
 struct Pass<'a> {
@@ -179,6 +116,17 @@ impl<'a> CrashStates<'a> {
         recording: &'a Recording,
         model: Model,
         options: ExploreOptions,
+    ) -> Result<Self, BadGlob> {
+        Self::watched(recording, model, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// The same; the function is told before each state of the first pass how far that is, and may
+    /// end it. There are no states then, and [`Coverage::cut_short`] is set.
+    pub fn watched(
+        recording: &'a Recording,
+        model: Model,
+        options: ExploreOptions,
+        mut watch: impl FnMut(FirstPass) -> ControlFlow<()>,
     ) -> Result<Self, BadGlob> {
         let mut options = options;
         options.classes.sort_unstable();
@@ -201,9 +149,18 @@ impl<'a> CrashStates<'a> {
             pass: None,
             classes,
             options,
+            stop: None,
         };
-        states.count_states();
+        if states.count_states(&mut watch).is_break() {
+            states.coverage.cut_short = true;
+            states.classes = Vec::new().into_iter();
+        }
         Ok(states)
+    }
+
+    /// Has no further states as soon as this is true. It is asked wherever the next one may be far.
+    pub fn stop_when(self, stop: impl Fn() -> bool + Send + 'a) -> Self {
+        Self { stop: Some(Box::new(stop)), ..self }
     }
 
     /// What has been built so far.
@@ -211,24 +168,39 @@ impl<'a> CrashStates<'a> {
         &self.coverage
     }
 
-    fn count_states(&mut self) {
+    fn count_states(
+        &mut self,
+        watch: &mut dyn FnMut(FirstPass) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         self.coverage.volatile_files = names(self.recording, &self.volatile);
         self.coverage.classes.clone_from(&self.options.classes);
         self.coverage.seed = self.options.seed;
         let mut replay = Replay::new(self.recording, self.model);
-        self.look(&replay, Point::START);
         let steps: Vec<_> = steps(self.recording, &self.volatile).collect();
+        let points = steps.len() as u64 + 1;
+        let mut looked = self.look(&replay, Point::START, points, watch);
         for step in steps {
+            if looked.is_break() {
+                break;
+            }
             replay.step(&step);
             replay.pending.freeze(WINDOW);
-            self.look(&replay, step.point);
+            looked = self.look(&replay, step.point, points, watch);
         }
         for (_, class) in self.chosen.values() {
             self.coverage.distinct[*class as usize] += 1;
         }
+        looked
     }
 
-    fn look(&mut self, replay: &Replay, point: Point) {
+    fn look(
+        &mut self,
+        replay: &Replay,
+        point: Point,
+        points: u64,
+        watch: &mut dyn FnMut(FirstPass) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let progress = FirstPass { looked_at: self.coverage.points, points };
         self.coverage.operations = point.operation;
         self.coverage.points += 1;
         self.coverage.points_with_older_parts += u64::from(replay.pending.frozen > 0);
@@ -237,6 +209,8 @@ impl<'a> CrashStates<'a> {
             let (choices, left_out) = self.choices(&window, class, point);
             self.coverage.pairs_left_out += left_out as u64;
             for choice in choices {
+                // Large files take long to digest.
+                watch(progress)?;
                 let digest = window.build(choice).digest();
                 self.coverage.raw[class as usize] += 1;
                 self.digests[class as usize].push(digest);
@@ -246,6 +220,7 @@ impl<'a> CrashStates<'a> {
                 }
             }
         }
+        ControlFlow::Continue(())
     }
 
     fn choices(
@@ -303,6 +278,9 @@ impl Iterator for CrashStates<'_> {
         loop {
             if let Some(state) = self.ready.next() {
                 return Some(state);
+            }
+            if self.stop.as_ref().is_some_and(|stop| stop()) {
+                return None;
             }
             let mut pass = match self.pass.take() {
                 Some(pass) => pass,

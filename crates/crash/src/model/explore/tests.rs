@@ -29,6 +29,38 @@ fn each_state_comes_once() {
 }
 
 #[test]
+fn the_first_pass_says_how_far_it_is_and_can_be_ended() {
+    let recording = replacement().recording();
+    let options = ExploreOptions::default;
+    let mut told = Vec::new();
+    let all = CrashStates::watched(&recording, Model::Ext4, options(), |pass| {
+        told.push(pass);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    let points = all.coverage().points;
+    assert!(told.iter().all(|pass| pass.points == points), "{told:?}");
+    let looked_at: Vec<u64> = told.iter().map(|pass| pass.looked_at).collect();
+    assert!(looked_at.is_sorted() && looked_at.last() == Some(&(points - 1)), "{looked_at:?}");
+    assert!(!all.coverage().cut_short);
+    for calls in 0..told.len() {
+        let mut left = calls;
+        let mut cut = CrashStates::watched(&recording, Model::Ext4, options(), |_| {
+            match left.checked_sub(1) {
+                Some(fewer) => left = fewer,
+                None => return ControlFlow::Break(()),
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(cut.coverage().cut_short);
+        assert_eq!(cut.coverage().states(), calls as u64);
+        assert!(cut.next().is_none());
+    }
+    assert!(all.stop_when(|| true).next().is_none());
+}
+
+#[test]
 fn a_state_is_checked_where_most_was_promised() {
     let states = states(&replacement(), Model::Ext4);
     let old = states.iter().find(|state| listing(&state.tree) == "a=old").unwrap();

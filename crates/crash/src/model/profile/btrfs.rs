@@ -8,7 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::model::micro_op::{Effect, MicroOp, MicroOpId, dir_entries, edges, inner};
+use crate::model::micro_op::{
+    Effect, MicroOp, MicroOpId, by_whole_blocks, dir_entries, edges, within_size,
+};
 use crate::model::pending_ops::PendingOps;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node};
@@ -19,8 +21,9 @@ const COMPANIONS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Btrfs {
-    /// The last part of the running transaction.
-    last: Option<MicroOpId>,
+    /// The end of the running transaction: what comes later comes after each of these. More than one
+    /// where a part may be in a log without what came before it.
+    last: Vec<MicroOpId>,
     /// The last operation on each name. It comes along with a later one even if the log is written.
     names: HashMap<DirEntry, MicroOpId>,
     /// By file and page: the last write, which brings the earlier ones to its page along.
@@ -52,14 +55,21 @@ impl Btrfs {
                 if *hole && *offset >= size {
                     return;
                 }
-                if pending.size_is_open(*node) {
+                if pending.size_is_open(*node) && *offset <= size {
                     self.change(pending, Effect::Size { node: *node, size: end.min(size) });
                 }
-                self.zeros(pending, *node, &edges(*offset, end, size));
-                self.change(pending, Effect::Inode(inner(action, size)));
+                let (edges, whole) = by_whole_blocks(&within_size(action, size), size);
+                self.zeros(pending, *node, &edges);
+                if let Some(whole) = whole {
+                    self.change(pending, Effect::Inode(whole));
+                }
                 self.forget(*node, offset.div_ceil(PAGE as u64)..end / PAGE as u64);
             }
-            Action::Allocate { .. } | Action::Mode { .. } | Action::Attribute { .. } => {
+            Action::Allocate { node, .. } => {
+                let size = pending.now.file(*node).map_or(0, |file| file.size());
+                self.change(pending, Effect::Inode(within_size(action, size)));
+            }
+            Action::Mode { .. } | Action::Attribute { .. } => {
                 self.change(pending, Effect::Inode(action.clone()));
             }
             Action::Sync { node, .. } => self.sync(pending, *node),
@@ -86,8 +96,8 @@ impl Btrfs {
 
     /// Adds to the running transaction.
     fn change(&mut self, pending: &mut PendingOps, effect: Effect) -> MicroOpId {
-        let id = pending.push(effect, self.last.into_iter().collect());
-        self.last = Some(id);
+        let id = pending.push(effect, std::mem::take(&mut self.last));
+        self.last.push(id);
         id
     }
 
@@ -114,12 +124,12 @@ impl Btrfs {
         let growth = (end > size || pending.size_is_open(node)).then(|| {
             // The size of the file at that moment is written with whatever bytes are done first.
             for other in before.iter().rev().take(COMPANIONS).filter(|_| end > size) {
-                let needs = self.last.into_iter().chain([*other]).collect();
+                let needs = self.last.iter().copied().chain([*other]).collect();
                 pending.push(Effect::Size { node, size: end }, needs);
             }
-            pending.push(Effect::Size { node, size: end }, self.last.into_iter().collect())
+            pending.push(Effect::Size { node, size: end }, self.last.clone())
         });
-        requires.extend(self.last.into_iter().chain(growth));
+        requires.extend(self.last.iter().copied().chain(growth));
         let pieces = vec![(offset, end)];
         let bytes = Effect::Bytes { node, offset, data: data.clone(), pieces, fresh: true };
         let id = pending.push(bytes, requires);
@@ -136,7 +146,7 @@ impl Btrfs {
         let dirty = self.dirty.entry(node).or_default();
         for (from, to) in ranges {
             let page = from / PAGE as u64;
-            let requires = self.last.into_iter().chain(dirty.get(&page).copied()).collect();
+            let requires = self.last.iter().copied().chain(dirty.get(&page).copied()).collect();
             let id = pending.push(Effect::zeros(node, *from, *to), requires);
             dirty.insert(page, id);
         }
@@ -158,7 +168,7 @@ impl Btrfs {
         });
         let mut ids: Vec<MicroOpId> = ids.map(|micro_op| micro_op.id).collect();
         if is_directory {
-            ids.extend(arrivals(pending, node));
+            ids.extend(pending.split_arrivals(node));
         } else {
             self.free_removals(pending, node);
         }
@@ -188,7 +198,7 @@ impl Btrfs {
     }
 
     /// The log of a file may have that names of it are gone, without what came before that.
-    fn free_removals(&self, pending: &mut PendingOps, node: Node) {
+    fn free_removals(&mut self, pending: &mut PendingOps, node: Node) {
         let removals = pending.micro_ops.iter().filter(|micro_op| {
             matches!(&micro_op.effect,
                 Effect::Name(Action::Remove { node: other, .. }) if *other == node)
@@ -196,8 +206,18 @@ impl Btrfs {
         let removals: Vec<MicroOpId> = removals.map(|micro_op| micro_op.id).collect();
         for id in removals {
             let needed = self.needed_by(pending, id);
-            if let Some(at) = pending.position(id) {
-                pending.micro_ops[at].requires.retain(|one| needed.contains(one));
+            let Some(at) = pending.position(id) else { continue };
+            let requires = &mut pending.micro_ops[at].requires;
+            let before: Vec<MicroOpId> =
+                requires.extract_if(.., |one| !needed.contains(one)).collect();
+            // What comes after it in the transaction still comes after that.
+            for micro_op in &mut pending.micro_ops {
+                if micro_op.requires.contains(&id) {
+                    micro_op.requires.extend(&before);
+                }
+            }
+            if self.last.contains(&id) {
+                self.last.extend(&before);
             }
         }
     }
@@ -218,8 +238,9 @@ impl Btrfs {
         for id in &durable {
             let Some(at) = pending.position(*id) else { continue };
             let needed = std::mem::take(&mut pending.micro_ops[at].requires);
-            if self.last == Some(*id) {
-                self.last = needed.iter().copied().filter(|one| !durable.contains(one)).max();
+            if let Some(at) = self.last.iter().position(|last| last == id) {
+                self.last.remove(at);
+                self.last.extend(needed.iter().filter(|one| !durable.contains(one)));
             }
             for micro_op in &mut pending.micro_ops {
                 if micro_op.requires.contains(id) && micro_op.id != *id {
@@ -257,7 +278,7 @@ impl Btrfs {
     }
 
     fn settle(&mut self, pending: &PendingOps) {
-        self.last = self.last.filter(|id| pending.is_pending(*id));
+        self.last.retain(|id| pending.is_pending(*id));
         self.names.retain(|_, id| pending.is_pending(*id));
         for dirty in self.dirty.values_mut() {
             dirty.retain(|_, id| pending.is_pending(*id));
@@ -277,31 +298,4 @@ fn is_name_of(action: &Action, node: Node) -> bool {
 /// Whether the log of a directory has all of an action.
 fn names_in(action: &Action, directory: Node) -> bool {
     dir_entries(action).iter().all(|dir_entry| dir_entry.directory == directory)
-}
-
-/// What was moved into a directory has its new name in the log; that the old one is gone is in the
-/// log of another directory, and may be lost.
-fn arrivals(pending: &mut PendingOps, directory: Node) -> Vec<MicroOpId> {
-    let mut ids = Vec::new();
-    for at in 0..pending.micro_ops.len() {
-        let Effect::Name(Action::Rename { node, from, to, replaced }) =
-            &pending.micro_ops[at].effect
-        else {
-            continue;
-        };
-        let arrives = to.directory == directory && from.directory != directory;
-        if !arrives || pending.now.entry(to) != Some(*node) {
-            continue;
-        }
-        let (node, replaced) = (*node, *replaced);
-        let (from, to) = (from.clone(), to.clone());
-        pending.micro_ops[at].effect = Effect::Name(Action::Remove { node, dir_entry: from });
-        if let Some(node) = replaced {
-            let removal = Action::Remove { node, dir_entry: to.clone() };
-            ids.push(pending.push(Effect::Name(removal), Vec::new()));
-        }
-        let link = Action::Link { node, dir_entry: to };
-        ids.push(pending.push(Effect::Name(link), Vec::new()));
-    }
-    ids
 }

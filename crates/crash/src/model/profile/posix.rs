@@ -1,11 +1,14 @@
 //! The strictest reading: a file's contents are durable by a sync of the file, a name by a sync of
 //! its directory, and of everything else any part may be lost.
 //!
-//! What it still grants: a rename is atomic, and operations on one name keep their order.
+//! What it still grants: a rename is atomic until a sync of the directory that it leads to, and
+//! operations on one name keep their order.
 
 use std::collections::HashMap;
 
-use crate::model::micro_op::{Effect, MicroOp, MicroOpId, dir_entries, edges, inner, inode_of};
+use crate::model::micro_op::{
+    Effect, MicroOp, MicroOpId, by_whole_blocks, dir_entries, edges, inode_of, within_size,
+};
 use crate::model::pending_ops::PendingOps;
 use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node, WriteSync};
@@ -38,14 +41,20 @@ impl Posix {
                 zeros(pending, *node, &edges(*size, u64::MAX, old));
                 pending.push(Effect::Inode(action.clone()), Vec::new());
             }
-            Action::Zero { node, offset, length, .. } => {
+            Action::Zero { node, offset, length, keep_size, .. } => {
                 let size = pending.now.file(*node).map_or(0, |file| file.size());
                 let end = offset.saturating_add(*length);
                 if pending.size_is_open(*node) {
                     pending.push(Effect::Size { node: *node, size: end.min(size) }, Vec::new());
                 }
-                zeros(pending, *node, &edges(*offset, end, size));
-                pending.push(Effect::Inode(inner(action, size)), Vec::new());
+                if !keep_size && end > size {
+                    pending.push(Effect::Size { node: *node, size: end }, Vec::new());
+                }
+                let (edges, whole) = by_whole_blocks(&within_size(action, u64::MAX), size);
+                zeros(pending, *node, &edges);
+                if let Some(whole) = whole {
+                    pending.push(Effect::Inode(whole), Vec::new());
+                }
             }
             Action::Allocate { .. } | Action::Mode { .. } | Action::Attribute { .. } => {
                 pending.push(Effect::Inode(action.clone()), Vec::new());
@@ -98,7 +107,9 @@ impl Posix {
 
     fn sync(&mut self, pending: &mut PendingOps, node: Node, data_only: bool) {
         // The names are the data of a directory.
-        let data_only = data_only && !pending.now.is_directory(node);
+        let is_directory = pending.now.is_directory(node);
+        let data_only = data_only && !is_directory;
+        let arrived = if is_directory { pending.split_arrivals(node) } else { Vec::new() };
         let durable: Vec<MicroOpId> = pending
             .micro_ops
             .iter()
@@ -108,8 +119,13 @@ impl Posix {
             })
             .map(|micro_op| micro_op.id)
             .collect();
-        pending.absorb(durable);
-        self.names.retain(|_, id| pending.is_pending(*id));
+        pending.absorb(durable.into_iter().chain(arrived));
+        self.names.retain(|dir_entry, id| {
+            pending.position(*id).is_some_and(|at| match &pending.micro_ops[at].effect {
+                Effect::Name(action) => dir_entries(action).contains(&dir_entry),
+                _ => false,
+            })
+        });
     }
 }
 
@@ -171,7 +187,7 @@ fn is_data(micro_op: &MicroOp) -> bool {
     }
 }
 
-/// A rename is durable with the directory it leads to.
+/// A rename is durable with the directory it leads to, but see [`PendingOps::split_arrivals`].
 fn makes_a_name_in(action: &Action, directory: Node) -> bool {
     match action {
         Action::Rename { to, .. } => to.directory == directory,

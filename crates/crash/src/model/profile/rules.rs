@@ -98,10 +98,36 @@ mod posix {
 
     #[test]
     fn a_rename_is_durable_by_fsync_of_the_target_directory() {
+        let script = TestScript::with(&[("a", "old"), ("t", "new")]).rename("t", "a").fsync(".");
+        exactly(POSIX, &script, &["a=new"]);
+    }
+
+    #[test]
+    fn what_moved_to_another_directory_has_both_names_until_both_are_synced() {
         let script = TestScript::with(&[]).with_directory("d").with_directory("e");
         let script = script.create("d/f").fsync("d").rename("d/f", "e/f");
         exactly(POSIX, &script.clone().fsync("d"), &["d/ d/f= e/", "d/ e/ e/f="]);
-        exactly(POSIX, &script.fsync("e"), &["d/ e/ e/f="]);
+        let arrived = script.fsync("e");
+        exactly(POSIX, &arrived, &["d/ d/f= e/ e/f=", "d/ e/ e/f="]);
+        exactly(POSIX, &arrived.clone().fsync("d"), &["d/ e/ e/f="]);
+        // The new name can be used again without that the old one is gone.
+        let again = arrived.create("e/t").rename("e/t", "e/f").fsync("e");
+        exactly(POSIX, &again, &["d/ d/f= e/ e/f=", "d/ e/ e/f="]);
+    }
+
+    #[test]
+    fn zeros_that_make_a_file_longer_may_come_without_the_size_and_the_size_without_them() {
+        let script = TestScript::with(&[("a", "xx")]).zero("a", 1, 3, false);
+        exactly(POSIX, &script, &["a=xx", "a=x0", "a=xx00", "a=x000"]);
+        exactly(Model::Ext4DataJournal, &script, &["a=xx", "a=xx00", "a=x000"]);
+    }
+
+    #[test]
+    fn a_directory_moves_as_a_whole() {
+        let script = TestScript::with(&[]).with_directory("d").with_directory("e");
+        let script = script.mkdir("d/s").fsync("d").rename("d/s", "e/s").fsync("e");
+        exactly(POSIX, &script, &["d/ e/ e/s/"]);
+        exactly(Model::Btrfs, &script, &["d/ e/ e/s/"]);
     }
 
     #[test]
@@ -503,7 +529,16 @@ mod ext4 {
         some(EXT4, &script.clone().act(hole(1)), "a=000");
         // Past the end there is nothing to punch.
         exactly(EXT4, &script.clone().act(hole(4)), &["a=", "a=0000", "a=abcd"]);
-        exactly(LOCK, &script.act(hole(4)), &["a=", "a=abcd"]);
+        exactly(LOCK, &script.clone().act(hole(4)), &["a=", "a=abcd"]);
+        // Nor is there for zeros.
+        let zeros = crate::operation::Action::Zero {
+            node,
+            offset: 5,
+            length: 2,
+            keep_size: true,
+            hole: false,
+        };
+        exactly(LOCK, &script.act(zeros).create("b"), &["a=", "a= b=", "a=abcd", "a=abcd b="]);
     }
 
     #[test]

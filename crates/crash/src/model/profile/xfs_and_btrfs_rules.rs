@@ -48,6 +48,28 @@ mod xfs {
     }
 
     #[test]
+    fn an_allocation_inside_the_file_leaves_the_size_on_disk_alone() {
+        let script =
+            TestScript::with(&[("a", "x")]).write("a", 1, "yz").allocate("a", 2).create("b");
+        exactly(XFS, &script, &["a=x", "a=x b=", "a=xyz", "a=xyz b="]);
+    }
+
+    #[test]
+    fn zeros_in_the_last_block_are_bytes() {
+        let hole = |script: TestScript| script.zero("a", 1, 100, true);
+        let script = hole(TestScript::with(&[("a", "xxxx")]).write("a", 4, "yy"));
+        exactly(XFS, &script, &["a=xxxx", "a=x000", "a=xxxxyy", "a=x00000"]);
+        let longer = TestScript::with(&[("a", "xx")]).zero("a", 1, 3, false).fsync("a");
+        exactly(XFS, &longer, &["a=x000"]);
+    }
+
+    #[test]
+    fn a_block_that_is_given_back_comes_after_what_was_written_to_it() {
+        let script = TestScript::with(&[("a", "xx")]).write("a", 2, "yy").zero("a", 0, 8192, true);
+        exactly(XFS, &script, &["a=xx", "a=xxyy", "a=0000"]);
+    }
+
+    #[test]
     fn fdatasync_waits_for_everything_that_changed_the_inode() {
         let script = TestScript::with(&[("a", "x")]).rename("a", "b").fdatasync("b");
         exactly(XFS, &script, &["b=x"]);
@@ -94,6 +116,19 @@ mod btrfs {
         assert!(states.contains(&(8192, *b"x\0")), "{states:?}");
         assert!(states.contains(&(8192, *b"\0y")), "{states:?}");
         assert!(!states.contains(&(8192, *b"\0\0")), "{states:?}");
+    }
+
+    #[test]
+    fn zeros_in_the_last_block_are_bytes_and_need_no_place_in_the_transaction() {
+        let script = TestScript::with(&[("a", "xx")]).zero("a", 1, 100, true).create("b");
+        exactly(BTRFS, &script, &["a=xx", "a=x0", "a=xx b=", "a=x0 b="]);
+    }
+
+    #[test]
+    fn an_allocation_inside_the_file_leaves_the_size_on_disk_alone() {
+        let script =
+            TestScript::with(&[("a", "x")]).write("a", 1, "yz").allocate("a", 2).create("b");
+        exactly(BTRFS, &script, &["a=x", "a=x b=", "a=xyz", "a=xyz b="]);
     }
 
     #[test]

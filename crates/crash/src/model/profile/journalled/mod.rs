@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::model::micro_op::{Effect, MicroOp, MicroOpId, edges, inner};
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, edges, inner, within_size};
 use crate::model::pending_ops::PendingOps;
 use crate::model::profile::Tears;
 use crate::model::tree::file_content::PAGE;
@@ -19,6 +19,7 @@ use crate::operation::{Action, Node, WriteSync};
 use crate::recorded_bytes::RecordedBytes;
 
 mod inode;
+mod xfs;
 
 use inode::{Inode, block};
 
@@ -116,22 +117,34 @@ impl Journalled {
                 inode.forget(size.div_ceil(PAGE as u64)..u64::MAX);
             }
             Action::Allocate { node, offset, length, .. } => {
-                let id = self.change(pending, *node, action);
+                let size = pending.now.file(*node).map_or(0, |file| file.size());
+                let id = match self.mount {
+                    JournalRules::Xfs => self.change(pending, *node, &within_size(action, size)),
+                    _ => self.change(pending, *node, action),
+                };
                 let inode = self.inode(*node);
                 inode.resized = Some(id);
                 inode.allocate(*offset, offset.saturating_add(*length));
             }
-            Action::Zero { node, offset, length, hole, .. } => {
+            Action::Zero { node, offset, length, hole, keep_size } => {
                 let end = offset.saturating_add(*length);
                 let size = pending.now.file(*node).map_or(0, |file| file.size());
                 if *hole && *offset >= size {
                     return;
                 }
-                if pending.size_is_open(*node) {
+                if self.mount == JournalRules::Xfs {
+                    self.zero_on_xfs(pending, &within_size(action, size));
+                    return;
+                }
+                if pending.size_is_open(*node) && *offset <= size {
                     // The size up to its end is in the journal before the blocks go, whether or
                     // not the bytes in front of it are on disk.
                     let size = Effect::Size { node: *node, size: end.min(size) };
                     self.log(pending, size, Vec::new());
+                }
+                if self.mount == JournalRules::DataJournal && !keep_size && end > size {
+                    // The new size is logged first, the zeros as data after it.
+                    self.log(pending, Effect::Size { node: *node, size: end }, Vec::new());
                 }
                 self.zeros(pending, *node, &edges(*offset, end, size));
                 let id = self.change(pending, *node, &inner(action, size));
@@ -181,6 +194,17 @@ impl Journalled {
     }
 
     fn change(&mut self, pending: &mut PendingOps, node: Node, action: &Action) -> MicroOpId {
+        self.change_after(pending, node, action, Vec::new())
+    }
+
+    /// A change of an inode that is logged after these parts.
+    fn change_after(
+        &mut self,
+        pending: &mut PendingOps,
+        node: Node,
+        action: &Action,
+        mut before: Vec<MicroOpId>,
+    ) -> MicroOpId {
         let size = pending.now.file(node).map_or(0, |file| file.size());
         let grows = match action {
             // On disk the file may be shorter than the program sees it.
@@ -189,7 +213,7 @@ impl Journalled {
             _ => false,
         };
         let inode = self.inodes.entry(node).or_default();
-        let mut before: Vec<MicroOpId> = inode.cut.filter(|_| grows).into_iter().collect();
+        before.extend(inode.cut.filter(|_| grows));
         // XFS writes what lies between the size on disk and a new one before it logs that.
         let to = match action {
             Action::Truncate { size, .. } => *size,

@@ -1,0 +1,89 @@
+//! How much of a recording its states stand for, in numbers and as a sentence.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::model::explore::state_class::{SECTOR, StateClass};
+use crate::model::path_text::quoted_path;
+use crate::text::count;
+
+/// What was looked at, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Operations of the recording.
+    pub operations: u32,
+    /// Moments at which a crash was considered.
+    pub points: u64,
+    /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
+    pub raw: [u64; 6],
+    /// By class, after equal states are taken for one.
+    pub distinct: [u64; 6],
+    /// Pairs beyond the limit; [`ExploreOptions::seed`] decides which.
+    pub pairs_left_out: u64,
+    /// Decides which pairs are built where there are too many.
+    pub seed: u64,
+    /// Points with parts too old to be lost one by one.
+    pub points_with_older_parts: u64,
+    /// Files that are mapped and never synced, or named volatile: lost in every power loss.
+    pub volatile_files: Vec<PathBuf>,
+    /// What was looked at.
+    pub classes: Vec<StateClass>,
+    /// The recording was not looked at to its end: there may be more states.
+    pub cut_short: bool,
+}
+
+impl Coverage {
+    /// All states, before equal ones are taken for one.
+    pub fn states(&self) -> u64 {
+        self.raw.iter().sum()
+    }
+
+    /// All states that differ.
+    pub fn distinct_states(&self) -> u64 {
+        self.distinct.iter().sum()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {}, {}, {} distinct (",
+            count(self.operations.into(), "operation"),
+            count(self.points, "point"),
+            count(self.states(), "state"),
+            self.distinct_states()
+        )?;
+        for (at, class) in self.classes.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{} with {}", self.distinct[*class as usize], class.name())?;
+        }
+        f.write_str(")")?;
+        if self.cut_short {
+            f.write_str("; the operations after these were not looked at")?;
+        }
+        if self.classes.contains(&StateClass::Torn) {
+            write!(f, ", torn at {SECTOR} B")?;
+        }
+        if self.pairs_left_out > 0 {
+            let pairs = count(self.pairs_left_out, "pair");
+            write!(f, "; left out: {pairs} (seed {})", self.seed)?;
+        }
+        if self.points_with_older_parts > 0 {
+            let points = count(self.points_with_older_parts, "point");
+            write!(f, "; at {points} older operations were only lost together")?;
+        }
+        if !self.volatile_files.is_empty() {
+            let files = self.volatile_files.iter().take(VOLATILE_SHOWN);
+            let mut files: Vec<String> = files.map(|path| quoted_path(path)).collect();
+            if let Some(more @ 1..) = self.volatile_files.len().checked_sub(VOLATILE_SHOWN) {
+                files.push(format!("{more} more"));
+            }
+            write!(f, "; lost whole in every power loss: {}", files.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// How many names of files a line has room for.
+const VOLATILE_SHOWN: usize = 5;
