@@ -116,10 +116,9 @@ impl<'a> GitCheckpoints<'a> {
             request.stdin = Stdin::Given(input);
         }
         // A hook's variables would point at another repository.
-        request.environment.retain(|(name, _)| !name.as_bytes().starts_with(b"GIT_"));
-        for (name, value) in git.env {
-            request.environment.retain(|(known, _)| *known != *name);
-            request.environment.push((name.into(), value));
+        request.environment.retain(|known| !known.name().as_bytes().starts_with(b"GIT_"));
+        for variable in git.env {
+            request.set(variable.into());
         }
         let (outcome, [stdout, stderr]) = self
             .worker

@@ -113,6 +113,9 @@ pub fn run_queue(
         failure: None,
         display,
     };
+    if continued.is_some() {
+        plan.count_ended(&run)?;
+    }
     for name in continued.iter().flatten() {
         plan.end_broken_off(name, &run.id, store)?;
     }
@@ -217,6 +220,18 @@ impl SteeredQueue<'_> {
         let left = content.tasks.iter().filter(|task| waits(task)).count() - 1;
         (self.display)(QueueEvent::TaskStarted { name: &task.name, left });
         Ok(Some(TaskStep { task, since, allowance }))
+    }
+
+    /// Counts the tasks that this run of the queue ended before its process died.
+    fn count_ended(&mut self, run: &QueueRun) -> Result<(), QueueError> {
+        for task in self.queue.read()?.tasks {
+            if let TaskState::Ended { since: Some(since), end, .. } = task.state
+                && since >= run.started
+            {
+                self.plan.restore(&end);
+            }
+        }
+        Ok(())
     }
 
     /// A task whose loop has ended, and whose queue died before it noted that, is not run again.

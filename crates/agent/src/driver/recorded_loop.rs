@@ -160,6 +160,32 @@ pub(crate) fn spent_by_queue(
     Ok(spent)
 }
 
+/// The loops of one run of the queue with their workspaces, oldest first.
+pub(crate) fn loops_in_queue(
+    store: &Store,
+    queue: &str,
+) -> retake_store::Result<Vec<(String, LoopId)>> {
+    let in_queue = |record: &StoredLoop| {
+        let plan = AgentLoopPlan::parse(&record.plan)?;
+        (plan.queue.as_deref() == Some(queue)).then_some((plan.workspace, record.id))
+    };
+    let all = store.list_loops(Some(Kind::Agent), MOST_LOOPS)?;
+    Ok(all.iter().rev().filter_map(in_queue).collect())
+}
+
+/// The last loop of a workspace in one run of the queue.
+fn last_in_queue(
+    store: &Store,
+    queue: &str,
+    workspace: &str,
+) -> retake_store::Result<Option<StoredLoop>> {
+    let in_queue = |record: &StoredLoop| {
+        AgentLoopPlan::parse(&record.plan)
+            .is_some_and(|plan| plan.queue.as_deref() == Some(queue) && plan.workspace == workspace)
+    };
+    Ok(store.list_loops(Some(Kind::Agent), MOST_LOOPS)?.into_iter().find(in_queue))
+}
+
 /// How the last loop of a workspace in one run of the queue ended; `None` if it did not end, or never
 /// began.
 pub(crate) fn ended_in_queue(
@@ -167,14 +193,21 @@ pub(crate) fn ended_in_queue(
     queue: &str,
     workspace: &str,
 ) -> retake_store::Result<Option<(LoopId, AgentStopReason)>> {
-    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)? {
-        let Some(plan) = AgentLoopPlan::parse(&record.plan) else { continue };
-        if plan.queue.as_deref() == Some(queue) && plan.workspace == workspace {
-            let reason = record.stop_reason.and_then(|word| word.as_str().parse().ok());
-            return Ok(reason.map(|reason| (record.id, reason)));
-        }
-    }
-    Ok(None)
+    let last = last_in_queue(store, queue, workspace)?;
+    Ok(last.and_then(|last| Some((last.id, last.stop_reason?.as_str().parse().ok()?))))
+}
+
+/// Ends the last loop of a workspace in one run of the queue, if its runner died. Gives it then.
+pub(crate) fn end_open_in_queue(
+    store: &mut Store,
+    queue: &str,
+    workspace: &str,
+) -> retake_store::Result<Option<RecordedLoop>> {
+    let last = last_in_queue(store, queue, workspace)?;
+    let Some(open) = last.filter(|last| last.stop_reason.is_none()) else { return Ok(None) };
+    let mut open = read_one(store, open)?;
+    end_open(store, &mut open)?;
+    Ok(Some(open))
 }
 
 /// One loop with its iterations.
@@ -347,11 +380,15 @@ pub fn end_open_loop(
     metadata: &Metadata,
 ) -> retake_store::Result<()> {
     let mut loops = read(store, workspace, metadata)?;
-    let Some(last) = loops.last_mut().filter(|last| last.is_open()) else {
-        return Ok(());
-    };
+    match loops.last_mut().filter(|last| last.is_open()) {
+        Some(last) => end_open(store, last),
+        None => Ok(()),
+    }
+}
+
+fn end_open(store: &mut Store, open: &mut RecordedLoop) -> retake_store::Result<()> {
     // What is added says only that and when it ended.
-    let mut recorder = AgentRecorder::resume(store, last, &Redactor::shapes())?;
+    let mut recorder = AgentRecorder::resume(store, open, &Redactor::shapes())?;
     recorder.end(store, AgentStopReason::Interrupted)
 }
 

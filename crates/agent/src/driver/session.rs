@@ -115,6 +115,9 @@ impl AgentSession {
         drop(signals::asked());
         let context = worker.context().clone();
         let lock = WorkspaceLock::acquire(&task.workspace, command)?;
+        // At once: from here on others see that it runs, and what they request is meant for it.
+        let mailbox = Mailbox::of(&task.workspace)?;
+        mailbox.begin()?;
         if let Some(interrupted) = RollbackJournal::of(&task.workspace)?.interrupted() {
             let target = interrupted.target.clone();
             return Err(StartError::RollbackInterrupted { target });
@@ -122,8 +125,6 @@ impl AgentSession {
         check_agents(&mut worker, &task)?;
         let redactor = Arc::new(redactor(&task, &context)?);
         task.workspace.begin_loop(&task.metadata)?;
-        let mailbox = Mailbox::of(&task.workspace)?;
-        mailbox.begin()?;
         let loop_id = LoopId::new();
         let stopped_now = Arc::default();
         Ok(Self { task, worker, display, redactor, mailbox, stopped_now, loop_id, _lock: lock })
@@ -267,8 +268,7 @@ fn check_agent(
     let mut launch = Launch::new(words.iter().map(std::ffi::OsString::from));
     launch.timeout = Some(VERSION_TIMEOUT);
     for (name, value) in variables {
-        launch.environment.retain(|(known, _)| known != name.as_str());
-        launch.environment.push((name.into(), value.into()));
+        launch.set((name, value).into());
     }
     match worker.run_helper(launch) {
         Ok((outcome, _)) if outcome.success() => Ok(()),

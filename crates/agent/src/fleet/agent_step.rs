@@ -15,6 +15,7 @@ use super::plan::AgentReport;
 use super::record::RecordedAgent;
 use super::run::{AgentPlace, Fleet, LOOK, lock};
 use super::setup::FleetError;
+use super::stale_lock::remove_agents_locks;
 use super::tree::TreeMark;
 use super::trees::Trees;
 use crate::driver::{self, AgentDisplay, AgentEvent, AgentSession, LiveLine, recorded_loop};
@@ -29,6 +30,7 @@ impl Fleet<'_> {
         if known.is_some() && TreeMark::of(&self.trees().home(&tree)) == known {
             let _making = lock(&self.making);
             self.trees().show(&tree, self.main)?;
+            remove_agents_locks(&tree);
             return Ok(tree);
         }
         let number = agent as u32;
@@ -76,13 +78,14 @@ impl Fleet<'_> {
         }
     }
 
-    /// Runs an agent to the end of its loop and keeps what it did.
+    /// Runs an agent to the end of its loop and keeps what it did. Without an allowance it does not run,
+    /// and what it did before is kept.
     pub(super) fn run_agent(
         &self,
         worker: &mut Worker,
         agent: usize,
         attempt: u32,
-        allowance: TaskAllowance,
+        allowance: Option<TaskAllowance>,
     ) -> Result<AgentReport, FleetError> {
         let number = agent as u32;
         let recorded = lock(&self.agents)[agent].recorded.take();
@@ -90,9 +93,10 @@ impl Fleet<'_> {
         let tree = self.ensure_tree(worker, agent)?;
         lock(&self.agents)[agent].uncollected = true;
         let ended = recorded.as_ref().and_then(|recorded| self.ended_before(agent, recorded));
-        let task = match ended {
-            Some(task) => task,
-            None => {
+        let task = match (ended, allowance) {
+            (Some(task), _) => task,
+            (None, None) => self.give_up_loop(agent)?,
+            (None, Some(allowance)) => {
                 self.record(&FleetEntry::Running { agent: number, attempt })?;
                 (self.front.event)(FleetEvent::AgentStarted { name: self.name(agent), attempt });
                 let begun = recorded.as_ref().is_some_and(|recorded| recorded.running);
@@ -149,6 +153,17 @@ impl Fleet<'_> {
         Some(TaskReport { end, spent: Spent::default() })
     }
 
+    /// Ends the loop of an agent that a dead runner left, and that is not continued.
+    fn give_up_loop(&self, agent: usize) -> Result<TaskReport, FleetError> {
+        let (fleet, name) = (self.id.to_string(), self.workspaces[agent].name().as_str());
+        let ended =
+            self.recorder.write(|store| recorded_loop::end_open_in_queue(store, &fleet, name))?;
+        let loop_id = ended.as_ref().map(|ended| ended.record.id);
+        let spent = ended.map(|ended| ended.spent()).unwrap_or_default();
+        let end = TaskEnd::Stopped { reason: AgentStopReason::Stopped, loop_id };
+        Ok(TaskReport { end, spent })
+    }
+
     /// Runs the loop of an agent. Whatever keeps it from starting ends this agent alone.
     fn run_loop(&self, place: AgentPlace<'_>, agent: usize) -> TaskReport {
         let not_started = |why: String| TaskReport::without_loop(TaskEnd::NotStarted { why });
@@ -172,6 +187,7 @@ impl Fleet<'_> {
         let display = Arc::new(MemberDisplay::new((self.front.display)(place.agent)));
         let session = AgentSession::start_on(worker, task, "run", display.clone());
         let started = session.and_then(|session| {
+            self.repeat_stop(agent);
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| self.follow_changes(agent, &display, &done));
@@ -260,9 +276,9 @@ impl Fleet<'_> {
         let not_covered = state.work.as_ref().map(|work| work.not_covered.join(", "));
         let why = match not_covered {
             _ if state.uncollected => Some(state.why.unwrap_or_default()),
-            Some(nested) if !nested.is_empty() => {
-                Some(format!("{nested}: a repository of its own, which is kept nowhere else"))
-            }
+            Some(nested) if !nested.is_empty() => Some(format!(
+                "{nested}: git cannot take over what is in it, and it is kept nowhere else"
+            )),
             _ => None,
         };
         let why = match why {

@@ -95,12 +95,30 @@ pub struct FinishedFleet {
     pub reason: Option<QueueStopReason>,
     /// The next run continues it.
     pub interrupted: bool,
+    /// The agents are tries of one task.
+    pub best_of: bool,
     /// One of several tries was taken.
     pub chosen: bool,
     pub spent: Spent,
     pub target: Option<String>,
     /// Has what could not go into the target, because that was checked out.
-    pub stand_in: Option<String>,
+    pub stand_in: Option<StandIn>,
+}
+
+/// A branch in place of one that was checked out.
+#[derive(Debug)]
+pub struct StandIn {
+    pub branch: String,
+    /// Who has the other one checked out at the end.
+    pub checkout: TargetCheckout,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum TargetCheckout {
+    /// The checkout that the agents were started in.
+    Here,
+    There(PathBuf),
+    Nowhere,
 }
 
 #[derive(Debug)]

@@ -9,13 +9,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use retake_engine::{Launch, Stdin};
+use retake_engine::{Launch, Stdin, Variable};
 use retake_runner::git_dir::Repository;
 use retake_runner::safe_git::{self, RedirectedRepository};
 use retake_runner::worker::Worker;
 use retake_types::{Outcome, RefusalReason};
 
+use super::submodules::Gitlink;
 use crate::driver::input;
+use crate::files;
 
 const WITHOUT_LFS: [&str; 4] =
     ["filter.lfs.process=", "filter.lfs.smudge=", "filter.lfs.clean=", "filter.lfs.required=false"];
@@ -52,6 +54,8 @@ pub struct MainRepository {
     pub common: PathBuf,
     /// What replaces the programs that the repository itself configures.
     replaced: Vec<(String, String)>,
+    /// Set for every call, unless that sets them itself.
+    pub(super) variables: Vec<(&'static str, String)>,
     /// The user's, or ours where there is none.
     identity: Vec<(&'static str, &'static str)>,
     /// Keys and values of the configuration by which an agent's commits have the user's name.
@@ -111,6 +115,15 @@ pub(super) enum TreeMerge {
     Conflict { tree: String, paths: Vec<PathBuf> },
 }
 
+/// What was taken over from a clone.
+#[derive(Debug)]
+pub(super) struct FetchedClone {
+    /// The commit that it has checked out; `None` where its repository is gone or broken.
+    pub(super) head: Option<String>,
+    /// Nothing is left behind. Git takes no objects over that are damaged or not well-formed.
+    pub(super) whole: bool,
+}
+
 /// git for one repository, run by one worker.
 pub(super) struct FleetGit<'a> {
     worker: &'a mut Worker,
@@ -130,7 +143,9 @@ impl MainRepository {
         let committer = committer.map(|(key, value)| (key, value.to_owned()));
         let path = std::env::var_os("PATH");
         let has_lfs = retake_engine::which("git-lfs".as_ref(), path.as_deref(), &top).is_some();
-        let mut main = Self { top, git_dir, common, replaced, identity, committer, has_lfs };
+        let variables = Vec::new();
+        let mut main =
+            Self { top, git_dir, common, replaced, variables, identity, committer, has_lfs };
         let mut git = FleetGit { worker, main: &main };
         let listed = git.text(GitCall::new(&main.top, &safe_git::LIST_CONFIGURATION))?;
         let known = git.run(GitCall::new(&main.top, &["var", "GIT_COMMITTER_IDENT"]))?;
@@ -173,6 +188,10 @@ impl<'a> FleetGit<'a> {
         Self { worker, main }
     }
 
+    pub(super) fn worker(&mut self) -> &mut Worker {
+        self.worker
+    }
+
     pub(super) fn run(&mut self, call: GitCall<'_>) -> Result<Said, FleetGitError> {
         let command = call.words.first().map(|word| word.to_string_lossy().into_owned());
         let command = command.unwrap_or_default();
@@ -193,7 +212,7 @@ impl<'a> FleetGit<'a> {
             launch.stdin = Stdin::Given(input(bytes).map_err(|error| failed(error.to_string()))?);
         }
         // A hook's variables would point at another repository.
-        launch.environment.retain(|(name, _)| !name.as_bytes().starts_with(b"GIT_"));
+        launch.environment.retain(|known| !known.name().as_bytes().starts_with(b"GIT_"));
         let ours = [
             ("GIT_NO_LAZY_FETCH", "1"),
             ("GIT_ALLOW_PROTOCOL", "file"),
@@ -205,15 +224,13 @@ impl<'a> FleetGit<'a> {
         ];
         let set = safe_git::VARIABLES.into_iter().chain(ours);
         let set = set.chain(self.main.identity.iter().copied());
-        let mut set: Vec<(OsString, OsString)> =
-            set.map(|(name, value)| (name.into(), value.into())).collect();
         let replaced = self.main.replaced.iter();
-        set.extend(replaced.map(|(name, value)| (name.into(), value.into())));
-        set.extend(call.variables.into_iter().map(|(name, value)| (name.into(), value)));
-        for (name, value) in set {
-            launch.environment.retain(|(known, _)| *known != name);
-            launch.environment.push((name, value));
-        }
+        let always = self.main.variables.iter();
+        set.map(Variable::from)
+            .chain(replaced.map(|(name, value)| (name, value).into()))
+            .chain(always.map(|(name, value)| (name, value).into()))
+            .chain(call.variables.into_iter().map(Variable::from))
+            .for_each(|variable| launch.set(variable));
         let ran = self.worker.run_helper(launch);
         let (outcome, [stdout, stderr]) =
             ran.map_err(|reasons| failed(RefusalReason::listed(&reasons)))?;
@@ -422,13 +439,14 @@ impl<'a> FleetGit<'a> {
     }
 
     /// The tree that a directory's files make, without what is ignored. `start` is the commit that the
-    /// files are compared with first, and `index` one of ours that may know them already.
+    /// files are compared with first, and `index` one of ours that may know them already. Of the
+    /// repositories inside, which are left out, `links` has the commits of some.
     pub(super) fn snapshot(
         &mut self,
         git_dir: &Path,
         tree: &Path,
         start: &str,
-        (index, without): (&Path, &[PathBuf]),
+        (index, without, links): (&Path, &[PathBuf], &[Gitlink]),
     ) -> Result<String, FleetGitError> {
         let call = |words: &[&str]| GitCall::new(tree, words).on_tree(git_dir, tree, index);
         let known = self.run(call(&["read-tree", "-m", start]))?;
@@ -447,6 +465,10 @@ impl<'a> FleetGit<'a> {
         let mut add = call(&["add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul"]);
         add.stdin = Some(specs);
         self.text(add)?;
+        for (path, commit) in links {
+            let link = call(&["update-index", "--add", "--cacheinfo", "160000", commit]);
+            self.text(link.and(path))?;
+        }
         self.text(call(&["write-tree"]))
     }
 
@@ -463,15 +485,14 @@ impl<'a> FleetGit<'a> {
         self.text(call(&["clean", "-ffdq"])).map(drop)
     }
 
-    /// Takes over everything that a clone has: HEAD, branches, stashes, checkpoints. Gives the
-    /// commit that it has checked out; `None` where its repository is gone or broken.
+    /// Takes over everything that a clone has: HEAD, branches, stashes, checkpoints.
     pub(super) fn fetch_all(
         &mut self,
         clone: &Path,
         prefix: &str,
-    ) -> Result<Option<String>, FleetGitError> {
+    ) -> Result<FetchedClone, FleetGitError> {
         if clone.join(".git").symlink_metadata().is_err() {
-            return Ok(None);
+            return Ok(FetchedClone { head: None, whole: true });
         }
         let rest = [
             format!("+refs/heads/*:{prefix}heads/*"),
@@ -482,14 +503,20 @@ impl<'a> FleetGit<'a> {
         let whole = self.fetch(clone, &[&[head.clone()][..], &rest].concat(), false)?;
         if !whole {
             // One without a commit on its branch still has others.
-            self.fetch(clone, &rest, false)?;
+            let others = self.fetch(clone, &rest, false)?;
             if !self.fetch(clone, &[head], false)? {
-                return Ok(None);
+                let on_branch = files::read(&clone.join(".git/HEAD"), 4096)
+                    .is_ok_and(|head| head.starts_with(b"ref: "));
+                return Ok(FetchedClone { head: None, whole: others && on_branch });
+            }
+            if !others {
+                let head = self.commit(&format!("{prefix}head"))?;
+                return Ok(FetchedClone { head, whole: false });
             }
         }
-        let found = self.commit(&format!("{prefix}head"))?;
+        let head = self.commit(&format!("{prefix}head"))?;
         self.fetch_logged(clone, prefix)?;
-        Ok(found)
+        Ok(FetchedClone { head, whole: true })
     }
 
     fn fetch(
@@ -527,7 +554,7 @@ impl<'a> FleetGit<'a> {
         let mut named: Vec<String> = Vec::new();
         for log in ["logs/refs/stash", "logs/HEAD"] {
             let path = clone.join(".git").join(log);
-            let text = crate::files::read(&path, 8 << 20).unwrap_or_default();
+            let text = files::read(&path, 8 << 20).unwrap_or_default();
             for line in String::from_utf8_lossy(&text).lines().rev() {
                 let id = line.split(' ').nth(1).unwrap_or_default();
                 let hex = id.bytes().all(|byte| byte.is_ascii_hexdigit());

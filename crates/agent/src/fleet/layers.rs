@@ -27,23 +27,6 @@ impl Layers {
         Self { directory: directory.to_owned(), namespace }
     }
 
-    /// Whether layers can be made there at all: not on every file system.
-    pub(super) fn try_out(&self) -> io::Result<()> {
-        let scratch = self.directory.join(".try");
-        let [lower, upper, work, at] =
-            ["lower", "upper", "work", "at"].map(|name| scratch.join(name));
-        for place in [&lower, &upper, &work, &at] {
-            make_directory(place, 0o700)?;
-        }
-        fs::write(lower.join("file"), "")?;
-        let made = self.namespace.mount_layer(&lower, (&upper, &work), &at);
-        let works = made.and_then(|()| {
-            let renamed = fs::rename(at.join("file"), at.join("renamed"));
-            mounts::unmount(&at).and(renamed)
-        });
-        works.and(scratch_dir::remove(&scratch))
-    }
-
     fn base(&self) -> PathBuf {
         self.directory.join(".base/tree")
     }
@@ -146,6 +129,27 @@ impl Layers {
     }
 }
 
+/// Whether layers can be made in the directory of all trees: not on every file system.
+pub(super) fn try_out(trees: &Path, namespace: MountNamespace) -> io::Result<()> {
+    make_directory(trees, 0o700)?;
+    // One at a time, and always at the same place: what a killed process left is found again.
+    let turn = fs::File::open(trees)?;
+    turn.lock()?;
+    let scratch = trees.join(".try");
+    scratch_dir::remove(&scratch).or_else(gone)?;
+    let [lower, upper, work, at] = ["lower", "upper", "work", "at"].map(|name| scratch.join(name));
+    for place in [&lower, &upper, &work, &at] {
+        make_directory(place, 0o700)?;
+    }
+    fs::write(lower.join("file"), "")?;
+    let made = namespace.mount_layer(&lower, (&upper, &work), &at);
+    let works = made.and_then(|()| {
+        let renamed = fs::rename(at.join("file"), at.join("renamed"));
+        mounts::unmount(&at).and(renamed)
+    });
+    works.and(scratch_dir::remove(&scratch))
+}
+
 fn layer_of(directory: &Path, tree: &Path) -> PathBuf {
     directory.join(".layers").join(tree.file_name().unwrap_or_default())
 }
@@ -198,7 +202,8 @@ impl FleetGit<'_> {
         self.text(GitCall::new(&base, &words).on_tree(&common, &base, &staged))?;
         self.check_out_submodules(&base, commit, Some(&layers.borrowed()))?;
         let template = layers.clone_template();
-        self.clone_into(&template, &home)?;
+        self.clone_into(&common, &template, &home)?;
+        self.name_submodules(&template.join(".git"), commit)?;
         let objects = template.join(".git/objects");
         self.borrow_from(&objects, &layers.borrowed().join("objects"))?;
         if self.copy_included(&base, patterns, &layers.directory)? > 0 {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use retake_types::loop_record::fleet::{FleetEntry, FleetLoopPlan};
 
-use super::git::{FleetGit, FleetGitError, GitCall, TreeMerge, at, gone};
+use super::git::{FleetGit, FleetGitError, GitCall, TreeMerge};
+use super::submodules::note_switched;
 use super::tree::index_of;
 use super::trees::Trees;
 
@@ -255,11 +256,7 @@ impl FleetGit<'_> {
             return Err(FleetGitError::NoRepository(tree.to_owned()));
         }
         self.switch_tree(tree, commit, &index_of(tree))?;
-        // Written, not asked of git: a gate may have changed the configuration in there.
-        let head = git_dir.join("HEAD");
-        crate::files::replace(&head, format!("{commit}\n").as_bytes()).map_err(at(&head))?;
-        let index = git_dir.join("index");
-        fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
-        fs::copy(index_of(tree), &index).map(drop).map_err(at(&index))
+        self.switch_submodules(tree, commit)?;
+        note_switched(tree, commit, &index_of(tree))
     }
 }

@@ -23,23 +23,27 @@ mod run;
 mod setup;
 mod slot;
 mod stale_lock;
+mod submodules;
 mod tree;
 mod trees;
 
-pub use event::{FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd, OpenAgent};
+pub use event::{
+    FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd, OpenAgent, StandIn, TargetCheckout,
+};
 pub use git::{FleetGitError, MainRepository};
 pub use mounts::{MountNamespace, enter_mount_namespace, join_mount_namespace};
 pub use overview::{AgentOverlap, AgentOverview};
 pub use plan::{
-    AgentPhase, AgentReport, FleetNext, FleetPlan, FleetReport, FleetStep, MergeEnd, TreePhase,
+    AgentPhase, AgentReport, FleetNext, FleetPlan, FleetReport, FleetStep, MergeEnd, RestoredAgent,
+    TreePhase,
 };
-pub use prune::{LeftTree, left_trees, prune, remove_directory};
+pub use prune::{LeftTree, give_up, left_trees, prune, remove_directory, unfinished};
 pub use record::{RecordedAgent, RecordedFleet, fleets};
 pub use result::{Applied, apply, diff};
 pub use run::{AgentPlace, run};
 pub use setup::{
-    AGENT_VARIABLE, FleetError, FleetRequest, FleetState, PreparedFleet, StartFrom, last_fleet,
-    prepare, tries, workspace_of,
+    AGENT_VARIABLE, FleetError, FleetRequest, FleetState, PreparedFleet, StartFrom,
+    existing_workspace_of, last_fleet, prepare, tries, unfinished_with,
 };
 pub use tree::TreeMark;
 pub use trees::WhyClones;

@@ -10,9 +10,7 @@ use retake_types::loop_record::fleet::CollectedWork;
 use serde::Serialize;
 
 use super::record::{RecordedAgent, RecordedFleet};
-use super::setup::existing_workspace_of;
 use crate::driver::recorded_loop;
-use crate::workspace::WorkspaceDirectories;
 
 /// One agent of a fleet as it is shown.
 #[derive(Clone, Debug, Serialize)]
@@ -49,16 +47,13 @@ pub struct AgentOverlap {
 }
 
 impl RecordedFleet {
-    /// Where each agent stands. `running` says whether the fleet's process is alive; without
-    /// `directories` nothing is known of loops that have not ended.
-    pub fn overview(
-        &self,
-        running: bool,
-        store: &dyn RecordReader,
-        directories: Option<&WorkspaceDirectories>,
-    ) -> Vec<AgentOverview> {
+    /// Where each agent stands. `running` says whether the fleet's process is alive.
+    pub fn overview(&self, running: bool, store: &dyn RecordReader) -> Vec<AgentOverview> {
+        // Also those that a signal cut off, and the one that runs, which no entry names.
+        let id = self.record.id.to_string();
+        let loops = store.as_store().and_then(|s| recorded_loop::loops_in_queue(s, &id).ok());
         let agents = 0..self.agents.len();
-        agents.map(|agent| self.overview_of(agent, running, store, directories)).collect()
+        agents.map(|agent| self.overview_of(agent, running, store, loops.as_deref())).collect()
     }
 
     fn overview_of(
@@ -66,14 +61,15 @@ impl RecordedFleet {
         agent: usize,
         running: bool,
         store: &dyn RecordReader,
-        directories: Option<&WorkspaceDirectories>,
+        of_fleet: Option<&[(String, LoopId)]>,
     ) -> AgentOverview {
         let (planned, recorded) = (&self.plan.agents[agent], &self.agents[agent]);
-        let mut loops = recorded.loops.clone();
-        // The loop that runs is named by no entry yet.
-        if recorded.outcome.is_none() && recorded.running {
-            loops.extend(self.open_loop(agent, store, directories));
-        }
+        let own = |(name, id): &(String, LoopId)| (*name == planned.name).then_some(*id);
+        let loops = match of_fleet {
+            Some(of_fleet) => of_fleet.iter().filter_map(own).collect(),
+            // As far as the entries name them.
+            None => recorded.loops.clone(),
+        };
         let mut spent = Spent::default();
         let mut iterations = 0;
         let mut changed: BTreeSet<&Path> = BTreeSet::new();
@@ -111,22 +107,6 @@ impl RecordedFleet {
             loop_id: loops.last().copied(),
         }
     }
-
-    fn open_loop(
-        &self,
-        agent: usize,
-        store: &dyn RecordReader,
-        directories: Option<&WorkspaceDirectories>,
-    ) -> Option<LoopId> {
-        let directory = self.plan.directory.as_path();
-        let planned = &self.plan.agents[agent];
-        let workspace = existing_workspace_of(planned, directory, directories?).ok()?;
-        let metadata = workspace.metadata().ok()?;
-        let newest = recorded_loop::last_loops(store.as_store()?, [(&workspace, &metadata)])
-            .ok()?
-            .pop()??;
-        (newest.start_time >= self.record.start_time).then_some(newest.id)
-    }
 }
 
 impl RecordedAgent {
@@ -136,7 +116,7 @@ impl RecordedAgent {
             Some(outcome) => outcome.as_str(),
             None if !running && (self.running || self.merging) => "interrupted",
             None if self.merging => "merging",
-            None if self.collected.is_some() => "finished",
+            None if self.collected.is_some() || self.end.is_some() => "finished",
             None if self.running => "running",
             None => "waiting",
         }

@@ -16,6 +16,8 @@ use crate::queue::{
 pub enum FleetStep {
     /// Run an agent in its tree, and collect what it did.
     Run { agent: usize, attempt: u32, allowance: TaskAllowance },
+    /// Collect what it did before its runner died: it does not continue.
+    Collect { agent: usize, attempt: u32 },
     /// Merge what it did, or keep it where there is nothing to merge into.
     Merge { agent: usize },
     /// Its work is kept elsewhere: remove its tree.
@@ -24,7 +26,10 @@ pub enum FleetStep {
 
 impl FleetStep {
     pub fn agent(&self) -> usize {
-        let (Self::Run { agent, .. } | Self::Merge { agent } | Self::Remove { agent }) = *self;
+        let (Self::Run { agent, .. }
+        | Self::Collect { agent, .. }
+        | Self::Merge { agent }
+        | Self::Remove { agent }) = *self;
         agent
     }
 }
@@ -71,6 +76,8 @@ pub enum FleetReport {
 pub enum AgentPhase {
     Waiting,
     Running,
+    /// What it did before its runner died is being collected.
+    Collecting,
     /// Its work waits to be merged; lower numbers come first.
     Finished(u32),
     Merging,
@@ -93,6 +100,19 @@ pub enum TreePhase {
 struct Member {
     phase: AgentPhase,
     attempt: u32,
+    /// In its tree is what it did before its runner died.
+    left: bool,
+}
+
+/// Where the record of a dead runner has an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoredAgent {
+    pub attempt: u32,
+    pub phase: AgentPhase,
+    /// Its tree is there, and nothing has become of what it holds yet.
+    pub left: bool,
+    /// It is the try that was taken.
+    pub chosen: bool,
 }
 
 /// Where a fleet stands.
@@ -118,7 +138,7 @@ impl FleetPlan {
             max_time: rules.max_time,
             stop_on_failure: false,
         };
-        let member = Member { phase: AgentPhase::Waiting, attempt: 1 };
+        let member = Member { phase: AgentPhase::Waiting, attempt: 1, left: false };
         Self {
             rules,
             best_of,
@@ -130,15 +150,24 @@ impl FleetPlan {
         }
     }
 
-    /// Puts an agent where the record of a dead runner has it.
-    pub fn restore(&mut self, agent: usize, attempt: u32, phase: AgentPhase) {
-        if let AgentPhase::Finished(order) = phase {
-            self.finished = self.finished.max(order + 1);
+    /// Puts every agent where the record of a dead runner has it.
+    pub fn restore(&mut self, agents: impl IntoIterator<Item = RestoredAgent>) {
+        for (agent, restored) in agents.into_iter().enumerate() {
+            let RestoredAgent { attempt, phase, left, chosen } = restored;
+            match phase {
+                AgentPhase::Finished(order) => self.finished = self.finished.max(order + 1),
+                AgentPhase::Settled { outcome, .. } => self.count(outcome),
+                _ => {}
+            }
+            self.members[agent] = Member { phase, attempt, left };
+            if chosen {
+                self.winner = Some(agent);
+            }
         }
-        if let AgentPhase::Settled { outcome, .. } = phase {
-            self.count(agent, outcome);
+        // It may have died before it noted what this means for the others.
+        if let Some(winner) = self.winner {
+            self.choose(winner);
         }
-        self.members[agent] = Member { phase, attempt };
     }
 
     pub fn phase(&self, agent: usize) -> AgentPhase {
@@ -213,7 +242,7 @@ impl FleetPlan {
         }
         let interrupted = self.group.stopped() == Some(QueueStopReason::Interrupted);
         let under_way = |phase: AgentPhase| match phase {
-            AgentPhase::Running | AgentPhase::Merging => true,
+            AgentPhase::Running | AgentPhase::Collecting | AgentPhase::Merging => true,
             AgentPhase::Settled { tree, .. } => tree == TreePhase::Removing,
             AgentPhase::Waiting | AgentPhase::Finished(_) => false,
         };
@@ -234,6 +263,15 @@ impl FleetPlan {
             let allowance = self.group.allowance(time_used);
             let attempt = self.members[agent].attempt;
             return FleetNext::Run(FleetStep::Run { agent, attempt, allowance });
+        }
+        let ends = self.group.stopped().is_some() || self.winner.is_some();
+        let left = |member: &Member| member.left && member.phase == AgentPhase::Waiting;
+        if let Some(agent) = self.members.iter().position(left).filter(|_| ends) {
+            self.members[agent].phase = AgentPhase::Collecting;
+            return FleetNext::Run(FleetStep::Collect {
+                agent,
+                attempt: self.members[agent].attempt,
+            });
         }
         let there = |phase| matches!(phase, AgentPhase::Settled { tree: TreePhase::There, .. });
         if let Some(agent) = self.position(there) {
@@ -266,6 +304,7 @@ impl FleetPlan {
     /// Takes in how an agent ended.
     pub fn ran(&mut self, agent: usize, report: &AgentReport, time_used: Duration) {
         let end = &report.task.end;
+        self.members[agent].left = false;
         let waits_again = self.group.done(&report.task, time_used) == TaskOutcome::WaitsAgain;
         let interrupted =
             matches!(end, TaskEnd::Stopped { reason: AgentStopReason::Interrupted, .. });
@@ -305,7 +344,8 @@ impl FleetPlan {
             }
             MergeEnd::Conflict if self.hands_back(agent) => {
                 let member = &mut self.members[agent];
-                *member = Member { phase: AgentPhase::Waiting, attempt: member.attempt + 1 };
+                let attempt = member.attempt + 1;
+                *member = Member { phase: AgentPhase::Waiting, attempt, left: true };
             }
             MergeEnd::Conflict | MergeEnd::Failed => self.settle(agent, FleetOutcome::Conflict),
             MergeEnd::VerifyFailed => self.settle(agent, FleetOutcome::VerifyFailed),
@@ -329,7 +369,9 @@ impl FleetPlan {
         for agent in 0..self.members.len() {
             match self.members[agent].phase {
                 AgentPhase::Finished(_) => self.settle(agent, FleetOutcome::Kept),
-                AgentPhase::Waiting => self.settle(agent, FleetOutcome::NoChange),
+                AgentPhase::Waiting if !self.members[agent].left => {
+                    self.settle(agent, FleetOutcome::NoChange);
+                }
                 _ => {}
             }
         }
@@ -340,215 +382,14 @@ impl FleetPlan {
     }
 
     fn settle(&mut self, agent: usize, outcome: FleetOutcome) {
-        self.count(agent, outcome);
+        self.count(outcome);
         self.members[agent].phase = AgentPhase::Settled { outcome, tree: TreePhase::There };
     }
 
-    fn count(&mut self, agent: usize, outcome: FleetOutcome) {
+    fn count(&mut self, outcome: FleetOutcome) {
         self.failures += u32::from(outcome.failed());
-        if self.best_of && outcome == FleetOutcome::Merged {
-            self.winner = Some(agent);
-        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use retake_types::loop_record::fleet::HaltRule;
-
-    fn rules(jobs: u32) -> FleetRules {
-        FleetRules { jobs, ..FleetRules::default() }
-    }
-
-    fn plan(jobs: u32, agents: usize) -> FleetPlan {
-        FleetPlan::new(rules(jobs), false, agents, Spent::default())
-    }
-
-    fn ended(reason: AgentStopReason, changed: bool) -> AgentReport {
-        let end = TaskEnd::Stopped { reason, loop_id: None };
-        let spent = Spent { cost_usd: 1.0, tokens: 10 };
-        AgentReport { task: TaskReport { end, spent }, changed: Some(changed) }
-    }
-
-    fn done() -> AgentReport {
-        ended(AgentStopReason::Completed, true)
-    }
-
-    /// All steps that can begin now, as words.
-    fn steps(plan: &mut FleetPlan) -> Vec<String> {
-        let mut steps = Vec::new();
-        while let FleetNext::Run(step) = plan.next(Duration::ZERO) {
-            steps.push(match step {
-                FleetStep::Run { agent, attempt: 1, .. } => format!("run {agent}"),
-                FleetStep::Run { agent, attempt, .. } => format!("run {agent} again {attempt}"),
-                FleetStep::Merge { agent } => format!("merge {agent}"),
-                FleetStep::Remove { agent } => format!("remove {agent}"),
-            });
-        }
-        steps
-    }
-
-    fn merged(plan: &mut FleetPlan, agent: usize, end: MergeEnd) {
-        plan.report(agent, FleetReport::Merged(end));
-    }
-
-    #[test]
-    fn no_more_agents_run_at_once_than_asked_and_one_result_is_merged_at_a_time() {
-        let mut plan = plan(2, 3);
-        assert_eq!(steps(&mut plan), ["run 0", "run 1"]);
-        plan.ran(1, &done(), Duration::ZERO);
-        assert_eq!(steps(&mut plan), ["merge 1", "run 2"]);
-        plan.ran(0, &done(), Duration::ZERO);
-        plan.ran(2, &done(), Duration::ZERO);
-        assert_eq!(steps(&mut plan), Vec::<String>::new(), "1 is being merged");
-        assert_eq!(plan.next(Duration::ZERO), FleetNext::Wait);
-        merged(&mut plan, 1, MergeEnd::Merged);
-        assert_eq!(steps(&mut plan), ["merge 0", "remove 1"], "in the order of their ends");
-        plan.report(1, FleetReport::Removed);
-        merged(&mut plan, 0, MergeEnd::VerifyFailed);
-        assert_eq!(steps(&mut plan), ["merge 2", "remove 0"]);
-        merged(&mut plan, 2, MergeEnd::Merged);
-        plan.report(0, FleetReport::Removed);
-        assert_eq!(steps(&mut plan), ["remove 2"]);
-        plan.report(2, FleetReport::Removed);
-        assert_eq!(plan.next(Duration::ZERO), FleetNext::Done);
-        let outcomes: Vec<_> = (0..3).filter_map(|agent| plan.outcome(agent)).collect();
-        use FleetOutcome::{Merged, VerifyFailed};
-        assert_eq!(outcomes, [VerifyFailed, Merged, Merged]);
-        assert_eq!(plan.spent().cost_usd, 3.0);
-    }
-
-    #[test]
-    fn only_what_is_complete_is_merged_and_nothing_else_is_called_merged() {
-        use AgentStopReason as Stop;
-        for (report, expected) in [
-            (ended(Stop::Completed, false), FleetOutcome::NoChange),
-            (ended(Stop::MaxIterations, true), FleetOutcome::Kept),
-            (ended(Stop::Stopped, true), FleetOutcome::Kept),
-            (ended(Stop::Stopped, false), FleetOutcome::NoChange),
-            (ended(Stop::Failed, true), FleetOutcome::AgentFailed),
-            (ended(Stop::VerifyFailed, true), FleetOutcome::AgentFailed),
-            (AgentReport { changed: None, ..done() }, FleetOutcome::AgentFailed),
-        ] {
-            let mut plan = plan(1, 1);
-            steps(&mut plan);
-            plan.ran(0, &report, Duration::ZERO);
-            assert_eq!(plan.outcome(0), Some(expected), "{report:?}");
-            assert_eq!(steps(&mut plan), ["remove 0"]);
-        }
-    }
-
-    #[test]
-    fn a_conflict_goes_back_to_its_agent_as_often_as_allowed() {
-        let mut plan = plan(2, 1);
-        steps(&mut plan);
-        for attempt in 2..=3 {
-            plan.ran(0, &done(), Duration::ZERO);
-            assert_eq!(steps(&mut plan), ["merge 0"]);
-            assert!(plan.hands_back(0));
-            merged(&mut plan, 0, MergeEnd::Conflict);
-            assert_eq!(steps(&mut plan), [format!("run 0 again {attempt}")]);
-        }
-        plan.ran(0, &done(), Duration::ZERO);
-        steps(&mut plan);
-        assert!(!plan.hands_back(0));
-        merged(&mut plan, 0, MergeEnd::Conflict);
-        assert_eq!(plan.outcome(0), Some(FleetOutcome::Conflict));
-    }
-
-    #[test]
-    fn after_enough_failures_none_begins_and_what_is_finished_is_still_merged() {
-        let halt = Some(HaltRule { failures: 1, now: false });
-        let mut plan = FleetPlan::new(FleetRules { halt, ..rules(2) }, false, 4, Spent::default());
-        steps(&mut plan);
-        plan.ran(0, &ended(AgentStopReason::Failed, true), Duration::ZERO);
-        assert_eq!(steps(&mut plan), ["remove 0"]);
-        assert_eq!(plan.stopped(), Some(QueueStopReason::Failed));
-        assert!(plan.unwanted().is_empty());
-        plan.ran(1, &done(), Duration::ZERO);
-        assert_eq!(steps(&mut plan), ["merge 1"]);
-        merged(&mut plan, 1, MergeEnd::Merged);
-        steps(&mut plan);
-        plan.report(0, FleetReport::Removed);
-        plan.report(1, FleetReport::Removed);
-        assert_eq!(plan.next(Duration::ZERO), FleetNext::Done);
-        assert_eq!(plan.phase(2), AgentPhase::Waiting);
-    }
-
-    #[test]
-    fn halt_now_stops_those_that_run() {
-        let halt = Some(HaltRule { failures: 1, now: true });
-        let mut plan = FleetPlan::new(FleetRules { halt, ..rules(3) }, false, 3, Spent::default());
-        steps(&mut plan);
-        plan.ran(1, &ended(AgentStopReason::Failed, true), Duration::ZERO);
-        steps(&mut plan);
-        assert_eq!(plan.unwanted(), [0, 2]);
-    }
-
-    #[test]
-    fn the_budget_is_for_all_and_each_gets_what_is_left() {
-        let limited = FleetRules { max_cost_usd: Some(2.5), ..rules(1) };
-        let mut plan = FleetPlan::new(limited, false, 4, Spent::default());
-        let cost = |plan: &mut FleetPlan| match plan.next(Duration::ZERO) {
-            FleetNext::Run(FleetStep::Run { allowance, .. }) => allowance.cost_usd,
-            _ => None,
-        };
-        assert_eq!(cost(&mut plan), Some(2.5));
-        plan.ran(0, &ended(AgentStopReason::Completed, false), Duration::ZERO);
-        assert_eq!(cost(&mut plan), Some(1.5));
-        plan.ran(1, &ended(AgentStopReason::Completed, false), Duration::ZERO);
-        assert_eq!(cost(&mut plan), Some(0.5));
-        plan.ran(2, &ended(AgentStopReason::BudgetCost, true), Duration::ZERO);
-        assert_eq!(plan.outcome(2), Some(FleetOutcome::Kept));
-        assert_eq!(plan.stopped(), Some(QueueStopReason::BudgetCost));
-        assert_eq!(cost(&mut plan), None, "3 does not begin");
-    }
-
-    #[test]
-    fn time_for_all_ends_those_that_run() {
-        let limited = FleetRules { max_time: Some(Duration::from_secs(9)), ..rules(2) };
-        let mut plan = FleetPlan::new(limited, false, 2, Spent::default());
-        steps(&mut plan);
-        assert!(plan.unwanted().is_empty());
-        assert_eq!(plan.next(Duration::from_secs(9)), FleetNext::Wait);
-        assert_eq!(plan.unwanted(), [0, 1]);
-    }
-
-    #[test]
-    fn of_several_tries_the_first_that_passes_is_chosen_and_the_others_are_kept() {
-        let mut plan = FleetPlan::new(rules(4), true, 4, Spent::default());
-        steps(&mut plan);
-        plan.ran(2, &done(), Duration::ZERO);
-        plan.ran(0, &done(), Duration::ZERO);
-        assert_eq!(steps(&mut plan), ["merge 2"]);
-        merged(&mut plan, 2, MergeEnd::VerifyFailed);
-        assert_eq!(steps(&mut plan), ["merge 0", "remove 2"]);
-        plan.ran(1, &done(), Duration::ZERO);
-        merged(&mut plan, 0, MergeEnd::Merged);
-        assert_eq!(plan.winner(), Some(0));
-        assert_eq!(plan.unwanted(), [3]);
-        assert_eq!(plan.outcome(1), Some(FleetOutcome::Kept));
-        plan.ran(3, &ended(AgentStopReason::Stopped, true), Duration::ZERO);
-        assert_eq!(plan.outcome(3), Some(FleetOutcome::Kept));
-    }
-
-    #[test]
-    fn a_signal_ends_it_where_it_is_and_a_restart_goes_on_there() {
-        let mut plan = plan(2, 3);
-        steps(&mut plan);
-        plan.ran(0, &done(), Duration::ZERO);
-        steps(&mut plan);
-        for agent in [1, 2] {
-            plan.ran(agent, &ended(AgentStopReason::Interrupted, true), Duration::ZERO);
-        }
-        merged(&mut plan, 0, MergeEnd::Interrupted);
-        assert_eq!(plan.next(Duration::ZERO), FleetNext::Done);
-        let phases: Vec<_> = (0..3).map(|agent| plan.phase(agent)).collect();
-        use AgentPhase::{Finished, Waiting};
-        assert_eq!(phases, [Finished(0), Waiting, Waiting]);
-        let mut again = self::plan(2, 3);
-        again.restore(0, 1, phases[0]);
-        assert_eq!(steps(&mut again), ["merge 0", "run 1", "run 2"]);
-    }
-}
+mod tests;

@@ -15,6 +15,8 @@ use super::record::RecordedFleet;
 use super::setup::FleetError;
 use super::tree::{TreeMark, removal_of, remove_tree};
 use super::trees::{Trees, home_of};
+use crate::driver::recorded_loop;
+use crate::plan::AgentStopReason;
 
 /// Far more loops than any project has.
 const MOST_LOOPS: usize = 100_000;
@@ -66,6 +68,27 @@ pub fn left_trees(store: &Store) -> retake_store::Result<Vec<LeftTree>> {
     Ok(found)
 }
 
+/// The fleets of this record whose process died before their end, also those that have no tree.
+pub fn unfinished(store: &Store) -> retake_store::Result<Vec<RecordedFleet>> {
+    let mut found = Vec::new();
+    for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)? {
+        if record.stop_reason.is_none() && !store.loop_is_alive(record.id) {
+            found.extend(RecordedFleet::read(store, record)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Ends a fleet that is not to be continued, and the loops of its agents, which would else be
+/// continued in the project itself.
+pub fn give_up(fleet: &RecordedFleet, store: &mut Store) -> retake_store::Result<()> {
+    let id = fleet.record.id;
+    for agent in &fleet.plan.agents {
+        recorded_loop::end_open_in_queue(store, &id.to_string(), &agent.name)?;
+    }
+    store.finish_loop(id, &AgentStopReason::Interrupted.as_str().into())
+}
+
 impl LeftTree {
     /// Whether it can only be looked at in a namespace for mounts.
     pub fn needs_namespace(&self) -> bool {
@@ -101,7 +124,7 @@ pub fn prune(
         if !work.not_covered.is_empty() {
             let nested = work.not_covered.join(", ");
             return Ok(Some(format!(
-                "{nested}: a repository of its own, which is kept nowhere else"
+                "{nested}: git cannot take over what is in it, and it is kept nowhere else"
             )));
         }
     }

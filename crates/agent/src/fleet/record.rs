@@ -12,7 +12,7 @@ use retake_types::loop_record::fleet::{
 };
 use retake_types::{Kind, LoopId, Redacted};
 
-use super::plan::{AgentPhase, FleetPlan, TreePhase};
+use super::plan::{AgentPhase, FleetPlan, RestoredAgent, TreePhase};
 use super::tree::TreeMark;
 use super::trees::home_of;
 
@@ -168,7 +168,7 @@ impl RecordedFleet {
     pub(super) fn resume(&self, spent: Spent) -> FleetPlan {
         let FleetLoopPlan { rules, best_of, .. } = &self.plan;
         let mut plan = FleetPlan::new(*rules, *best_of, self.agents.len(), spent);
-        for (number, agent) in self.agents.iter().enumerate() {
+        plan.restore(self.agents.iter().map(|agent| {
             let phase = match (agent.outcome, &agent.collected) {
                 (Some(outcome), _) => {
                     let gone = agent.tree_removed || agent.tree.is_none();
@@ -180,13 +180,25 @@ impl RecordedFleet {
                 }
                 _ => AgentPhase::Waiting,
             };
-            plan.restore(number, agent.attempt, phase);
-        }
+            // Of the tries that are kept only the one that was taken has a branch.
+            let chosen = *best_of
+                && match agent.outcome {
+                    Some(FleetOutcome::Merged) => true,
+                    Some(FleetOutcome::Kept) => agent.branch.is_some(),
+                    _ => false,
+                };
+            RestoredAgent { attempt: agent.attempt, phase, left: agent.has_tree(), chosen }
+        }));
         plan
     }
 }
 
 impl RecordedAgent {
+    /// Whether its tree was made and not removed.
+    pub(super) fn has_tree(&self) -> bool {
+        self.mark.is_some() && !self.tree_removed
+    }
+
     /// Whether its loop ended with a task that is complete.
     pub fn completed(&self) -> bool {
         matches!(&self.end, Some(FleetAgentEnd::Stopped { reason }) if reason == "completed")
@@ -238,6 +250,12 @@ impl FleetRecorder {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (store, recording, redactor) = &mut *inner;
         recording.append(store, &[entry], redactor).map(drop)
+    }
+
+    /// Changes something else on the record.
+    pub(super) fn write<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut inner.0)
     }
 
     /// Looks at the record.

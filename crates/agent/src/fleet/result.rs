@@ -53,7 +53,7 @@ pub fn diff(
         let index = scratch.join(format!("diff-{}.index", std::process::id()));
         let nested = crate::checkpoint::nested_repositories(tree).map_err(at(tree))?;
         let common = main.common.clone();
-        let snapshot = git.snapshot(&common, tree, base, (&index, &nested));
+        let snapshot = git.snapshot(&common, tree, base, (&index, &nested, &[]));
         std::fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
         return Ok(Some(git.diff(base, &snapshot?, colour)?));
     }

@@ -17,7 +17,9 @@ use retake_types::LoopId;
 use retake_types::loop_record::agent::Spent;
 use retake_types::loop_record::fleet::{CollectedWork, FleetAgent, FleetEntry, FleetOutcome};
 
-use super::event::{FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd};
+use super::event::{
+    FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd, StandIn, TargetCheckout,
+};
 use super::git::{FleetGit, FleetGitError, MainRepository};
 use super::overlap::Overlaps;
 use super::plan::{AgentPhase, AgentReport, FleetNext, FleetPlan, FleetReport, FleetStep};
@@ -90,7 +92,15 @@ pub(super) struct AgentState {
     pub(super) tree_kept: Option<String>,
     /// A conflict that goes back to it, or to a person.
     pub(super) conflict: Option<Conflict>,
-    pub(super) stop_asked: bool,
+    /// What was asked of it: the end, and whether at once.
+    pub(super) stop_asked: Option<StopRequest>,
+}
+
+/// When an agent is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum StopRequest {
+    AfterIteration,
+    Now,
 }
 
 /// Why a merge could not be made.
@@ -139,11 +149,6 @@ pub fn run(
     if let Some(recorded) = &prepared.recorded {
         remove_stale_locks(recorded, &prepared.main);
     }
-    let directory = prepared.plan.directory.as_path();
-    let agents = prepared.plan.agents.iter();
-    let workspaces = agents
-        .map(|agent| workspace_of(agent, directory, directories))
-        .collect::<Result<Vec<_>, _>>()?;
     let rules = prepared.plan.rules;
     let count = (rules.jobs as usize).clamp(1, prepared.plan.agents.len()) + 1;
     let mut workers = Vec::new();
@@ -154,6 +159,12 @@ pub fn run(
         Some(recorded) => FleetRecorder::resume(context, recorded.record.id)?,
         None => FleetRecorder::begin(context, prepared.id, &prepared.plan)?,
     };
+    // Copies of workspaces are made once it is on the record where they are.
+    let directory = prepared.plan.directory.as_path();
+    let agents = prepared.plan.agents.iter();
+    let workspaces = agents
+        .map(|agent| workspace_of(agent, directory, directories))
+        .collect::<Result<Vec<_>, _>>()?;
     let spent = spent_before(&recorder, prepared);
     let budget = TaskAllowance {
         cost_usd: rules.max_cost_usd,
@@ -192,6 +203,12 @@ pub fn run(
         }
         None => FleetPlan::new(rules, prepared.plan.best_of, prepared.plan.agents.len(), spent),
     };
+    // What a dead runner had decided, and not noted for all of them.
+    for agent in 0..plan.agents() {
+        if let Some(outcome) = plan.outcome(agent) {
+            fleet.settle(agent, outcome);
+        }
+    }
     let plan = SteeredFleet {
         plan,
         begun: Instant::now(),
@@ -227,7 +244,7 @@ fn agent_states(prepared: &PreparedFleet) -> Vec<AgentState> {
     let state = |agent: &RecordedAgent| AgentState {
         mark: agent.mark,
         work: agent.work.clone(),
-        uncollected: agent.work.is_none() && agent.mark.is_some(),
+        uncollected: agent.collected.is_none() && agent.has_tree(),
         settled: agent.outcome.is_some(),
         branch: agent.branch.clone(),
         why: agent.why.clone(),
@@ -250,11 +267,11 @@ impl LoopPlan for SteeredFleet<'_> {
             self.plan.stop(QueueStopReason::Stopped);
             let runs = |agent: &usize| self.plan.phase(*agent) == AgentPhase::Running;
             for agent in (0..self.plan.agents()).filter(runs) {
-                self.fleet.ask_to_stop(agent, false);
+                self.fleet.ask_to_stop(agent, StopRequest::AfterIteration);
             }
         }
         for agent in self.plan.unwanted() {
-            self.fleet.ask_to_stop(agent, true);
+            self.fleet.ask_to_stop(agent, StopRequest::Now);
         }
         match self.plan.next(self.before.saturating_add(self.begun.elapsed())) {
             FleetNext::Run(step) => Next::Run(step),
@@ -295,7 +312,11 @@ impl<'a> StepRunner<SteeredFleet<'a>, FleetWorker> for Fleet<'a> {
     ) -> Result<(FleetStep, StepReport), StepError<FleetError>> {
         let report = match *step {
             FleetStep::Run { agent, attempt, allowance } => {
-                let report = self.run_agent(&mut worker.0, agent, attempt, allowance);
+                let report = self.run_agent(&mut worker.0, agent, attempt, Some(allowance));
+                StepReport::Ran(Box::new(self.unless_interrupted(report)?))
+            }
+            FleetStep::Collect { agent, attempt } => {
+                let report = self.run_agent(&mut worker.0, agent, attempt, None);
                 StepReport::Ran(Box::new(self.unless_interrupted(report)?))
             }
             FleetStep::Merge { agent } => {
@@ -375,12 +396,32 @@ impl Fleet<'_> {
         watch.ok()
     }
 
-    fn ask_to_stop(&self, agent: usize, now: bool) {
-        if now && std::mem::replace(&mut lock(&self.agents)[agent].stop_asked, true) {
+    /// Asks an agent for its end, once.
+    fn ask_to_stop(&self, agent: usize, stop: StopRequest) {
+        let mut agents = lock(&self.agents);
+        let asked = &mut agents[agent].stop_asked;
+        if asked.is_some_and(|asked| asked >= stop) {
             return;
         }
+        *asked = Some(stop);
+        drop(agents);
+        self.pass_on_stop(agent, stop);
+    }
+
+    /// Asks again where an agent was asked before its loop began, which voids what was asked.
+    pub(super) fn repeat_stop(&self, agent: usize) {
+        let asked = lock(&self.agents)[agent].stop_asked;
+        if let Some(stop) = asked {
+            self.pass_on_stop(agent, stop);
+        }
+    }
+
+    fn pass_on_stop(&self, agent: usize, stop: StopRequest) {
         let Ok(mailbox) = Mailbox::of(&self.workspaces[agent]) else { return };
-        let asked = if now { mailbox.stop_now() } else { mailbox.stop() };
+        let asked = match stop {
+            StopRequest::AfterIteration => mailbox.stop(),
+            StopRequest::Now => mailbox.stop_now(),
+        };
         if let Err(error) = asked {
             (self.front.event)(FleetEvent::NotReached { name: self.name(agent), error: &error });
         }
@@ -459,22 +500,49 @@ impl Fleet<'_> {
         });
         let agents = agents.collect();
         let mut git = FleetGit::new(&mut workers[0].0, self.main);
-        let stand_in = stand_in(self.id);
-        let stand_in = git.commit(&format!("refs/heads/{stand_in}"))?.map(|_| stand_in);
         let (id, target) = (self.id, self.prepared.plan.target.clone());
+        let branch = stand_in(self.id);
+        // A signal ends every call of git, and nothing is to be taken yet.
+        let merged = match interrupted {
+            true => None,
+            false => git.commit(&format!("refs/heads/{branch}"))?,
+        };
+        let stand_in = match (&target, merged) {
+            (Some(target), Some(_)) => {
+                let checkouts = git.checkouts_of(target)?;
+                let checkout = match checkouts.first() {
+                    _ if checkouts.contains(&self.main.top) => TargetCheckout::Here,
+                    Some(path) => TargetCheckout::There(path.clone()),
+                    None => TargetCheckout::Nowhere,
+                };
+                Some(StandIn { branch, checkout })
+            }
+            _ => None,
+        };
         let spent = plan.spent();
         if !interrupted {
             self.remove_directory(&states);
             self.recorder.finish(stop_word(reason))?;
         }
-        let chosen = plan.winner().is_some();
-        Ok(FinishedFleet { id, agents, reason, interrupted, chosen, spent, target, stand_in })
+        let (best_of, chosen) = (self.prepared.plan.best_of, plan.winner().is_some());
+        Ok(FinishedFleet {
+            id,
+            agents,
+            reason,
+            interrupted,
+            best_of,
+            chosen,
+            spent,
+            target,
+            stand_in,
+        })
     }
 
     /// What is left of the trees' directory, unless a tree is still in it.
     fn remove_directory(&self, states: &[AgentState]) {
         let directory = self.prepared.plan.directory.as_path();
-        if states.iter().any(|state| state.tree_kept.is_some()) {
+        let stays = |state: &AgentState| state.tree_kept.is_some() || state.uncollected;
+        if states.iter().any(stays) {
             return;
         }
         // It holds what can be made again: the base, the gate's tree, and copies of workspaces whose

@@ -12,7 +12,7 @@ use retake_types::loop_record::fleet::{FleetAgent, FleetLoopPlan, FleetRules};
 use retake_types::{LoopId, OsText};
 
 use super::git::{FleetGit, FleetGitError, MainRepository};
-use super::layers::Layers;
+use super::layers;
 use super::mounts::MountNamespace;
 use super::record::{RecordedFleet, fleets};
 use super::trees::{Trees, WhyClones};
@@ -51,8 +51,8 @@ pub enum FleetError {
     #[error("a fleet is run by {holder}")]
     Held { holder: String },
     /// One of other agents was not finished.
-    #[error("a fleet of {} was not finished", .0.join(", "))]
-    Other(Vec<String>),
+    #[error("a fleet of other agents was not finished")]
+    Other(Box<FleetLoopPlan>),
     /// A fleet inside of an agent of a fleet.
     #[error("this is agent {0} of a fleet")]
     Nested(String),
@@ -96,6 +96,8 @@ pub struct PreparedFleet {
     pub recorded: Option<RecordedFleet>,
     /// The user's changes that no agent sees.
     pub left_out: bool,
+    /// Submodules that are empty in its trees, because the user has not fetched them.
+    pub missing_submodules: Vec<PathBuf>,
     /// Why its trees are plain clones, if they are and it is new.
     pub clones: Option<WhyClones>,
     pub(super) trees: Trees,
@@ -197,9 +199,7 @@ pub fn prepare(
             names
         };
         if names(&open.plan.agents) != names(&request.agents) {
-            let mut tasks = names(&open.plan.agents);
-            tasks.dedup();
-            return Err(FleetError::Other(tasks));
+            return Err(FleetError::Other(Box::new(open.plan)));
         }
         let (id, plan, root) = (open.record.id, open.plan.clone(), root.to_owned());
         let trees = Trees::of(&plan, request.namespace.ok())?;
@@ -208,6 +208,7 @@ pub fn prepare(
             plan,
             recorded: Some(open),
             left_out: false,
+            missing_submodules: Vec::new(),
             clones: None,
             trees,
             main,
@@ -221,17 +222,19 @@ pub fn prepare(
     let id = LoopId::new();
     let mut git = FleetGit::new(&mut worker, &main);
     let (base, left_out) = base(&mut git, request.from.as_ref(), state.dir())?;
+    let missing_submodules = git.missing_submodules(&base)?;
     if let Some(branch) = &request.merge_into
         && (!git.is_branch_name(branch)? || git.commit(&format!("refs/heads/{branch}"))?.is_none())
     {
         return Err(FleetError::NoBranch(branch.clone()));
     }
     let data = machine::user_directory("XDG_DATA_HOME", ".local/share");
-    let directory = data.ok_or(FleetError::NoDirectory)?.join("retake/trees").join(id.to_string());
+    let all_trees = data.ok_or(FleetError::NoDirectory)?.join("retake/trees");
     let layered = request.namespace.and_then(|namespace| {
-        let tried = Layers::new(&directory, namespace).try_out();
+        let tried = layers::try_out(&all_trees, namespace);
         tried.map(|()| namespace).map_err(WhyClones::NoLayers)
     });
+    let directory = all_trees.join(id.to_string());
     let (namespace, clones) = match layered {
         Ok(namespace) => (Some(namespace), None),
         Err(why) => (None, Some(why)),
@@ -251,7 +254,18 @@ pub fn prepare(
     };
     let trees = Trees::of(&plan, namespace)?;
     let (recorded, root) = (None, root.to_owned());
-    Ok(PreparedFleet { id, plan, recorded, left_out, clones, trees, main, root, state })
+    Ok(PreparedFleet {
+        id,
+        plan,
+        recorded,
+        left_out,
+        missing_submodules,
+        clones,
+        trees,
+        main,
+        root,
+        state,
+    })
 }
 
 /// The commit that all start from, and whether changes of the user are not in it.
@@ -278,7 +292,7 @@ fn base(
     let index = scratch.join("dirty.index");
     let nested = crate::checkpoint::nested_repositories(&top).map_err(failed)?;
     let git_dir = git.main.git_dir.clone();
-    let tree = git.snapshot(&git_dir, &top, &head, (&index, &nested))?;
+    let tree = git.snapshot(&git_dir, &top, &head, (&index, &nested, &[]))?;
     std::fs::remove_file(&index).or_else(super::git::gone).map_err(failed)?;
     Ok((git.commit_tree(&tree, &[&head], "Uncommitted changes")?, false))
 }
@@ -295,6 +309,25 @@ fn open_fleet(store: &Store, worktree: &str) -> Result<Option<RecordedFleet>, Fl
     Ok(open.map(|record| RecordedFleet::read(store, record)).transpose()?.flatten())
 }
 
+/// The fleet of a project that was not finished, if nothing has become of the work of this task's agent
+/// yet: its loop continues in its tree, and nowhere else.
+pub fn unfinished_with(
+    store: &Store,
+    root: &Path,
+    task: &str,
+) -> Result<Option<FleetLoopPlan>, FleetError> {
+    let open = open_fleet(store, &recorded_loop::worktree_at(root))?;
+    let died = open.filter(|open| !store.loop_is_alive(open.record.id));
+    Ok(died.and_then(|open| {
+        let mut agents = open.plan.agents.iter().zip(&open.agents);
+        // Several tries work in workspaces of their own.
+        let works = agents.any(|(agent, recorded)| {
+            agent.name == task && agent.task == task && recorded.outcome.is_none()
+        });
+        works.then_some(open.plan)
+    }))
+}
+
 /// The last fleet of a project, whatever became of it.
 pub fn last_fleet(store: &Store, root: &Path) -> retake_store::Result<Option<RecordedFleet>> {
     let worktree = recorded_loop::worktree_at(root);
@@ -308,7 +341,7 @@ fn try_directories(directory: &Path, directories: &WorkspaceDirectories) -> Work
 }
 
 /// The workspace of an agent: that of its task, or a copy for each of several tries.
-pub fn workspace_of(
+pub(super) fn workspace_of(
     agent: &FleetAgent,
     directory: &Path,
     directories: &WorkspaceDirectories,
@@ -323,7 +356,7 @@ pub fn workspace_of(
 }
 
 /// The same, if it is there.
-pub(super) fn existing_workspace_of(
+pub fn existing_workspace_of(
     agent: &FleetAgent,
     directory: &Path,
     directories: &WorkspaceDirectories,

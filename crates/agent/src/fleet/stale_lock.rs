@@ -1,11 +1,13 @@
-//! Lock files of git that a killed runner left: git refuses to work until they are gone. Only those that
-//! this fleet can have made, and that no process has open, are removed.
+//! Lock files of git that a killed runner or a killed agent left: git refuses to work until they are gone.
+//! Only those that this fleet or this agent can have made, and that no process has open, are removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::git::MainRepository;
 use super::record::RecordedFleet;
+use super::tree::worker_in;
+use crate::checkpoint;
 
 /// Removes what the calls of git of a dead runner left. The fleet is locked, so that nobody of ours
 /// works on these references now.
@@ -21,6 +23,38 @@ pub(super) fn remove_stale_locks(fleet: &RecordedFleet, main: &MainRepository) {
     for branch in fleet.agents.iter().filter_map(|agent| agent.moving.as_ref()) {
         found.push(references.join("heads").join(format!("{branch}.lock")));
     }
+    remove_locks(found);
+}
+
+/// Removes what the calls of git of an agent left that was killed: it continues in its tree, and would
+/// be refused there. Nothing is done while a process works in the tree.
+pub(super) fn remove_agents_locks(tree: &Path) {
+    if worker_in(tree).is_some() {
+        return;
+    }
+    let mut found = Vec::new();
+    // What cannot be listed is named by the git that needs it.
+    let nested = checkpoint::nested_repositories(tree).unwrap_or_default();
+    for place in nested.iter().map(|inside| tree.join(inside)).chain([tree.to_owned()]) {
+        let git_dir = place.join(".git");
+        // A link would lead out of the tree.
+        if fs::symlink_metadata(&git_dir).is_ok_and(|meta| meta.is_dir()) {
+            let entries = fs::read_dir(&git_dir).into_iter().flatten().flatten();
+            for entry in entries {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_file() => found.push(entry.path()),
+                    Ok(kind) if kind.is_dir() && entry.file_name() == "refs" => {
+                        below(&entry.path(), &mut found);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    remove_locks(found);
+}
+
+fn remove_locks(mut found: Vec<PathBuf>) {
     found.retain(|path| path.extension().is_some_and(|ending| ending == "lock"));
     found.retain(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()));
     if found.is_empty() {

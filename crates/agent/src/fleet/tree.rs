@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use retake_runner::{checkout, scratch_dir};
+use retake_runner::scratch_dir;
 use retake_types::loop_record::fleet::CollectedWork;
 
 use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
@@ -80,18 +80,21 @@ impl FleetGit<'_> {
         let parent = tree.parent().unwrap_or(tree);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
         made.map_err(at(parent))?;
-        self.clone_into(tree, parent)?;
+        let common = self.main.common.clone();
+        self.clone_into(&common, tree, parent)?;
         let checkout = ["checkout", "--quiet", "--no-track", "-B", branch, commit];
         self.text(GitCall::new(tree, &checkout))?;
         self.check_out_submodules(tree, commit, None)?;
+        self.name_submodules(&tree.join(".git"), commit)?;
         let index = index_of(tree);
         fs::copy(tree.join(".git/index"), &index).map(drop).or_else(gone).map_err(at(&index))?;
         TreeMark::of(tree).ok_or_else(|| FleetGitError::NoRepository(tree.to_owned()))
     }
 
-    /// Makes a clone that borrows all objects of the main repository, without files.
+    /// Makes a clone that borrows all objects of a repository, without files.
     pub(super) fn clone_into(
         &mut self,
+        repository: &Path,
         directory: &Path,
         parent: &Path,
     ) -> Result<(), FleetGitError> {
@@ -120,60 +123,7 @@ impl FleetGit<'_> {
             clone.extend(["--config".to_owned(), format!("{key}={value}")]);
         }
         clone.push("--".to_owned());
-        let common = self.main.common.clone();
-        self.text(GitCall::new(parent, &clone).and(&common).and(directory)).map(drop)
-    }
-
-    /// Submodules as the user has them: no other machine is asked. `borrowed` is where their clones find
-    /// objects, if not in the main repository itself.
-    pub(super) fn check_out_submodules(
-        &mut self,
-        tree: &Path,
-        commit: &str,
-        borrowed: Option<&Path>,
-    ) -> Result<(), FleetGitError> {
-        for submodule in self.submodules(commit)? {
-            let kept = self.main.common.join("modules").join(&submodule.name);
-            // One that the user never fetched stays empty, as it is for them.
-            if !kept.join("HEAD").exists() {
-                continue;
-            }
-            let path = tree.join(&submodule.path);
-            let clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--"];
-            self.text(GitCall::new(tree, &clone).and(&kept).and(&path))?;
-            let checkout = ["checkout", "--quiet", "--detach", &submodule.commit];
-            self.text(GitCall::new(&path, &checkout))?;
-            if let Some(borrowed) = borrowed {
-                let place = borrowed.join("modules").join(&submodule.name).join("objects");
-                self.borrow_from(&path.join(".git/objects"), &place)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn submodules(&mut self, commit: &str) -> Result<Vec<Submodule>, FleetGitError> {
-        let top = self.main.top.clone();
-        let file = format!("--blob={commit}:.gitmodules");
-        let words = ["config", &file, "-z", "--get-regexp", r"^submodule\..*\.path$"];
-        let said = self.run(GitCall::new(&top, &words))?;
-        let listed = String::from_utf8_lossy(&said.stdout).into_owned();
-        let mut found = Vec::new();
-        for entry in listed.split('\0').filter(|entry| !entry.is_empty()) {
-            let Some((key, path)) = entry.split_once('\n') else { continue };
-            let name = key.strip_prefix("submodule.").and_then(|key| key.strip_suffix(".path"));
-            let inside = |text: &str| {
-                let parts = Path::new(text).components();
-                parts.into_iter().all(|part| matches!(part, std::path::Component::Normal(_)))
-            };
-            let Some(name) = name.filter(|name| inside(name) && inside(path)) else { continue };
-            let at = ["rev-parse", "--verify", "--quiet", &format!("{commit}:{path}")];
-            let said = self.run(GitCall::new(&top, &at))?;
-            if said.code == 0 {
-                let (name, path, commit) = (name.to_owned(), path.into(), said.text());
-                found.push(Submodule { name, path, commit });
-            }
-        }
-        Ok(found)
+        self.text(GitCall::new(parent, &clone).and(repository).and(directory)).map(drop)
     }
 
     /// Keeps everything that an agent did in the main repository, below `prefix`; what is not committed
@@ -184,58 +134,26 @@ impl FleetGit<'_> {
         base: &str,
         (prefix, message): (&str, &str),
     ) -> Result<CollectedWork, FleetGitError> {
-        let head = self.fetch_all(tree, prefix)?;
-        let start = head.as_deref().unwrap_or(base);
+        let fetched = self.fetch_all(tree, prefix)?;
+        let start = fetched.head.as_deref().unwrap_or(base);
         let nested = checkpoint::nested_repositories(tree).map_err(at(tree))?;
         let index = index_of(tree);
         let common = self.main.common.clone();
-        let snapshot = self.snapshot(&common, tree, start, (&index, &nested))?;
+        let links = self.collect_submodules(tree, start, (&nested, prefix))?;
+        let snapshot = self.snapshot(&common, tree, start, (&index, &nested, &links))?;
         let commit = match self.tree_of(start)? == snapshot {
             true => start.to_owned(),
             false => self.commit_tree(&snapshot, &[start], message)?,
         };
         self.set_ref(&format!("{prefix}result"), &commit)?;
-        let not_covered = self.not_covered(tree, start, nested)?;
+        let mut not_covered = self.not_covered(tree, &commit, &nested)?;
+        if !fetched.whole {
+            not_covered.push(".git".to_owned());
+        }
         let changed = self.tree_of(&commit)? != self.tree_of(base)?;
         let [files, added, removed] = self.counts(base, &commit)?;
         self.sync()?;
         Ok(CollectedWork { commit, changed, files, added, removed, not_covered })
-    }
-
-    /// Repositories in a tree that hold something which is nowhere else. A submodule as it was
-    /// checked out, or as the agent committed it, does not.
-    fn not_covered(
-        &mut self,
-        tree: &Path,
-        commit: &str,
-        nested: Vec<PathBuf>,
-    ) -> Result<Vec<String>, FleetGitError> {
-        if nested.is_empty() {
-            return Ok(Vec::new());
-        }
-        let submodules = self.submodules(commit)?;
-        let mut found = Vec::new();
-        for path in nested {
-            let directory = tree.join(&path);
-            let known = submodules.iter().find(|submodule| submodule.path == path);
-            let kept = known.map(|known| self.main.common.join("modules").join(&known.name));
-            let clean = match (known, kept) {
-                (Some(known), Some(kept)) if kept.join("HEAD").exists() => {
-                    let index = index_of(tree).with_extension("submodule");
-                    let snapshot = self.snapshot(&kept, &directory, &known.commit, (&index, &[]));
-                    fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
-                    let name = format!("{}^{{tree}}", known.commit);
-                    let as_was = GitCall::new(&kept, &["rev-parse", "--verify", &name]);
-                    checkout::checkout(&directory).sha.as_deref() == Some(known.commit.as_str())
-                        && snapshot.ok() == self.text(as_was).ok()
-                }
-                _ => false,
-            };
-            if !clean {
-                found.push(path.to_string_lossy().into_owned());
-            }
-        }
-        Ok(found)
     }
 
     /// Sees that what git wrote survives a loss of power, before a tree is removed that relies on it.
@@ -244,12 +162,6 @@ impl FleetGit<'_> {
         let directory = fs::File::open(common).map_err(at(common))?;
         rustix::fs::syncfs(&directory).map_err(|error| at(common)(error.into()))
     }
-}
-
-struct Submodule {
-    name: String,
-    path: PathBuf,
-    commit: String,
 }
 
 /// Removes a tree, if it is the one that was made, nothing is mounted in it and no process works in

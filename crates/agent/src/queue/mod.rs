@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_runner::file_lock::{FileLock, LockError};
+use retake_store::crash_point;
 use retake_types::LoopId;
 use serde::{Deserialize, Serialize};
 
@@ -206,7 +207,9 @@ impl Queue {
         let answer = change(&mut content)?;
         if content != before {
             let path = self.file();
+            crash_point("loop: before a change of the queue");
             files::replace(&path, &pretty(&content)).map_err(at(&path))?;
+            crash_point("loop: queue changed");
         }
         Ok(answer)
     }

@@ -86,6 +86,12 @@ impl QueuePlan {
         Self { rules, spent, completed: 0, failures: 0, stopped: None }
     }
 
+    /// Counts a task that ended before the process died.
+    pub fn restore(&mut self, end: &TaskEnd) {
+        self.completed += u32::from(end.completed());
+        self.failures += u32::from(end.failed());
+    }
+
     pub fn stopped(&self) -> Option<QueueStopReason> {
         self.stopped
     }
