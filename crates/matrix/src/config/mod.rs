@@ -225,7 +225,7 @@ pub const TEMPLATE: &str = "\
 # ITERATION set (and CHROME_BIN and CHROME_VERSION where there are browsers).
 command: npm test
 
-# Runs once in each worktree. Before every iteration the worktree is made what this left.
+# Runs once in each worktree. Before every iteration the worktree is reset to the state after it.
 # setup: npm ci
 
 # Before and after each iteration, not measured; once for each cell at the end.

@@ -267,7 +267,7 @@ impl<'a> BisectRun<'a> {
             .collect();
         let resources = self.resolve(worker, &mut matrix, pins.clone())?;
         let keys = resources.identity.keys(&matrix);
-        let recorded = RecordedResults::read(worker.store()?, &keys)?;
+        let recorded = RecordedResults::read_all(worker.store()?, &keys)?;
         let next_iterations = keys.iter().map(|key| recorded.next_iteration(*key)).collect();
         self.observe_stored(&mut bisect, &keys, &recorded);
         let mut stage = Stage {
@@ -369,7 +369,7 @@ impl<'a> BisectRun<'a> {
             }
             return;
         };
-        let value = |row: &ResultRow| row.metrics.get(metric).map(|metric| metric.value);
+        let value = |row: &ResultRow| row.metrics.get(metric.as_str()).map(|metric| metric.value);
         let Some(&good_end) = keys.first() else { return };
         let (ends, _) = recorded.results(good_end);
         for (point, key) in points.iter().zip(keys).skip(1) {
@@ -392,7 +392,8 @@ impl<'a> BisectRun<'a> {
         if result.timed_out {
             return PointResult::TimedOut;
         }
-        let value = self.options.metric.as_ref().and_then(|metric| result.metrics.get(metric));
+        let value =
+            self.options.metric.as_ref().and_then(|metric| result.metrics.get(metric.as_str()));
         match value.filter(|_| result.ok) {
             Some(metric) => PointResult::Value(metric.value),
             None => PointResult::Exit(result.exit_code),
@@ -424,7 +425,7 @@ impl BisectResult {
 impl Stage<'_> {
     /// What is known of the points by now.
     fn results(&self, worker: &mut Worker) -> Result<MetricResults, MatrixError> {
-        let recorded = RecordedResults::read(worker.store()?, &self.keys)?;
+        let recorded = RecordedResults::read_all(worker.store()?, &self.keys)?;
         let metric = self.run.options.metric.as_deref().unwrap_or("wall");
         let config = &self.run.project.config;
         let samples = Samples::of(&self.matrix, &self.keys, &recorded, config, metric);

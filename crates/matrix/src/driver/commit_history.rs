@@ -127,7 +127,7 @@ impl CommitLines {
         let MetricDefaults { mut unit, mut better } = defaults;
         for row in self.keys().iter().flat_map(|key| recorded.of(*key)) {
             if let Some(found) = row.metrics.get(metric) {
-                unit = found.unit.clone().or(unit);
+                unit = found.unit.clone().map(Into::into).or(unit);
                 better = found.better.unwrap_or(better);
             }
         }
@@ -182,7 +182,7 @@ impl CommitLines {
                     parameters: [(CODE.to_owned(), commit.sha.clone())].into(),
                     values: runs
                         .iter()
-                        .filter_map(|run| Some(run.metrics.get(&history.metric)?.value))
+                        .filter_map(|run| Some(run.metrics.get(history.metric.as_str())?.value))
                         .collect(),
                     failed: failed.len(),
                     change: None,

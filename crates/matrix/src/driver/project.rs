@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use retake_engine::Variable;
 use retake_runner::context::RunContext;
 use retake_runner::file_lock::{FileLock, LockError};
 use retake_runner::{prepare, safe_git, signals};
@@ -138,8 +139,7 @@ impl MatrixProject {
         let mut environment = prepare::environment(&request, &self.context, &mut reasons);
         // An axis whose name says so has secrets as its values.
         for axis in &self.config.axes {
-            let values = axis.values.iter().map(|value| (axis.name.clone().into(), value.into()));
-            environment.extend(values);
+            environment.extend(axis.values.iter().map(|value| Variable::new(&axis.name, value)));
         }
         prepare::redactor(&request, &self.context.redaction, &environment, &mut reasons)
     }

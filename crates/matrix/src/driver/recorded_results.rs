@@ -162,7 +162,25 @@ pub struct Block {
 }
 
 impl RecordedResults {
+    /// What runs of matrices have measured. A bisection does not count: how often it measures a cell
+    /// depends on what it finds, and its runs would change the verdict about the cell.
     pub fn read(store: &dyn RecordReader, keys: &[CellKey]) -> retake_store::Result<Self> {
+        let mut all = Self::read_all(store, keys)?;
+        let searches = |plan: &Option<MatrixLoopPlan>| {
+            plan.as_ref().is_some_and(|plan| !plan.purpose.is_run())
+        };
+        let searched = all.sessions.extract_if(.., |(_, plan)| searches(plan));
+        let searched: HashSet<LoopId> = searched.map(|(id, _)| id).collect();
+        if !searched.is_empty() {
+            for rows in all.rows.values_mut() {
+                rows.retain(|row| !searched.contains(&row.session));
+            }
+        }
+        Ok(all)
+    }
+
+    /// What runs of matrices and bisections have measured.
+    pub fn read_all(store: &dyn RecordReader, keys: &[CellKey]) -> retake_store::Result<Self> {
         let wanted: HashSet<CellKey> = keys.iter().copied().collect();
         let mut rows: HashMap<CellKey, Vec<ResultRow>> = HashMap::new();
         if wanted.len() <= ONE_BY_ONE {
@@ -293,13 +311,13 @@ impl RecordedResults {
 
     /// Every metric that some run has: what retake measures first, then the others by name.
     pub fn metrics(&self) -> Vec<String> {
-        let mut more: HashSet<&String> = HashSet::new();
-        more.extend(self.rows.values().flatten().flat_map(|row| row.metrics.keys()));
+        let names = self.rows.values().flatten().flat_map(|row| row.metrics.keys());
+        let more: HashSet<&str> = names.map(|name| name.as_ref()).collect();
         let order = |name: &str| {
             let place = BUILT_IN.iter().position(|known| *known == name);
             place.unwrap_or(BUILT_IN.len())
         };
-        let mut names: Vec<String> = more.into_iter().cloned().collect();
+        let mut names: Vec<String> = more.into_iter().map(str::to_owned).collect();
         names.sort_unstable_by_key(|name| (order(name), name.clone()));
         if names.is_empty() { ALWAYS.map(str::to_owned).to_vec() } else { names }
     }

@@ -133,7 +133,7 @@ impl<'a> Samples<'a> {
             .collect();
         let better = reported.unwrap_or_else(|| config.better(metric));
         let configured = config.metrics.iter().find(|known| known.name == metric);
-        let unit = unit.or_else(|| configured?.unit.clone());
+        let unit = unit.map(Into::into).or_else(|| configured?.unit.clone());
         let varying = matrix.varying_axes();
         let shared_sessions = shared_sessions(&cells);
         let metric = metric.to_owned();

@@ -126,8 +126,8 @@ impl MetricResults {
     /// Every metric that some run has, by name.
     pub fn known_metrics(&self) -> Vec<&str> {
         let runs = self.cells.iter().flat_map(|cell| &cell.runs);
-        let names: BTreeSet<&String> = runs.flat_map(|run| run.metrics.keys()).collect();
-        names.into_iter().map(String::as_str).collect()
+        let names = runs.flat_map(|run| run.metrics.keys()).map(|name| name.as_ref());
+        names.collect::<BTreeSet<&str>>().into_iter().collect()
     }
 
     /// What a value is multiplied by: times are in seconds.

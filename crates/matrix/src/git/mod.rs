@@ -9,7 +9,7 @@ mod worktrees;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
+use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent, Variable};
 use retake_runner::safe_git::{self, RedirectedRepository};
 use retake_types::{Outcome, StartFailure, Stream};
 
@@ -25,7 +25,7 @@ pub enum GitError {
     NotInstalled,
     #[error("{}: there is no such directory; correct code.repo", .0.display())]
     NoDirectory(PathBuf),
-    #[error("{} is not in a git repository; correct code.repo", .0.display())]
+    #[error("{} is not in a git repository; correct code.repo, or remove `code`", .0.display())]
     NotARepository(PathBuf),
     #[error(transparent)]
     Redirected(#[from] RedirectedRepository),
@@ -50,7 +50,7 @@ pub struct Git<'k> {
     keeper: &'k mut Keeper,
     cancel: &'k Cancel,
     repo: PathBuf,
-    environment: Vec<(OsString, OsString)>,
+    environment: Vec<Variable>,
 }
 
 struct Said {
@@ -77,6 +77,7 @@ impl<'k> Git<'k> {
             environment.retain(|(known, _)| known != name);
             environment.push((name.into(), value.into()));
         }
+        let environment = environment.into_iter().map(Variable::from).collect();
         let mut git = Self { keeper, cancel, repo, environment };
         let said = git.ask(&["rev-parse", "--git-common-dir"])?;
         if said.ok { Ok(git) } else { Err(GitError::NotARepository(git.repo)) }

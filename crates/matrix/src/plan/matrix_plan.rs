@@ -173,7 +173,7 @@ impl SamplingPlan {
         if result.failed_hook.is_some() {
             self.skipped.insert(step.cell);
         }
-        let value = result.metrics.get(&self.metric).map(|metric| metric.value);
+        let value = result.metrics.get(self.metric.as_str()).map(|metric| metric.value);
         let value = value.filter(|value| result.ok && value.is_finite());
         self.sampler.done(Shot { cell: step.cell, block: step.iteration }, value);
     }
@@ -319,7 +319,7 @@ mod tests {
             timed_out: false,
             exit_code: i32::from(!ok),
             duration_ms: 1,
-            metrics: [("wall".to_owned(), metric)].into(),
+            metrics: [("wall".into(), metric)].into(),
             notes: Vec::new(),
             node: None,
             disturbances: Vec::new(),
