@@ -17,6 +17,7 @@ const AT_ONCE: usize = 3;
 
 /// The programs that take longest, longest first.
 const LONG: [&str; 14] = [
+    "agent",
     "real_tools",
     "slurm",
     "crash",
@@ -24,7 +25,6 @@ const LONG: [&str; 14] = [
     "exec",
     "matrix",
     "ui",
-    "agent",
     "retake_crash",
     "mcp",
     "real_file_system",

@@ -2,14 +2,16 @@
 //! the record.
 //!
 //! Theory of operation. Workers are forked first, while the program is small and has one thread. The
-//! protocol then runs on a current-thread runtime; a run, and every look into the record, has a
-//! thread of the runtime's blocking pool to itself, because engine and store are synchronous. When
-//! the client is gone, or a signal asks for the end, every run is ended and recorded before the
+//! protocol then runs on a current-thread runtime. Engine and store are synchronous: a run has the
+//! thread that drives the runtime to itself, and another one drives it meanwhile if the run is not
+//! short (`call_thread`); further runs, and every look into the record, have a thread of the
+//! runtime's blocking pool each. When the client is gone, or a signal asks for the end, every run is ended and recorded before the
 //! program ends; if the program is killed, the keepers of its workers end what it ran.
 //!
 //! Nothing in here prints to stdout but `stdio_transport`.
 
 mod agent_configuration;
+mod call_thread;
 mod effects_view;
 mod error_lines;
 mod excerpt;
@@ -96,18 +98,16 @@ pub fn serve(
     let policy = Policy::new(&policy_config, allowed, project).map_err(ServerError::Policy)?;
     let workers = WorkerPool::start(&context).map_err(ServerError::NoWorker)?;
     let policies = (policy, policy_config, sandbox);
-    let session = Arc::new(ClientSession::new(context, policies, workers, directory));
+    let (calls, handed_in) = call_thread::call_thread();
+    let session = ClientSession::new(context, policies, (workers, calls), directory);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS)
         .build()?;
-    let ended = runtime.block_on(converse(&session));
-    // A thread that reads stdin would never end.
-    runtime.shutdown_background();
-    ended
+    call_thread::drive(runtime, handed_in, converse(Arc::new(session)))?
 }
 
-async fn converse(session: &Arc<ClientSession>) -> Result<ServerEnd, ServerError> {
+async fn converse(session: Arc<ClientSession>) -> Result<ServerEnd, ServerError> {
     let (input, output) = rmcp::transport::io::stdio_pipes();
     let transport = StdioTransport::new(input, output);
     let ending_signal = ending_signal()?;
@@ -126,7 +126,7 @@ async fn converse(session: &Arc<ClientSession>) -> Result<ServerEnd, ServerError
         signal = &mut ending_signal => ServerEnd::Signal(signal),
     };
     session.close();
-    end_all(session).await;
+    end_all(&session).await;
     Ok(end)
 }
 

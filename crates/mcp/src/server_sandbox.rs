@@ -154,7 +154,8 @@ impl ServerSandbox {
         match &self.state {
             SandboxState::Off | SandboxState::Unavailable(_) => String::new(),
             SandboxState::Impossible(_) => {
-                " No command can be run: the sandbox that was asked for cannot be made here; tell the user.".to_owned()
+                " No command can be run: the requested sandbox is not possible here; tell the user."
+                    .to_owned()
             }
             SandboxState::Enclosed(_) => " Commands run in a sandbox.".to_owned(),
             SandboxState::Confined(_) => {

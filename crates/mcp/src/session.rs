@@ -14,6 +14,7 @@ use retake_types::config::PolicyConfig;
 use retake_types::{CorrelationIds, Intent, Redacted, RefusalReason, RunId, StartFailure};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::call_thread::CallThread;
 use super::policy_words;
 use super::server_runs::ServerRuns;
 use super::server_sandbox::ServerSandbox;
@@ -27,11 +28,13 @@ pub(super) struct ClientSession {
     /// How every command is confined.
     pub(super) sandbox: ServerSandbox,
     pub(super) workers: WorkerPool,
+    /// Where calls run their commands.
+    pub(super) calls: CallThread,
     pub(super) runs: ServerRuns,
     /// Where commands run unless a call names a directory.
     pub(super) directory: PathBuf,
     ids: CorrelationIds,
-    calls: Arc<Semaphore>,
+    parallel: Arc<Semaphore>,
     background: Arc<Semaphore>,
 }
 
@@ -39,18 +42,19 @@ impl ClientSession {
     pub(super) fn new(
         context: Arc<RunContext>,
         (policy, policy_config, sandbox): (Policy, PolicyConfig, ServerSandbox),
-        workers: WorkerPool,
+        (workers, calls): (WorkerPool, CallThread),
         directory: PathBuf,
     ) -> Self {
         let permits = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Self {
-            calls: permits(policy_config.max_parallel),
+            parallel: permits(policy_config.max_parallel),
             background: permits(policy_config.max_running),
             context,
             policy,
             policy_config,
             sandbox,
             workers,
+            calls,
             runs: ServerRuns::default(),
             directory,
             ids: ids_from_environment(),
@@ -66,7 +70,7 @@ impl ClientSession {
     pub(super) async fn permit(&self, background: bool) -> Result<OwnedSemaphorePermit, ToolError> {
         let gone = || ToolError::Other("the server is about to end".to_owned());
         if !background {
-            return self.calls.clone().acquire_owned().await.map_err(|_| gone());
+            return self.parallel.clone().acquire_owned().await.map_err(|_| gone());
         }
         self.background.clone().try_acquire_owned().map_err(|_| {
             ToolError::Other(match self.policy_config.max_running {
@@ -82,7 +86,7 @@ impl ClientSession {
 
     /// Lets nothing start any more.
     pub(super) fn close(&self) {
-        self.calls.close();
+        self.parallel.close();
         self.background.close();
     }
 

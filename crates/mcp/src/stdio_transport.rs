@@ -11,8 +11,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{
+    CallToolRequest, CallToolRequestMethod, CallToolRequestParams, ClientJsonRpcMessage,
+    ClientRequest, ErrorCode, ErrorData, JsonRpcVersion2_0, RequestId, ServerJsonRpcMessage,
+};
 use rmcp::transport::Transport;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
@@ -100,7 +104,10 @@ where
         if line.is_empty() {
             return;
         }
-        // Most lines are one message, which need not be parsed twice.
+        // Most lines are one message, which need not be parsed twice, and most of those are calls.
+        if let Ok(call) = serde_json::from_slice::<ToolCall>(line) {
+            return self.accept(call.into_message());
+        }
         if let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(line) {
             return self.accept(message);
         }
@@ -147,6 +154,30 @@ where
         let message = ServerJsonRpcMessage::error(error, id);
         // A client that does not read any more misses nothing.
         tokio::spawn(async move { write(&output, message).await.ok() });
+    }
+}
+
+/// A call and nothing else. The SDK tries one kind of message after the other on a copy of the line,
+/// which takes five times as long.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolCall {
+    #[serde(rename = "jsonrpc")]
+    _version: JsonRpcVersion2_0,
+    id: RequestId,
+    #[serde(rename = "method")]
+    _method: CallToolRequestMethod,
+    params: CallToolRequestParams,
+}
+
+impl ToolCall {
+    fn into_message(self) -> ClientJsonRpcMessage {
+        let mut request = CallToolRequest::new(self.params);
+        // Where the SDK has it when it reads the message itself.
+        if let Some(meta) = request.params.meta.take() {
+            request.extensions.insert(meta);
+        }
+        ClientJsonRpcMessage::request(ClientRequest::CallToolRequest(request), self.id)
     }
 }
 
@@ -235,6 +266,39 @@ mod tests {
         assert_eq!(id(r#"{"id" : "a b","params":{"#).as_deref(), Some("a b"));
         assert_eq!(id(r#"{"params":{"id":7"#), None);
         assert_eq!(id(r#"{"method":"#), None);
+    }
+
+    #[test]
+    fn a_call_is_read_as_the_sdk_reads_it() {
+        let call =
+            |rest: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call"{rest}}}"#);
+        let read = |text: &str| {
+            let call = serde_json::from_str::<ToolCall>(text).ok()?;
+            Some(format!("{:?}", call.into_message()))
+        };
+        for rest in [
+            r#","params":{"name":"exec"}"#,
+            r#","params":{"name":"exec","arguments":null,"_meta":null}"#,
+            r#","params":{"name":"exec","arguments":{"argv":["a",{"b":1.5}]},"other":1}"#,
+            r#","params":{"_meta":{"progressToken":"x","taskId":"t"},"name":"e","arguments":{}}"#,
+            r#","params":{"name":"exec","requestState":"s"}"#,
+        ] {
+            let message: ClientJsonRpcMessage = serde_json::from_str(&call(rest)).unwrap();
+            assert_eq!(read(&call(rest)), Some(format!("{message:?}")), "{rest}");
+        }
+        for other in [
+            r#","params":{"name":"exec"},"result":{}"#,
+            r#","params":{"name":"exec"},"id":8"#,
+            r#","params":{}"#,
+            "",
+        ] {
+            assert_eq!(read(&call(other)), None, "{other}");
+        }
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#), None);
+        assert_eq!(
+            read(r#"{"jsonrpc":"1.0","id":7,"method":"tools/call","params":{"name":"e"}}"#),
+            None
+        );
     }
 
     #[test]

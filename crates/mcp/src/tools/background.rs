@@ -99,7 +99,7 @@ pub(super) async fn start(
     let ended_early = tokio::time::timeout(EARLY_END, run.wait_until_over()).await.is_ok();
     let notes = if ended_early {
         // Why it was refused, or what there is to add to a run that is over already.
-        outcome.await.map_err(|error| ToolError::Other(error.to_string()))??
+        outcome.await.map_err(|_| ToolError::Other("the run is lost".into()))??
     } else {
         run.notes.get().cloned().unwrap_or_default()
     };

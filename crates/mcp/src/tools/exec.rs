@@ -69,7 +69,7 @@ pub(super) async fn wait_for_end(
     let notes = loop {
         tokio::select! {
             result = &mut outcome => {
-                break result.map_err(|error| ToolError::Other(error.to_string()))??;
+                break result.map_err(|_| ToolError::Other("the run is lost".into()))??;
             }
             () = call.context.ct.cancelled(), if !cancelled => {
                 cancelled = true;

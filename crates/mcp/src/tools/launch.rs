@@ -2,15 +2,17 @@
 //! policy, and then the run on a worker of its own.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::Arc;
 
-use retake_engine::{Cancel, Input};
+use retake_engine::{Cancel, Input, Variable};
 use retake_policy::{PolicyRefusal, ProposedCommand, RunMode};
 use retake_runner::effects_watch::EffectsWatch;
 use retake_runner::prepare::{PreparedRun, Provided};
 use retake_runner::run::OutputUse;
 use retake_runner::worker::Worker;
 use retake_types::RunRequest;
+use tokio::sync::oneshot;
 
 use super::run_request::CallRequest;
 use super::{ClientSession, ToolError};
@@ -24,7 +26,7 @@ const CARRIED: u64 = 128 << 10;
 pub(super) struct LaunchedRun {
     pub(super) run: Arc<ServerRun>,
     /// Why it was not run, or what there is to add to its result.
-    pub(super) outcome: tokio::task::JoinHandle<Result<Vec<String>, ToolError>>,
+    pub(super) outcome: oneshot::Receiver<Result<Vec<String>, ToolError>>,
 }
 
 /// A run that the policy permits, and what the policy changed of it.
@@ -49,21 +51,25 @@ pub(super) async fn launch(
         input = Some(Input::new(read.into()));
     }
     session.runs.add(&run);
-    let (session, ours) = (session.clone(), run.clone());
-    let outcome = tokio::task::spawn_blocking(move || {
-        let taken = session.workers.take(call.mode).map_err(ToolError::NoProcess);
+    let (shared, ours) = (session.clone(), run.clone());
+    let work = move || {
+        let taken = shared.workers.take(call.mode).map_err(ToolError::NoProcess);
         let result = taken.and_then(|mut taken| {
-            let result = run_on(&session, &mut taken.worker, &ours, call, input);
-            session.workers.give_back(taken);
+            let result = run_on(&shared, &mut taken.worker, &ours, call, input);
+            shared.workers.give_back(taken);
             result
         });
         if result.is_err() {
             ours.end(None);
         }
-        session.runs.retire(&ours);
+        shared.runs.retire(&ours);
         drop(permit);
         result
-    });
+    };
+    let outcome = match background {
+        true => session.calls.run_apart(work),
+        false => session.calls.run(work),
+    };
     Ok(LaunchedRun { run, outcome })
 }
 
@@ -119,9 +125,10 @@ fn permit(
     match PreparedRun::with(request, &session.context, provided) {
         Ok(prepared) => {
             let environment = &prepared.command.launch().environment;
-            let path = environment.iter().find(|(name, _)| name == "PATH");
-            let path = path.map(|(_, value)| value.as_os_str());
-            if let Err(refusals) = judge(session, &prepared.request, path) {
+            let path = environment.iter().find(|known| known.name() == "PATH");
+            let path = path.map(Variable::value);
+            let file = prepared.command.file();
+            if let Err(refusals) = judge(session, &prepared.request, path, file) {
                 let refused = (&prepared.intent, &prepared.redactor);
                 return Err(session.refuse(worker, refused, refusals));
             }
@@ -130,7 +137,7 @@ fn permit(
         }
         Err(refused) => {
             let own = std::env::var_os("PATH");
-            match judge(session, &refused.intent.request, own.as_deref()) {
+            match judge(session, &refused.intent.request, own.as_deref(), None) {
                 Err(refusals) => {
                     let intent = (&*refused.intent, &refused.redactor);
                     Err(session.refuse(worker, intent, refusals))
@@ -146,6 +153,7 @@ fn judge(
     session: &ClientSession,
     request: &RunRequest,
     path: Option<&OsStr>,
+    file: Option<&Path>,
 ) -> Result<(), Vec<PolicyRefusal>> {
     let arguments: Vec<OsString> =
         request.command.argv().iter().map(|argument| argument.as_os_str().to_owned()).collect();
@@ -164,5 +172,6 @@ fn judge(
         cwd: request.cwd.as_path(),
         set: &set,
         path,
+        file,
     })
 }

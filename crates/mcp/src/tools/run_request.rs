@@ -1,7 +1,7 @@
 //! From the arguments of a call, or from a recorded run, to the request of a run.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -175,13 +175,9 @@ fn prefer_bash(request: &mut RunRequest) {
     if line.trim().is_empty() || line.contains('\0') || !Path::new(BASH).is_file() {
         return;
     }
-    let set: Vec<(OsString, OsString)> = request
-        .environment
-        .set
-        .iter()
-        .map(|(name, value)| (name.as_os_str().to_owned(), value.as_os_str().to_owned()))
-        .collect();
-    let read = prepare::command_arguments(line, mode, &set, request.cwd.as_path());
+    let path = request.environment.set.iter().rfind(|(name, _)| name.as_os_str() == "PATH");
+    let path = path.map(|(_, value)| value.as_os_str());
+    let read = prepare::command_arguments(line, mode, path, request.cwd.as_path());
     if let Ok(CommandForm::ShellArguments(mut arguments)) = read
         && let Some(shell) = arguments.first_mut()
     {

@@ -1,10 +1,13 @@
 //! A client of an MCP server on its pipes, ours or another's.
+//!
+//! A request is written at once, as clients do it, and the thread that writes it also reads the
+//! answer: what is measured is the server, and not how long it takes to wake another thread here.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,8 +17,17 @@ use super::text;
 pub(super) struct Client {
     server: Child,
     stdin: ChildStdin,
-    lines: Receiver<String>,
+    stdout: ChildStdout,
+    /// What the server wrote and nobody looked at.
+    unread: Vec<u8>,
     next: u64,
+}
+
+/// The next message of a server.
+enum NextLine {
+    Line(Vec<u8>),
+    Nothing,
+    Ended,
 }
 
 /// The result of a call.
@@ -44,22 +56,14 @@ impl Client {
             .spawn()
             .map_err(|error| format!("{command:?}: {error}"))?;
         let stdin = server.stdin.take().ok_or("no stdin")?;
-        let stdout = BufReader::new(server.stdout.take().ok_or("no stdout")?);
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        let mut client = Self { server, stdin, lines, next: 0 };
+        let stdout = server.stdout.take().ok_or("no stdout")?;
+        let mut client = Self { server, stdin, stdout, unread: Vec::new(), next: 0 };
         client.request(
             "initialize",
             &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}),
         )?;
         let begun = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        writeln!(client.stdin, "{begun}").and_then(|()| client.stdin.flush()).map_err(text)?;
+        client.say(&begun).map_err(text)?;
         Ok(client)
     }
 
@@ -80,23 +84,52 @@ impl Client {
         let message =
             json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params});
         let start = Instant::now();
-        let said = writeln!(self.stdin, "{message}").and_then(|()| self.stdin.flush());
-        if said.is_err() {
+        if self.say(&message).is_err() {
             return Ok(Answered::Ended);
         }
         loop {
-            let line = match self.lines.recv_timeout(patience.saturating_sub(start.elapsed())) {
-                Ok(line) => line,
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return Ok(Answered::Nothing),
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Ok(Answered::Ended),
+            let line = match self.line(start + patience)? {
+                NextLine::Line(line) => line,
+                NextLine::Nothing => return Ok(Answered::Nothing),
+                NextLine::Ended => return Ok(Answered::Ended),
             };
             let took = start.elapsed();
-            let answer: Value = serde_json::from_str(&line).map_err(text)?;
+            let answer: Value = serde_json::from_slice(&line).map_err(text)?;
             if answer["id"] == self.next {
                 return match answer.get("result") {
                     Some(result) => Ok(Answered::Result(result.clone(), took)),
-                    None => Err(line),
+                    None => Err(answer.to_string()),
                 };
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Value) -> std::io::Result<()> {
+        self.stdin.write_all(format!("{message}\n").as_bytes())
+    }
+
+    fn line(&mut self, until: Instant) -> Result<NextLine, String> {
+        let mut searched = 0;
+        loop {
+            let end = self.unread[searched..].iter().position(|byte| *byte == b'\n');
+            if let Some(end) = end {
+                return Ok(NextLine::Line(self.unread.drain(..=searched + end).collect()));
+            }
+            searched = self.unread.len();
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = left.as_millis().min(i32::MAX as u128) as i32;
+            let mut poll =
+                libc::pollfd { fd: self.stdout.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor, which is open.
+            match unsafe { libc::poll(&mut poll, 1, wait) } {
+                0 => return Ok(NextLine::Nothing),
+                1 => {}
+                _ => return Err(text(std::io::Error::last_os_error())),
+            }
+            let mut block = [0; 64 << 10];
+            match self.stdout.read(&mut block).map_err(text)? {
+                0 => return Ok(NextLine::Ended),
+                read => self.unread.extend_from_slice(&block[..read]),
             }
         }
     }
@@ -106,9 +139,16 @@ impl Client {
     }
 
     pub(super) fn exec(&mut self, arguments: &Value) -> Result<Value, String> {
-        let result = self.call("exec", arguments)?;
+        self.exec_timed(arguments).map(|(result, _)| result)
+    }
+
+    /// The same, and how long it took from the request's first byte to the answer's last.
+    pub(super) fn exec_timed(&mut self, arguments: &Value) -> Result<(Value, Duration), String> {
+        let asked = json!({"name": "exec", "arguments": arguments});
+        let answered = self.request_within("tools/call", &asked, Duration::from_secs(900))?;
+        let Answered::Result(result, took) = answered else { return Err("no answer".into()) };
         match &result["structuredContent"]["recorded"] {
-            Value::Bool(true) => Ok(result),
+            Value::Bool(true) => Ok((result, took)),
             _ => Err(result.to_string()),
         }
     }

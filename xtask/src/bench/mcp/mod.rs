@@ -27,7 +27,6 @@ pub(crate) fn run() -> Result<(), String> {
     let own = std::env::current_exe().map_err(text)?;
     let retake = own.with_file_name("retake");
     let place = scratch()?;
-    fs::create_dir_all(place.join("project/.agent")).map_err(text)?;
     let mut page = Page::new(
         "mcp: the cost of a call",
         "`cargo xtask bench mcp` writes this page. Medians of interleaved rounds; compare ratios, not times.",
@@ -54,16 +53,26 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
          store in this program. The policy is `careful` and three more rules. Target: at most 1.3x, in a sandbox at \
          most 1.4x.",
     );
-    let project = place.join("project");
-    fs::write(project.join(".agent/config.yml"), POLICY).map_err(text)?;
+    // Each writes a record of its own, as the engine does here: a record that another program writes
+    // in turn must be read again each time.
+    let project = |name: &str| {
+        let project = place.join(name);
+        fs::create_dir_all(project.join(".agent")).map_err(text)?;
+        fs::write(project.join(".agent/config.yml"), POLICY).map_err(text)?;
+        Ok::<_, String>(project)
+    };
+    let (plain_project, confined_project) = (project("project")?, project("confined")?);
     let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;
     let command =
         retake_engine::Command::new(Launch::new(["true"])).map_err(|p| format!("{p:?}"))?;
     let mut store = Store::open(&place.join("store")).map_err(text)?;
     let mut clients = [
-        ("exec over MCP, not confined", Client::retake(retake, &project, &["--sandbox=off"])?),
-        ("exec over MCP, confined", Client::retake(retake, &project, &["--sandbox"])?),
+        (
+            "exec over MCP, not confined",
+            Client::retake(retake, &plain_project, &["--sandbox=off"])?,
+        ),
+        ("exec over MCP, confined", Client::retake(retake, &confined_project, &["--sandbox"])?),
     ];
     let mut engine = Vec::new();
     let mut calls = clients.each_ref().map(|_| Vec::new());
@@ -77,9 +86,8 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         recording.finish(&mut store, plain(outcome(0, b""))).map_err(text)?;
         engine.push(start.elapsed().as_secs_f64() * 1e6);
         for ((_, client), calls) in clients.iter_mut().zip(&mut calls) {
-            let start = Instant::now();
-            client.exec(&json!({"argv": ["true"]}))?;
-            calls.push(start.elapsed().as_secs_f64() * 1e6);
+            let (_, took) = client.exec_timed(&json!({"argv": ["true"]}))?;
+            calls.push(took.as_secs_f64() * 1e6);
         }
     }
     eprintln!();
