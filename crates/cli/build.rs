@@ -21,6 +21,7 @@ fn main() {
         link_unwinder();
         write_in_one_piece();
         leave_out_unwind_tables();
+        leave_out_symbols();
     }
 }
 
@@ -84,6 +85,14 @@ fn leave_out_unwind_tables() {
     let name = script.to_str().filter(|name| written.is_ok() && !name.contains(','));
     if let Some(name) = name {
         link_with(&[&format!("-Wl,-T,{name}")]);
+    }
+}
+
+/// The names of functions are a fifth of the program. Cargo forgets `strip` of a profile for a package that the profile
+/// names.
+fn leave_out_symbols() {
+    if profile().is_some_and(|profile| profile == "dist") {
+        link_with(&["-Wl,--strip-all"]);
     }
 }
 

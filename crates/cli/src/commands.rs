@@ -215,8 +215,26 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
             definition().try_get_matches_from(typed).err().unwrap_or(error)
         }
         ErrorKind::InvalidSubcommand => suggesting(error),
+        ErrorKind::UnknownArgument
+            if subcommand(&typed.iter().collect::<Vec<_>>()).is_some_and(|name| name == "exec") =>
+        {
+            before_the_command(error)
+        }
         _ => error,
     }
+}
+
+/// An option that `exec` does not know, most often one of the command. clap advises to put that
+/// option alone after `--`, where `exec` takes it for the command.
+fn before_the_command(mut error: clap::Error) -> clap::Error {
+    error.remove(ContextKind::Suggested);
+    if error.get(ContextKind::SuggestedArg).is_none() {
+        let advice =
+            "a command that has options goes after '--': retake exec -- PROGRAM [ARGUMENT]...";
+        let advice = ContextValue::StyledStrs(vec![advice.into()]);
+        error.insert(ContextKind::Suggested, advice);
+    }
+    error
 }
 
 /// An unknown command, with those that the user may have meant: never an internal one.
@@ -360,5 +378,20 @@ mod tests {
         assert!(said("bisect").contains("'matrix bisect'"), "{}", said("bisect"));
         assert!(!said("_run-one").contains("'__run-one'"), "{}", said("_run-one"));
         assert!(!said("zzz").contains("tip:"), "{}", said("zzz"));
+    }
+
+    #[test]
+    fn an_option_of_the_command_itself_is_sent_behind_the_dashes_with_its_command() {
+        let said = |words: &[&str]| {
+            let typed: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let error = Cli::try_parse_from(&typed).err().expect("no such option");
+            in_full(error, &typed).to_string()
+        };
+        let list = said(&["retake", "exec", "ls", "-l"]);
+        assert!(list.contains("retake exec -- PROGRAM [ARGUMENT]..."), "{list}");
+        assert!(!list.contains("'-- -l'"), "{list}");
+        let misspelt = said(&["retake", "exec", "--timout", "3", "ls"]);
+        assert!(misspelt.contains("'--timeout'"), "{misspelt}");
+        assert!(!misspelt.contains("'-- --timout'"), "{misspelt}");
     }
 }

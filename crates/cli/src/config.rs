@@ -17,7 +17,7 @@ use crate::term::{Column, Palette, Table};
 /// RETAKE_EXECUTION__MAX_OUTPUT_KB sets execution.max_output_kb.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Also say where each value comes from
+    /// Also print where each value comes from
     #[arg(long)]
     explain: bool,
     /// Print the values as JSON

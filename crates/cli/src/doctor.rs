@@ -17,11 +17,11 @@ use crate::{Exit, Failure, context, doctor_report, term, words};
 
 /// Examine the record: integrity, lost and orphaned files, processes left running, free disk
 ///
-/// Also says where the record is and why. Exits 1 when it finds a problem. Only --repair, --give-up and
+/// Also prints where the record is and why. Exits 1 when it finds a problem. Only --repair, --give-up and
 /// --move change anything. --repair overwrites nothing: what it replaces is kept beside the record.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Repair damage, mark interrupted runs, set orphaned files aside, end leftover processes
+    /// Repair damage, mark interrupted runs, move orphaned files aside, kill leftover processes
     #[arg(long)]
     repair: bool,
     /// Mark runs on other machines as lost where their results cannot be reached, even if the

@@ -1,13 +1,13 @@
 //! `retake doctor --report FILE`: one file for a bug report, without secrets and without what the
 //! user's commands are.
 
-use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use retake_engine::Variable;
 use retake_runner::config::{Config, Value, ValueSource};
 use retake_runner::prepare;
 use retake_store::redact::Redactor;
@@ -152,8 +152,7 @@ fn clean(text: &str, config: Option<&Config>) -> String {
             let position = LoopPosition { kind: Kind::Exec, id: LoopId::new(), iteration: 0 };
             let nothing = CommandRequest::arguments("", Vec::<OsText>::new());
             let request = RunRequest::new(position, nothing, context::here());
-            let own: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-            prepare::redactor(&request, &config.redaction, &own, &mut Vec::new())
+            prepare::redactor(&request, &config.redaction, &Variable::all_own(), &mut Vec::new())
         }
     };
     let (clean, _) = redactor.redact_str(text);

@@ -74,7 +74,8 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
             Ok(Exit::OK)
         }
         Err(word) => {
-            let message = format!("'{word}' is neither a command nor a topic");
+            let topics = TOPICS.map(|topic| topic.name).join(", ");
+            let message = format!("'{word}' is neither a command nor a topic ({topics})");
             let error = definition.error(ErrorKind::InvalidValue, message);
             // A closed stderr means that nobody reads it.
             _ = error.print();

@@ -32,7 +32,7 @@ const IGNORE: &str = "\
 /// runs below it are copied there.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Print what was made as JSON
+    /// Print what was created as JSON
     #[arg(long)]
     json: bool,
 }
@@ -73,7 +73,7 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
 /// what was made.
 pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let agent = root.join(".agent");
-    fs::create_dir_all(&agent).map_err(failed("make", &agent))?;
+    fs::create_dir_all(&agent).map_err(failed("create", &agent))?;
     let file = agent.join("config.yml");
     if !create(&file, &commented_defaults())? {
         return Err(Failure::Refused(format!(
@@ -87,7 +87,7 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
         created.push(ignore);
     }
     // What the team's database knows the project by where it has no remote repository.
-    created.extend(project_identity::make_id(root).map_err(failed("make", &agent))?);
+    created.extend(project_identity::make_id(root).map_err(failed("create", &agent))?);
     let notify = context::notify();
     if let Err(error) = Project::find(root, None)?.take_over_earlier(&notify) {
         notify(Notice::NotTakenOver(error));
@@ -101,7 +101,7 @@ fn create(path: &Path, text: &str) -> Result<bool, Failure> {
     match opened.and_then(|mut file| file.write_all(text.as_bytes())) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(failed("make", path)(error)),
+        Err(error) => Err(failed("create", path)(error)),
     }
 }
 

@@ -15,6 +15,8 @@ mod completions;
 mod config;
 mod context;
 mod crash;
+#[cfg(debug_assertions)]
+mod death;
 mod denied;
 mod doctor;
 mod doctor_report;
@@ -55,6 +57,8 @@ pub(crate) use failure::Failure;
 pub fn main() -> i32 {
     signals::fill_stdio();
     signals::remember();
+    #[cfg(debug_assertions)]
+    death::plan();
     match commands::main() {
         Exit::Code(code) => i32::from(code),
         Exit::Signal(signal) => {

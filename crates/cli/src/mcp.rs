@@ -24,7 +24,7 @@ use crate::{Exit, Failure, context, term};
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// Say whether the policy would let a client run this command, and why not (exit code 1)
+    /// Print whether the policy allows a client to run this command; if not, why, and exit with 1
     #[arg(long, value_name = "COMMAND")]
     check: Option<String>,
     /// With --check: where the command would run

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use retake_engine::{
     Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent, ProcessResult,
+    Variable,
 };
 use retake_runner::signals;
 use retake_types::{RefusalReason, RunId, Stream};
@@ -136,16 +137,16 @@ impl OwnRuns {
         request.timeout = Some(TIMEOUT);
         // Looks as it would in the user's own terminal.
         request.pty = attach.stdout.is_some() && std::io::stdout().is_terminal();
-        request.environment.retain(|(name, _)| {
-            !name.to_string_lossy().starts_with("RETAKE_") && set.iter().all(|(n, _)| name != n)
-        });
-        let own = |name: &str, value: &Path| (OsString::from(name), value.as_os_str().to_owned());
-        request.environment.extend([
-            own("XDG_DATA_HOME", &self.home.join("data")),
-            own("XDG_CONFIG_HOME", &self.home.join("config")),
-            own("PAGER", Path::new("cat")),
-        ]);
-        request.environment.extend(set.iter().map(|(n, v)| (OsString::from(n), OsString::from(v))));
+        let ours = |known: &Variable| known.name().to_string_lossy().starts_with("RETAKE_");
+        request.environment.retain(|known| !ours(known));
+        let own = [
+            Variable::new("XDG_DATA_HOME", self.home.join("data")),
+            Variable::new("XDG_CONFIG_HOME", self.home.join("config")),
+            Variable::new("PAGER", "cat"),
+        ];
+        for variable in own.into_iter().chain(set.iter().map(|pair| (*pair).into())) {
+            request.set(variable);
+        }
         let command = Command::new(request)
             .map_err(|problems| std::io::Error::other(RefusalReason::listed(&problems)))?;
         let finished = self.keeper.run(&command, &self.cancel, attach, observer);

@@ -13,7 +13,7 @@ use super::{Exit, Failure};
 use crate::own_runs::{Answer, OwnRuns};
 use crate::term;
 
-/// Check on this machine that ownership, limits, record and sandbox work; under a minute
+/// Check that capture, processes, limits, record and sandbox work on this machine; under a minute
 ///
 /// Real commands run in a temporary project, which is removed afterwards. Exits 1 when something
 /// does not work, and says what.
@@ -64,9 +64,9 @@ const CHECKS: [Check; 15] = [
     Check { area: "capture", promise: "output passes through byte for byte", run: bytes_pass },
     Check { area: "capture", promise: "output is recorded byte for byte", run: bytes_are_recorded },
     Check { area: "capture", promise: "exit codes pass through", run: exit_codes },
-    Check { area: "ownership", promise: "a timeout ends the whole tree", run: timeout },
-    Check { area: "ownership", promise: "a daemon that detaches is ended", run: daemon },
-    Check { area: "ownership", promise: "nothing survives kill -9 of retake", run: killed_runner },
+    Check { area: "processes", promise: "a timeout terminates the whole tree", run: timeout },
+    Check { area: "processes", promise: "a daemon that detaches is terminated", run: daemon },
+    Check { area: "processes", promise: "nothing survives kill -9 of retake", run: killed_runner },
     Check { area: "limits", promise: "CPU time of a tree", run: cpu_limit },
     Check { area: "limits", promise: "memory of a tree", run: memory_limit },
     Check { area: "limits", promise: "processes of a tree", run: process_limit },

@@ -23,10 +23,10 @@ const DRAWN: usize = 20;
 /// the same command that does not name the test among those that failed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only tests whose name matches this pattern (*, ?, [a-z])
+    /// Only tests whose whole name matches this pattern (*, ?, [a-z]), such as '*parse*'
     #[arg(value_name = "GLOB")]
     pattern: Option<String>,
-    /// Only tests that fail now; a later complete run without a failure ends that
+    /// Only tests whose newest result is a failure; a later complete run without it is a pass
     #[arg(long)]
     failing: bool,
     /// Only tests that went from passing to failing and back
@@ -122,7 +122,12 @@ fn nothing(args: &Args, known: usize, runs: u64) -> String {
         (None, 0) => {
             "no test was recorded yet; `retake exec --tests -- …` reads test results".to_owned()
         }
-        (Some(_), 0) => "no recorded test matches".to_owned(),
+        (Some(pattern), 0) if pattern.contains(['*', '?', '[']) => {
+            format!("no recorded test matches {pattern}")
+        }
+        (Some(pattern), 0) => {
+            format!("no recorded test is called {pattern}; '*{pattern}*' also finds parts of names")
+        }
         (None, known) => format!("no {kind} among {known}"),
         (Some(pattern), known) => {
             format!(

@@ -53,7 +53,7 @@ impl Tour {
         self.show(&["exec", "echo hello"])?;
         self.show(&["exec", "exit 42"])?;
 
-        stop("A timeout ends the whole tree and keeps what was written before.")?;
+        stop("A timeout terminates the whole process tree and keeps the output written before.")?;
         self.show(&[
             "exec",
             "--timeout",

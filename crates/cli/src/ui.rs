@@ -13,7 +13,7 @@ use crate::{Exit, Failure, context, term};
 
 /// Serve a page that shows runs and loops
 ///
-/// Serves a page on this machine only, until it is ended with Ctrl-C. The printed address has a
+/// Serves a page on this machine only, until Ctrl-C. The printed address has a
 /// token, which is required for access.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Show the record of many machines, from the database that they push to
     ///
     /// As postgres://USER@HOST/DATABASE. Nothing is changed there, so a role that may only read is enough. The
-    /// password comes from $PGPASSWORD, ~/.pgpass or a service file; an address that has one is refused, since
+    /// password comes from $PGPASSWORD, ~/.pgpass or a service file; a URL that contains one is refused, since
     /// other users of this machine could see it.
     #[cfg(feature = "postgres")]
     #[arg(long, value_name = "URL", conflicts_with = "allow_run")]

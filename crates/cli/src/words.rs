@@ -314,7 +314,9 @@ fn hint(error: &RunError) -> Option<&'static str> {
         (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter)) => {
             "install the interpreter, or correct the first line of the script"
         }
-        (ErrorCode::NotFound, Some(_)) => "give a program this system can run",
+        (ErrorCode::NotFound, Some(_)) => {
+            "nothing was started; name a program that you may execute"
+        }
         (ErrorCode::NotFound, None) => {
             "check the spelling and PATH, give its full path, or use --shell true for a shell builtin"
         }

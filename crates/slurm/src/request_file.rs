@@ -82,14 +82,15 @@ impl RequestFile {
         });
         environment.from_host.clear();
         let mut base = Vec::new();
-        for (name, value) in &prepared.command.launch().environment {
+        for variable in &prepared.command.launch().environment {
+            let (name, value) = variable.pair();
             if name == STORE_VARIABLE {
                 continue;
             }
             if secret(name, value) {
                 environment.from_host.push(name.to_string_lossy().into_owned());
             } else {
-                base.push((OsText::from(name.as_os_str()), OsText::from(value.as_os_str())));
+                base.push((OsText::from(name), OsText::from(value)));
             }
         }
         environment.base = Some(base);
@@ -220,6 +221,7 @@ mod tests {
     use retake_types::request::{CommandRequest, LoopPosition};
 
     use super::*;
+    use retake_engine::Variable;
 
     fn context() -> RunContext {
         let config = Config::load(None).unwrap();
@@ -260,7 +262,7 @@ mod tests {
         let prepared = prepare(&back).unwrap();
         let launch = prepared.command.launch();
         assert_eq!(launch.arguments[1].as_bytes(), [b'a', 0xff]);
-        assert_eq!(launch.environment, [("PLAIN".into(), "value".into())]);
+        assert_eq!(launch.environment, [("PLAIN", "value").into()]);
         assert_eq!(launch.timeout, Some(Duration::from_millis(1500)));
         assert_eq!(prepared.intent, file.intent);
     }
@@ -273,7 +275,7 @@ mod tests {
         request.environment = file.intent.request.environment.clone();
         assert_eq!(request, file.intent.request);
         let launch = prepare(&file).unwrap();
-        let mut names = launch.command.launch().environment.iter().map(|(name, _)| name);
+        let mut names = launch.command.launch().environment.iter().map(Variable::name);
         assert!(names.all(|name| name != STORE_VARIABLE));
     }
 
@@ -296,7 +298,7 @@ mod tests {
         assert_eq!(file.request.environment.from_host, ["HOME"]);
         let Some(home) = std::env::var_os("HOME") else { return };
         let prepared = prepare(&file).unwrap();
-        assert!(prepared.command.launch().environment.contains(&("HOME".into(), home)));
+        assert!(prepared.command.launch().environment.contains(&("HOME", home).into()));
         // A secret that the command does not get is not asked of the machine.
         file = self::file(|request| {
             request.environment.unset.push("HOME".into());

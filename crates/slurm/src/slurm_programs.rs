@@ -2,11 +2,10 @@
 //! with an environment that holds nothing of the user's secrets, since a scheduler keeps what it is
 //! given.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent};
+use retake_engine::{Cancel, Command, Keeper, Launch, LiveOutput, ProcessEvent, Variable};
 use retake_runner::signals;
 use retake_types::{Outcome, RefusalReason, Stream, signal_name};
 
@@ -120,9 +119,9 @@ impl<'a> SlurmPrograms<'a> {
         stopping: bool,
     ) -> Result<String, ProgramError> {
         let not_started = |why: String| ProgramError::NotStarted { program: program.clone(), why };
-        let environment: Vec<(OsString, OsString)> = PASSED_VARIABLES
+        let environment = PASSED_VARIABLES
             .iter()
-            .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)))
+            .filter_map(|name| Some(Variable::new(name, std::env::var_os(name)?)))
             .collect();
         let request = Launch {
             environment,

@@ -32,7 +32,7 @@ mod transfer;
 mod write;
 
 #[doc(hidden)]
-pub use base::crash_points::watch_crash_points;
+pub use base::crash_points::{crash_point, watch_crash_points};
 pub use base::error::{Error, Result};
 pub use base::ledger::{BadHead, Head};
 pub use base::live_file::Liveness;

@@ -94,7 +94,7 @@ impl FlagDefinition {
 }
 
 const TIME: &str = "Time and limits";
-const SURROUNDINGS: &str = "Surroundings";
+const ENVIRONMENT: &str = "Environment";
 const SANDBOX: &str = "Sandbox";
 const EFFECTS: &str = "Effects";
 const OUTPUT: &str = "Output";
@@ -174,68 +174,68 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         TIME,
         "Scheduling priority, -20 (highest) to 19 (lowest)",
     )),
-    flag(ExecFlag::Cwd, "cwd", FlagValue::One("DIR"), SURROUNDINGS, "Run in this directory"),
+    flag(ExecFlag::Cwd, "cwd", FlagValue::One("DIR"), ENVIRONMENT, "Run in this directory"),
     flag(
         ExecFlag::Env,
         "env",
         FlagValue::Many("NAME=VALUE"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Set a variable; repeatable",
     ),
     flag(
         ExecFlag::EnvFile,
         "env-file",
         FlagValue::Many("FILE"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Set the variables in a file of NAME=VALUE lines; repeatable",
     ),
     flag(
         ExecFlag::Unset,
         "unset",
         FlagValue::Many("NAME"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Remove a variable; repeatable",
     ),
     flag(
         ExecFlag::EnvMode,
         "env-mode",
         FlagValue::One("MODE"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Variables that the command starts with: inherit (all of retake's), merge (all but secrets and dangerous ones), replace (only those given) [default: inherit]",
     ),
     flag(
         ExecFlag::Shell,
         "shell",
         FlagValue::One("MODE"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Whether a command given as one string may use a shell: auto, true or false [default: auto]",
     ),
     flag(
         ExecFlag::Stdin,
         "stdin",
         FlagValue::One("FROM"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "What the command reads: null, inherit, or a file [default: null]",
     ),
     flag(
         ExecFlag::Pty,
         "pty",
         FlagValue::None,
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Give the command a terminal of its own; stdout and stderr become one",
     ),
     flag(
         ExecFlag::On,
         "on",
         FlagValue::One("WHERE"),
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Run on another machine: slurm, or slurm:PARTITION; see the configuration under slurm",
     ),
     flag(
         ExecFlag::DetachOk,
         "detach-ok",
         FlagValue::None,
-        SURROUNDINGS,
+        ENVIRONMENT,
         "Leave background processes running",
     ),
     flag(

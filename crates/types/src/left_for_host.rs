@@ -65,6 +65,8 @@ pub enum LeftFileKind {
     BuildConfiguration,
     /// In a directory where commands are looked for.
     Program,
+    /// A file that runs with the rights of its group or its owner for every user who executes it.
+    SetIdFile,
 }
 
 impl LeftFileKind {
@@ -81,6 +83,7 @@ impl LeftFileKind {
             Self::AgentConfiguration => "agent configuration",
             Self::BuildConfiguration => "build configuration",
             Self::Program => "program on PATH",
+            Self::SetIdFile => "set-ID file",
         }
     }
 }

@@ -32,9 +32,9 @@ mod usage;
 pub use denial::{Denial, DeniedOperation};
 pub use disturbance::{Disturbance, DisturbedNode, NodeDisturbances, SeenDisturbance};
 pub use effects::{
-    Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric, Metrics,
-    Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress, TestDetail, TestResults,
-    TestStatus,
+    Better, Confidence, CountedUnit, Effects, Framework, LineChange, Measurements, Metric,
+    MetricText, Metrics, Observations, ProgressReason, RenamedPath, ResultsSource, RunProgress,
+    TestDetail, TestResults, TestStatus,
 };
 pub use error::{ErrorCode, ErrorDetail, RunError};
 pub use id::{CorrelationIds, LoopId, RunId};

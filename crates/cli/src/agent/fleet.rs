@@ -90,7 +90,7 @@ pub(crate) struct Prune {
     /// Remove them
     #[arg(long)]
     yes: bool,
-    /// Include those of an unfinished run, which can then not be continued
+    /// Include the clones of an unfinished run; it can no longer be continued
     #[arg(long)]
     unfinished: bool,
 }
@@ -108,7 +108,7 @@ pub(super) fn fleet(args: Args, project: &AgentProject) -> Result<Exit, Failure>
         ));
     };
     match args.command {
-        None => list(args.json, &last, &store, project),
+        None => list(args.json, &last, &store),
         Some(Command::Attach(args)) => {
             let workspace = workspace(&last, named(&last, &args.name)?, project)?;
             attach::follow(&workspace, args.verbose, project)
@@ -135,7 +135,8 @@ fn workspace(
     project: &AgentProject,
 ) -> Result<Workspace, Failure> {
     let directory = last.plan.directory.as_path();
-    fleet::workspace_of(&last.plan.agents[agent], directory, &project.directories).map_err(refused)
+    let agent = &last.plan.agents[agent];
+    fleet::existing_workspace_of(agent, directory, &project.directories).map_err(refused)
 }
 
 #[derive(Serialize)]
@@ -151,14 +152,9 @@ struct Document<'a> {
     agents: &'a [AgentOverview],
 }
 
-fn list(
-    json: bool,
-    last: &RecordedFleet,
-    store: &Store,
-    project: &AgentProject,
-) -> Result<Exit, Failure> {
+fn list(json: bool, last: &RecordedFleet, store: &Store) -> Result<Exit, Failure> {
     let running = last.is_open() && store.loop_is_alive(last.record.id);
-    let rows = last.overview(running, store, Some(&project.directories));
+    let rows = last.overview(running, store);
     if json {
         let record = &last.record;
         term::document(&Document {
@@ -175,11 +171,7 @@ fn list(
     }
     let mut text = table(&rows).render(term::width(), Palette::of_stdout());
     if last.is_open() && !running {
-        let mut tasks: Vec<&str> =
-            last.plan.agents.iter().map(|agent| agent.task.as_str()).collect();
-        tasks.dedup();
-        text +=
-            &format!("\nits process died; `retake agent run {} …` continues\n", tasks.join(" "));
+        text += &format!("\nits process died; {}\n", fleet_messages::unfinished(&last.plan));
     }
     term::page(&text)?;
     Ok(Exit::OK)
@@ -309,10 +301,17 @@ fn apply(args: &Apply, last: &RecordedFleet, project: &AgentProject) -> Result<E
     Ok(Exit::OK)
 }
 
+fn names(fleet: &RecordedFleet) -> String {
+    let names: Vec<&str> = fleet.plan.agents.iter().map(|agent| agent.name.as_str()).collect();
+    names.join(", ")
+}
+
 pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failure> {
     let store = project.project.read_store()?;
     let left = fleet::left_trees(&store)?;
-    if left.is_empty() {
+    // One that died before it made a tree is to be given up as well.
+    let unfinished = fleet::unfinished(&store)?;
+    if left.is_empty() && unfinished.is_empty() {
         term::data("Nothing to remove\n".as_bytes())?;
         return Ok(Exit::OK);
     }
@@ -349,17 +348,33 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
     for tree in left.iter().filter(|_| args.yes) {
         fleet::remove_directory(tree, namespace);
     }
-    if args.yes && args.unfinished {
-        let mut store = project.project.open_store(&context.notify)?;
-        let mut ended: Vec<LoopId> = Vec::new();
-        for tree in left.iter().filter(|tree| tree.unfinished) {
-            if !ended.contains(&tree.fleet) {
-                store.finish_loop(tree.fleet, &"interrupted".into())?;
-                ended.push(tree.fleet);
+    let has_tree = |fleet: &RecordedFleet| left.iter().any(|tree| tree.fleet == fleet.record.id);
+    let without_tree = unfinished.iter().filter(|fleet| !has_tree(fleet));
+    match (args.yes, args.unfinished) {
+        (true, true) => {
+            let mut store = project.project.open_store(&context.notify)?;
+            for fleet in &unfinished {
+                fleet::give_up(fleet, &mut store)?;
+            }
+            for fleet in without_tree {
+                term::data(format!("✓ {}: given up\n", names(fleet)).as_bytes())?;
+            }
+        }
+        (true, false) => {
+            for fleet in without_tree {
+                let names = names(fleet);
+                term::say(&format!(
+                    "{names}: their run was not finished; --unfinished gives it up"
+                ));
+            }
+        }
+        (false, _) => {
+            for fleet in without_tree {
+                term::data(format!("{}  (no tree, not finished)\n", names(fleet)).as_bytes())?;
             }
         }
     }
-    if !args.yes {
+    if !args.yes && !left.is_empty() {
         let count = term::count(left.len() as u64, "tree");
         term::data(
             format!("→ Keep the work of {count} and remove them: retake agent prune --yes\n")

@@ -1,12 +1,15 @@
 //! The words of several agents at once.
 
+use std::path::PathBuf;
+
 use retake_agent::display;
 use retake_agent::fleet::{
-    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, WhyClones,
+    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, StandIn,
+    TargetCheckout, WhyClones,
 };
 use retake_agent::queue::{QueueStopReason, TaskEnd};
 use retake_types::loop_record::agent::Spent;
-use retake_types::loop_record::fleet::{CollectedWork, FleetOutcome};
+use retake_types::loop_record::fleet::{CollectedWork, FleetAgent, FleetLoopPlan, FleetOutcome};
 
 use super::messages;
 use crate::{term, words};
@@ -33,12 +36,8 @@ pub(super) fn error(error: &FleetError) -> String {
         FleetError::Held { holder } => {
             format!("agents are already run by {holder}; `retake agent fleet` shows them")
         }
-        FleetError::Other(names) => {
-            let names = names.join(" ");
-            format!(
-                "a run of other agents was not finished; `retake agent run {names}` continues it, \
-                 `retake agent prune --unfinished --yes` gives it up and keeps its work"
-            )
+        FleetError::Other(plan) => {
+            format!("a run of other agents was not finished; {}", unfinished(plan))
         }
         FleetError::NoNamespace => {
             "the agents' trees are shown by mounts, for which retake needs to \
@@ -50,6 +49,38 @@ pub(super) fn error(error: &FleetError) -> String {
         ),
         other => other.to_string(),
     }
+}
+
+/// What to do about agents whose run was not finished.
+pub(super) fn unfinished(plan: &FleetLoopPlan) -> String {
+    let command = continuing(&plan.agents, plan.best_of, plan.target.as_deref());
+    format!(
+        "`{command}` continues it, \
+         `retake agent prune --unfinished --yes` gives it up and keeps its work"
+    )
+}
+
+/// The command that continues these agents. A single name alone would run in the project itself.
+pub(super) fn continuing(agents: &[FleetAgent], best_of: bool, target: Option<&str>) -> String {
+    let mut tasks: Vec<&str> = agents.iter().map(|agent| agent.task.as_str()).collect();
+    tasks.dedup();
+    let option = match (best_of, tasks.len(), target) {
+        (true, ..) => format!(" --best-of {}", agents.len()),
+        (false, 1, Some(target)) => format!(" --merge-into {target}"),
+        (false, 1, None) => " --jobs 1".to_owned(),
+        _ => String::new(),
+    };
+    format!("retake agent run {}{option} …", tasks.join(" "))
+}
+
+/// Submodules that agents do not have.
+pub(super) fn missing_submodules(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    format!(
+        "submodules that you have not checked out are empty for agents: {}; \
+         `git submodule update --init` gets them",
+        paths.join(", ")
+    )
 }
 
 /// Why agents have plain clones, and what that means.
@@ -79,7 +110,7 @@ pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
     let mut counts = [0u64; 5];
     for agent in 0..plan.agents() {
         let place = match plan.phase(agent) {
-            AgentPhase::Running => 0,
+            AgentPhase::Running | AgentPhase::Collecting => 0,
             AgentPhase::Merging => 1,
             AgentPhase::Finished(_) => 2,
             AgentPhase::Waiting => 3,
@@ -208,18 +239,25 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
         text = format!("Stopped: {why}; {text}");
     }
     if finished.interrupted {
-        let mut tasks: Vec<&str> = Vec::new();
-        for agent in &finished.agents {
-            if !tasks.contains(&agent.agent.task.as_str()) {
-                tasks.push(&agent.agent.task);
-            }
-        }
-        return format!("{text}\n→ Continue: retake agent run {} …", tasks.join(" "));
+        let agents: Vec<FleetAgent> =
+            finished.agents.iter().map(|agent| agent.agent.clone()).collect();
+        let command = continuing(&agents, finished.best_of, finished.target.as_deref());
+        return format!("{text}\n→ Continue: {command}");
     }
-    if let (Some(target), Some(branch)) = (&finished.target, &finished.stand_in) {
+    if let (Some(target), Some(StandIn { branch, checkout })) =
+        (&finished.target, &finished.stand_in)
+    {
+        let (was, command) = match checkout {
+            TargetCheckout::Here => ("is", format!("git merge --ff-only {branch}")),
+            TargetCheckout::There(path) => {
+                let path = retake_engine::quote([&*path.to_string_lossy()]);
+                ("is", format!("git -C {path} merge --ff-only {branch}"))
+            }
+            TargetCheckout::Nowhere => ("was", format!("git fetch . {branch}:{target}")),
+        };
         text += &format!(
-            "\n→ {target} is checked out and was not moved; the merged result is on {branch}.\n\
-             → Take it: git merge --ff-only {branch}"
+            "\n→ {target} {was} checked out and was not moved; the merged result is on {branch}.\n\
+             → Take it: {command}"
         );
     }
     for agent in &finished.agents {

@@ -33,22 +33,22 @@ pub(crate) struct FleetArgs {
     /// How many agents work at the same time [default: all of them]
     #[arg(short, long, value_name = "NUMBER", help_heading = "Several agents")]
     jobs: Option<String>,
-    /// Merge results into this branch, each after the gate has passed on the merged tree
+    /// Merge results into this branch, each once --verify passes on the merged tree
     #[arg(long, value_name = "BRANCH", help_heading = "Several agents")]
     merge_into: Option<String>,
-    /// Let a clean checkout of that branch follow it
+    /// Update a clean checkout of that branch after each merge
     #[arg(long, requires = "merge_into", help_heading = "Several agents")]
     update_checkout: bool,
-    /// Try one task this many times; the first result that passes the gate is taken
+    /// Run one task this many times; the first result that passes --verify wins
     #[arg(long, value_name = "NUMBER", help_heading = "Several agents")]
     best_of: Option<String>,
     /// What every agent starts from: head, dirty (with uncommitted changes) or a commit [default: head]
     #[arg(long, value_name = "WHAT", help_heading = "Several agents")]
     from: Option<String>,
-    /// Start no further agents after K failures: fail=K; now,fail=K also stops those that run
+    /// Start no further agents after K failures: fail=K; now,fail=K also stops the running ones
     #[arg(long, value_name = "RULE", help_heading = "Several agents")]
     halt: Option<String>,
-    /// How often a conflict goes back to the agent that made it [default: 2]
+    /// How often an agent is asked to resolve its merge conflict [default: 2]
     #[arg(long, value_name = "NUMBER", help_heading = "Several agents")]
     conflict_attempts: Option<String>,
 }
@@ -84,6 +84,9 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     if prepared.left_out && level != Level::Quiet {
         term::say(fleet_messages::LEFT_OUT);
     }
+    if !prepared.missing_submodules.is_empty() && level != Level::Quiet {
+        term::say(&fleet_messages::missing_submodules(&prepared.missing_submodules));
+    }
     if let Some(why) = prepared.clones.as_ref().filter(|_| level != Level::Quiet) {
         term::say(&fleet_messages::clones(why));
     }
@@ -111,6 +114,20 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     let finished = finished.map_err(failed)?;
     screen.fleet_finished(&finished);
     Ok(exit(&finished, args.fail_incomplete))
+}
+
+/// Refuses a task whose loop is to be continued in the tree of its agent, not in the project itself.
+pub(super) fn not_in_unfinished(name: &str, project: &AgentProject) -> Result<(), Failure> {
+    // Where nothing can be read, nothing is known of such a run.
+    let Ok(store) = project.project.read_store() else { return Ok(()) };
+    let found = fleet::unfinished_with(&store, &project.root, name);
+    match found.map_err(|error| refused(fleet_messages::error(&error)))? {
+        None => Ok(()),
+        Some(plan) => Err(refused(format!(
+            "{name} is one of several agents whose run was not finished; {}",
+            fleet_messages::unfinished(&plan)
+        ))),
+    }
 }
 
 fn exit(finished: &FinishedFleet, fail_incomplete: bool) -> Exit {

@@ -46,11 +46,9 @@ pub(super) fn settings_errors(errors: &SettingsErrors, by_flag: &dyn Fn(&str) ->
 /// A setting that cannot be kept with the chosen agent.
 pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
     match setting {
-        UnsupportedSetting::CostNotReported { path, kind } => {
-            unmeasurable(path, *kind, "what it costs")
-        }
+        UnsupportedSetting::CostNotReported { path, kind } => unmeasurable(path, *kind, "its cost"),
         UnsupportedSetting::TokensNotReported { path, kind } => {
-            unmeasurable(path, *kind, "the tokens it uses")
+            unmeasurable(path, *kind, "its tokens")
         }
         UnsupportedSetting::ProgressNotTracked => {
             "--max-no-progress needs agent.track_file_changes, which is off".to_owned()
@@ -68,7 +66,10 @@ pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
 /// A budget that the agent cannot be held to.
 fn unmeasurable(path: &str, kind: AgentKind, what: &str) -> String {
     let option = flag(path).unwrap_or(path);
-    format!("{option} cannot be used with {kind}: it does not report {what}")
+    format!(
+        "{option} cannot be used with {kind}, which does not report {what}; use --max-time or \
+         --max-iterations"
+    )
 }
 
 /// Why a task cannot be opened.
@@ -369,7 +370,8 @@ mod tests {
         let cost = UnsupportedSetting::CostNotReported { path: "maxCost", kind: AgentKind::Codex };
         assert_eq!(
             unsupported(&cost),
-            "--max-cost cannot be used with codex: it does not report what it costs"
+            "--max-cost cannot be used with codex, which does not report its cost; use --max-time or \
+             --max-iterations"
         );
         let tokens =
             UnsupportedSetting::TokensNotReported { path: "maxTokens", kind: AgentKind::Custom };

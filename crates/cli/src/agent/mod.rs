@@ -40,18 +40,18 @@ use project::AgentProject;
 #[command(version, propagate_version = true)]
 pub(crate) struct Args {
     /// Where workspaces are [default: .agent/workspaces]
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Directories")]
     workspaces_dir: Option<PathBuf>,
     /// Where the project's templates are [default: .agent/templates]
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Directories")]
     templates_dir: Option<PathBuf>,
     /// Where archived workspaces are [default: .agent/archive]
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Places")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Directories")]
     archive_dir: Option<PathBuf>,
     /// Use no colours
     #[arg(long, global = true, help_heading = "Output")]
     no_colors: bool,
-    /// Say more: what the agent does, or which places are used
+    /// Print more: what the agent does, or which directories are used
     #[arg(long, global = true, help_heading = "Output")]
     verbose: bool,
     #[command(subcommand)]

@@ -22,7 +22,7 @@ use super::background::{self, Continuation};
 use super::project::{AgentProject, named};
 use super::screen::AgentScreen;
 use super::task::{self, OpenTask, Opened, OutputArgs, TaskArgs, TaskCall};
-use super::{messages, project, queue_messages, refused, steer};
+use super::{fleet_run, messages, project, queue_messages, refused, steer};
 use crate::exec::SandboxArgs;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, context, term};
@@ -52,7 +52,7 @@ pub(super) struct Add {
     task: TaskArgs,
 }
 
-/// List the tasks of the queue: those that wait, run and have ended
+/// List the tasks of the queue: waiting, running and ended
 #[derive(clap::Args)]
 pub(super) struct List {
     /// Print it as JSON
@@ -60,7 +60,7 @@ pub(super) struct List {
     json: bool,
 }
 
-/// Take tasks out of the queue; their workspaces stay
+/// Remove tasks from the queue; their workspaces are kept
 #[derive(clap::Args)]
 pub(super) struct Remove {
     /// The workspaces
@@ -235,7 +235,8 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         .iter()
         .filter(|task| !matches!(task.state, TaskState::Ended { .. }))
         .collect();
-    if waiting.is_empty() {
+    // One whose process died after its last task still has to end.
+    if waiting.is_empty() && content.run.is_none() {
         return Err(refused(
             "the queue has no waiting task; add one with `retake agent queue add NAME`",
         ));
@@ -310,6 +311,9 @@ fn run_task(
         queue: Some(queued.run),
         place: None,
     };
+    if let Err(failure) = fleet_run::not_in_unfinished(&queued.task.name, project) {
+        return not_started(failure);
+    }
     let OpenTask { task, rules, .. } = match task::open(&queued.task.name, call, project) {
         Ok(Opened::Task(open)) => *open,
         Ok(Opened::Complete { .. }) => {

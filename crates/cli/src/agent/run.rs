@@ -66,6 +66,9 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         return fleet_run::run(args, project);
     }
     let name = args.names[0].as_str();
+    if !args.dry_run {
+        fleet_run::not_in_unfinished(name, project)?;
+    }
     let options = args.task.options()?;
     let call = TaskCall {
         options: &options,

@@ -149,7 +149,7 @@ pub(super) struct Verify {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
-    /// How closely to look: quick, standard or deep
+    /// How thorough the verification is: quick, standard or deep
     #[arg(long, value_name = "DEPTH", value_parser = ["quick", "standard", "deep"])]
     depth: Option<String>,
     /// Where the report goes

@@ -13,7 +13,7 @@ use crate::{Exit, Failure, term};
 
 /// Show or change the settings of agents
 ///
-/// Without a value the key's value is printed. Values go into the project's .agent/config.yml, with
+/// Without a value, prints the key's value. Values go into the project's .agent/config.yml, with
 /// -g into the user's own configuration, with -w into a workspace.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -44,7 +44,7 @@ pub(super) struct Args {
     /// Remove a word from a list
     #[arg(long, value_name = "WORD", conflicts_with = "value", allow_hyphen_values = true)]
     remove: Option<String>,
-    /// Go back to the default
+    /// Restore the default
     #[arg(long, conflicts_with_all = ["value", "add", "remove"])]
     unset: bool,
 }

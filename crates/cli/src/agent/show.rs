@@ -109,7 +109,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     }
     let palette = Palette::of_stdout();
     let mut text = state(&workspace, &metadata, activity.as_ref(), stop_reason.as_ref(), palette);
-    text += &format!("says        {}\n", says(&workspace));
+    text += &format!("reported    {}\n", says(&workspace));
     text += &totals(&summary, &history);
     // Attempts that were no iterations, and verifications, were paid for as well.
     let spent = spent(&loops);
@@ -181,7 +181,7 @@ fn record(project: &AgentProject) -> Result<Option<Store>, Failure> {
 fn says(workspace: &Workspace) -> String {
     let status = match Status::read(&workspace.status_path()) {
         Ok(status) => status,
-        Err(error) => return error.to_string(),
+        Err(error) => return format!("nothing: {error}"),
     };
     let progress = status
         .progress

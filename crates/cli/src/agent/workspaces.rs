@@ -45,7 +45,7 @@ pub(super) struct Init {
     /// Take the task's description from a file, or from standard input with -
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Print what was made as JSON
+    /// Print what was created as JSON
     #[arg(long)]
     json: bool,
 }
@@ -121,7 +121,7 @@ pub(super) fn init(args: &Init, project: &AgentProject) -> Result<Exit, Failure>
 /// List workspaces
 #[derive(clap::Args)]
 pub(super) struct List {
-    /// Only those in_progress, completed or error
+    /// Only workspaces with this status: in_progress, completed or error
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
     /// Print an array as JSON
@@ -275,7 +275,7 @@ fn status(row: &Row) -> Cell {
     Cell::shaded(format!("{status}{why}"), shade)
 }
 
-/// Set a workspace's counters to zero and its status to in progress; its files stay
+/// Set a workspace's counters to zero and its status to in progress; its files are kept
 #[derive(clap::Args)]
 pub(super) struct Reset {
     /// The workspace
@@ -307,7 +307,7 @@ pub(super) struct Clean {
     /// Do not ask for confirmation
     #[arg(short, long)]
     force: bool,
-    /// Keep no copy
+    /// Do not archive a copy
     #[arg(long)]
     no_archive: bool,
 }

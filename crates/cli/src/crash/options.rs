@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use retake_crash_driver::state_range::StateShard;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
-use retake_runner::{prepare, recovery, regular_file};
+use retake_runner::{prepare, recovery, regular_file, signals};
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::config::SandboxedCommand;
@@ -29,7 +30,7 @@ use crate::{Failure, context, term, words};
 /// How states are explored and reported.
 #[derive(clap::Args)]
 pub(super) struct ExplorationArgs {
-    /// The command that checks a state, a line of /bin/sh; anything but exit code 0 is a failure
+    /// The command that checks a state, run by /bin/sh -c; exit code 0 accepts the state
     // Required unless a subcommand is given, which only clap knows.
     #[arg(long, value_name = "CMD", required = true)]
     verify: Option<String>,
@@ -46,7 +47,7 @@ pub(super) struct ExplorationArgs {
     /// A check that takes longer has failed
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub(super) verify_timeout: Duration,
-    /// Decides which pairs of lost operations are tried where there are many; nothing else is random
+    /// Seed that selects pairs of lost operations where there are too many; nothing else is random
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
     /// Crash during recovery too: each check is watched, and its own crash states are checked
@@ -254,8 +255,22 @@ pub(super) fn read_log(path: &Path) -> Result<Recording, CrashTestError> {
         path: path.to_owned(),
         source,
     })?;
-    retake_crash::log::read(file)
-        .map_err(|source| CrashTestError::Log { path: path.to_owned(), source })
+    retake_crash::log::read(UntilSignal(file)).map_err(|source| match signals::received() {
+        Some(_) => CrashTestError::Cancelled,
+        None => CrashTestError::Log { path: path.to_owned(), source },
+    })
+}
+
+/// A log can be larger than anybody waits for: a signal that asks for the end is an error.
+struct UntilSignal(File);
+
+impl Read for UntilSignal {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match signals::received() {
+            Some(_) => Err(io::ErrorKind::ConnectionAborted.into()),
+            None => self.0.read(buffer),
+        }
+    }
 }
 
 /// A log is either complete under its name or not there.

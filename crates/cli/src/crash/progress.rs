@@ -22,7 +22,10 @@ impl CrashObserver for ScreenObserver {
     fn event(&self, event: CrashEvent<'_>) {
         let screen = &self.screen;
         match event {
-            CrashEvent::FindingStates => screen.live("looking for states"),
+            CrashEvent::FindingStates { looked_at, points, elapsed } => {
+                let text = finding_text(looked_at, points, elapsed);
+                screen.progress("", looked_at, points, &text);
+            }
             CrashEvent::Checking(progress) => {
                 let text = progress_text("state", &progress, None);
                 screen.progress("", progress.verified, progress.total, &text);
@@ -89,6 +92,13 @@ fn progress_text(
     text
 }
 
+/// Such as `looking for states at point 3 of 9, 20s left`.
+fn finding_text(looked_at: u64, points: u64, elapsed: Duration) -> String {
+    let left = time_left(elapsed, looked_at as usize, points as usize);
+    let left = left.map_or_else(String::new, |left| format!(", {} left", term::duration(left)));
+    format!("looking for states at point {looked_at} of {points}{left}")
+}
+
 /// Such as `explaining failing state 3 of 9, 20s left`.
 fn explaining_text(explained: usize, states: usize, elapsed: Duration) -> String {
     let left = time_left(elapsed, explained, states);
@@ -107,6 +117,7 @@ mod tests {
         assert_eq!(progress_text("state", &progress, None), "0/9 states");
         progress = ExplorationProgress { verified: 3, failing: 1, ..progress };
         assert_eq!(progress_text("state", &progress, None), "3/9 states, 1 failing, 20s left");
+        assert_eq!(finding_text(1, 3, elapsed), "looking for states at point 1 of 3, 20s left");
         assert_eq!(explaining_text(0, 4, elapsed), "explaining failing state 1 of 4");
         assert_eq!(explaining_text(2, 4, elapsed), "explaining failing state 3 of 4, 10s left");
         let status = RemoteStatus { queued: 1, running: 1, nodes: vec!["n1".to_owned()] };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::exploration::changes_anything;
 use retake_crash_driver::finding::Findings;
+use retake_crash_driver::report::ReportNote;
 use retake_crash_driver::timeline;
 use retake_crash_driver::workload::Workload;
 use retake_runner::signals;
@@ -32,7 +33,7 @@ pub(super) struct Args {
     /// The log to write
     #[arg(short, long, value_name = "LOG")]
     output: PathBuf,
-    /// End the program, and the recording in an error, after this time
+    /// Terminate the program after this time; the recording then fails
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     timeout: Option<Duration>,
     /// The program and its arguments
@@ -73,6 +74,9 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFai
         term::count(count(TimelineRowKind::Acknowledgement), "acknowledgement"),
         term::count(count(TimelineRowKind::Label), "label"),
     ));
+    if recording.left_running.processes > 0 {
+        term::say(&ReportNote::LeftRunning(recording.left_running).to_string());
+    }
     if !changes_anything(&recording) {
         term::say(&error_text(&CrashTestError::NothingWritten(recording.root)));
     }

@@ -20,7 +20,8 @@ pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<
     for finding in &report.findings {
         add_finding(&mut text, finding, palette, width, room);
     }
-    let shade = if report.findings.is_empty() { Shade::Good } else { Shade::Bad };
+    let clean = report.is_clean() && !report.lacks_answers();
+    let shade = if clean { Shade::Good } else { Shade::Bad };
     // Writing to a string cannot fail.
     _ = writeln!(text, "{}", palette.paint(shade, &report.verdict()));
     if report.crashes {

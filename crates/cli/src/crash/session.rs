@@ -257,7 +257,7 @@ impl<'a> CrashSession<'a> {
 
     fn keep_log(&self, recording: &Recording, log: &Path) -> Result<(), CrashTestError> {
         let logs = self.project.logs();
-        let failed = |source| CrashTestError::File { action: "make", path: logs.clone(), source };
+        let failed = |source| CrashTestError::File { action: "create", path: logs.clone(), source };
         std::fs::create_dir_all(&logs).map_err(failed)?;
         remove_old_logs(&logs);
         write_log(log, recording)

@@ -14,6 +14,7 @@ use retake_crash_driver::recovery_crashes::RecoveryCrashes;
 use retake_crash_driver::remote_exploration::ShareCommand;
 use retake_crash_driver::share_answers::{ShareAnswer, ShareError};
 use retake_crash_driver::state_range::StateRange;
+use retake_engine::Variable;
 use retake_runner::signals;
 use retake_slurm::PROCESSORS_VARIABLE;
 
@@ -92,7 +93,8 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
         source,
     })?;
     // Exactly the variables that were sent, except for what only a share is given.
-    let environment = std::env::vars_os().filter(|(name, _)| name != PROCESSORS_VARIABLE).collect();
+    let mut environment = Variable::all_own();
+    environment.retain(|known| known.name() != PROCESSORS_VARIABLE);
     let request = Check::request(&args.verify, cwd, args.verify_timeout);
     let check = Check::with(request, environment);
     let options = ExploreOptions { seed: args.seed, ..ExploreOptions::default() };

@@ -34,6 +34,9 @@ struct LogJson<'a> {
     /// Files and directories that were there before.
     initial: usize,
     operations: usize,
+    /// Processes that were still running after the program's first one and were ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes_ended: Option<u32>,
     entries: &'a [TimelineRow],
     /// None before the log was explored.
     findings: Option<&'a [CrashFinding]>,
@@ -54,6 +57,9 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
     if !places.changed.is_empty() {
         term::say(&ReportNote::SourceChanged(places.changed).to_string());
     }
+    if recording.left_running.processes > 0 {
+        term::say(&ReportNote::LeftRunning(recording.left_running).to_string());
+    }
     let found = Findings::read(&log).map_err(|error| Failure::Refused(error.to_string()))?;
     let findings = found.as_ref().map(|found| &found.findings[..]);
     let mut recoveries = BTreeMap::new();
@@ -73,6 +79,7 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
             // The root itself was there by definition.
             initial: recording.initial.len().saturating_sub(1),
             operations: rows.iter().filter(|row| row.number.is_some()).count(),
+            processes_ended: Some(recording.left_running.ended).filter(|ended| *ended > 0),
             entries: &rows,
             findings,
             recoveries,
@@ -109,7 +116,9 @@ fn table(text: &mut String, rows: &[TimelineRow], findings: &[CrashFinding], pal
         let words = term::visible(&row.text);
         let (call, words) = match row.kind {
             TimelineRowKind::Label => ("label", palette.paint(Shade::Heading, &words)),
-            TimelineRowKind::Acknowledgement => ("said", palette.paint(Shade::Good, &words)),
+            TimelineRowKind::Acknowledgement => {
+                ("acknowledged", palette.paint(Shade::Good, &words))
+            }
             TimelineRowKind::Sync => (row.call.as_str(), palette.paint(Shade::Match, &words)),
             _ => (row.call.as_str(), words.into_owned()),
         };

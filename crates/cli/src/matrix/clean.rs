@@ -9,7 +9,7 @@ use super::events;
 use super::open::{self, Common, IfMissing};
 use crate::{Exit, Failure, term};
 
-/// Remove the worktrees, so that setups run again; results stay in the record
+/// Remove the worktrees, so that setups run again; results are kept in the record
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -15,7 +15,7 @@ use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::{Exit, Failure, term};
 
-/// Say whether B is faster than A, slower, the same, or not sure
+/// Compare B with A: faster, slower, the same, or not sure
 ///
 /// A and B are refs, versions, or axis=value,…; without them every value is compared with the first
 /// of its axis. Comparisons made at once are corrected for their number.

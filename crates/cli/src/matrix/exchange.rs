@@ -296,11 +296,11 @@ fn import_run(
     // Of a run of chrome-ranger only the wall time is known.
     let wall = Metric {
         value: line.duration_ms as f64,
-        unit: Some("ms".to_owned()),
+        unit: Some("ms".into()),
         better: Some(Better::Lower),
     };
     let mut metrics = line.metrics.clone();
-    metrics.entry("wall".to_owned()).or_insert(wall);
+    metrics.entry("wall".into()).or_insert(wall);
     let measured = Measurements { metrics, planned: Some(planned), ..Measurements::default() };
     let outcome = RunOutcome {
         duration_ms: line.duration_ms.max(1),

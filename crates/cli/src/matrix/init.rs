@@ -16,7 +16,7 @@ pub(super) struct Args {
     /// Overwrite an existing file
     #[arg(long)]
     force: bool,
-    /// Print what was made as JSON
+    /// Print what was created as JSON
     #[arg(long)]
     json: bool,
 }

@@ -247,7 +247,7 @@ impl View {
         let all = cells(&self.project, &filters.pairs()?)?;
         let lines = chain.lines(&all, &self.resources, |_| true);
         let recorded = match &self.store {
-            Some(store) => RecordedResults::read(store, &lines.keys())?,
+            Some(store) => RecordedResults::read_all(store, &lines.keys())?,
             None => RecordedResults::default(),
         };
         Ok((lines, recorded))

@@ -115,7 +115,7 @@ impl Scratch {
         let path = std::env::temp_dir().join(format!("retake-try-{id}"));
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(Self(path)),
-            Err(source) => Err(Failure::File { action: "make", path, source }),
+            Err(source) => Err(Failure::File { action: "create", path, source }),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn disturbance(disturbance: &Disturbance) -> String {
 fn what_disturbs(disturbance: &Disturbance) -> String {
     match disturbance {
         Disturbance::OtherLoad { used, cpus } => {
-            format!("other programs used {used:.1} of {cpus} CPUs")
+            format!("other programs used {used:.1} of {cpus} CPUs, which disturbs measurements")
         }
         Disturbance::Stolen { part } => {
             format!("the hypervisor gave {:.0} % of the CPU time to others", 100.0 * part)
@@ -65,7 +65,7 @@ fn what_disturbs(disturbance: &Disturbance) -> String {
 fn remedy(disturbance: &Disturbance) -> &'static str {
     match disturbance {
         Disturbance::OtherLoad { .. } => {
-            "wait for them, or keep a CPU free with --pin and fewer workers"
+            "wait until they end, or keep a CPU free with --pin and fewer workers"
         }
         Disturbance::Stolen { .. } => "measure on a dedicated machine",
         Disturbance::FrequencyScaling { .. } => "`cpupower frequency-set -g performance` keeps it",

@@ -118,7 +118,7 @@ fn word(reason: ProgressReason) -> &'static str {
         ProgressReason::TestsNewlyPassing => "tests newly passing",
         ProgressReason::TestsNewlyFailing => "tests newly failing",
         ProgressReason::TestsFlaky => "tests flaky",
-        ProgressReason::None => "none compared with earlier runs",
+        ProgressReason::None => "none",
         ProgressReason::Other => "other",
     }
 }

@@ -161,6 +161,29 @@ fn a_branch_that_someone_has_checked_out_is_not_moved() {
 }
 
 #[test]
+fn a_branch_that_a_second_worktree_has_is_taken_there() {
+    let sandbox = project(&[("one", "echo one > one")]);
+    let second = sandbox.dir.path().canonicalize().unwrap().join("second one");
+    sandbox.git(&["worktree", "add", "-q", second.to_str().unwrap(), "main"]);
+    let called = run(&sandbox, &["one", "--merge-into", "main"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let command = called.stdout.lines().find_map(|line| line.split("Take it: ").nth(1)).unwrap();
+    assert_eq!(sandbox.sh(command).code, 0, "{command}");
+    assert_eq!(std::fs::read_to_string(second.join("one")).unwrap(), "one\n");
+    assert_eq!(show(&sandbox, "main:one"), "one");
+    assert!(!sandbox.project().join("one").exists(), "mine is not touched");
+    // Meanwhile nobody has it checked out any more.
+    let free = format!("git -C '{}' checkout -q --detach", second.display());
+    does(&sandbox, "one", &format!("echo two > two; touch \"$dir/at\"; {free}"));
+    let gate = format!("case $PWD in *gate.tree) {free};; esac");
+    sandbox.git(&["-C", second.to_str().unwrap(), "checkout", "-q", "main"]);
+    let words = ["one", "--again", "--merge-into", "main", "--verify", &gate];
+    let called = run(&sandbox, &words);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(show(&sandbox, "main:two"), "two");
+}
+
+#[test]
 fn a_clean_checkout_follows_if_asked_and_a_dirty_one_does_not() {
     let sandbox = project(&[("one", "echo one > one"), ("two", "echo two > two")]);
     sandbox.git(&["checkout", "-q", "main"]);

@@ -3,8 +3,8 @@
 
 use std::process::Stdio;
 
-use crate::common::{RETAKE, Sandbox, called};
-use crate::fleet::{checkout, fleet, project, states, tidy};
+use crate::common::{Called, RETAKE, Running, Sandbox, called, eventually};
+use crate::fleet::{checkout, fleet, project, run, states, tidy};
 
 /// In place of git: kills retake before or after the call of this number.
 fn killing(sandbox: &Sandbox) -> String {
@@ -102,7 +102,7 @@ fn an_agent_that_was_at_work_goes_on_in_its_tree() {
     assert!(listed.stdout.contains("its process died"), "{}", listed.snapshot());
     let other = sandbox.retake(&["agent", "run", "one", "--jobs", "1"]);
     assert!(
-        other.code == 1 && other.stderr.contains("`retake agent run one two`"),
+        other.code == 1 && other.stderr.contains("`retake agent run one two …`"),
         "{}",
         other.snapshot()
     );
@@ -143,5 +143,135 @@ fn an_unfinished_run_can_be_given_up_without_losing_its_work() {
     let kept = format!("refs/retake/fleet/{id}/one/result:half");
     assert_eq!(sandbox.git(&["show", &kept]), "half");
     assert_eq!(sandbox.git(&["show", "--format=%s", "-s", "main"]), "one", "the branch is old");
+    tidy(&sandbox);
+}
+
+/// Runs these words, kills the program once a script has made `at`, and gives what is said by the next run
+/// of the same.
+fn killed_and_continued(sandbox: &Sandbox, words: &[&str]) -> Called {
+    let mut command = sandbox.command(RETAKE);
+    command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    sandbox.awaited("at");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::write(sandbox.agent_dir().join("go"), "").unwrap();
+    called(sandbox.command(RETAKE).args(words))
+}
+
+/// Waits to be killed, the first time.
+const WAITS: &str = "if [ ! -e \"$dir/go\" ]; then touch \"$dir/at\"; sleep 600; fi";
+
+#[test]
+fn a_git_of_the_agent_that_was_killed_does_not_lock_it_out_of_its_tree() {
+    let script = format!(
+        "[ -e \"$dir/go\" ] || touch .git/index.lock .git/refs/heads/retake/one.lock\n{WAITS}\n\
+         echo one > one; git add .; git commit -qm one"
+    );
+    let sandbox = project(&[("one", &script)]);
+    let again = killed_and_continued(&sandbox, &["agent", "run", "one", "--merge-into", "main"]);
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+    assert_eq!(sandbox.git(&["log", "-1", "--format=%s", "main"]), "one", "its own commit");
+    tidy(&sandbox);
+}
+
+#[test]
+fn after_ctrl_c_it_is_said_how_to_continue_and_no_iteration_is_forgotten() {
+    let sandbox = project(&[("one", WAITS)]);
+    let mut command = sandbox.command(RETAKE);
+    command.args(["agent", "run", "one", "--merge-into", "main"]);
+    let running = Running::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    sandbox.awaited("at");
+    running.signal(libc::SIGINT);
+    let ended = running.end();
+    assert_eq!(ended.code, 128 + libc::SIGINT, "{}", ended.snapshot());
+    let command = "→ Continue: retake agent run one --merge-into main …";
+    assert!(ended.stdout.contains(command), "{}", ended.snapshot());
+    std::fs::write(sandbox.agent_dir().join("go"), "").unwrap();
+    let again = run(&sandbox, &["one", "--merge-into", "main"]);
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+    assert_eq!(fleet(&sandbox)["agents"][0]["iterations"], 2);
+    tidy(&sandbox);
+}
+
+#[test]
+fn what_an_agent_had_done_is_kept_where_it_does_not_continue() {
+    // The first one fails once the second is at work.
+    let fails = "while [ ! -e \"$dir/at\" ]; do sleep 0.02; done; exit 3";
+    let works = "echo half > half; git add .; git commit -qm half; echo more > more; touch \"$dir/at\"; sleep 600";
+    let sandbox = project(&[("one", fails), ("two", works)]);
+    let words = [
+        "agent",
+        "run",
+        "one",
+        "two",
+        "--merge-into",
+        "main",
+        "--halt",
+        "fail=1",
+        "--verify",
+        "true",
+    ];
+    let mut command = sandbox.command(RETAKE);
+    let mut child =
+        command.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    sandbox.awaited("at");
+    eventually("the first has failed", || states(&sandbox) == "one agent_failed, two running");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let again = called(sandbox.command(RETAKE).args(words));
+    assert_eq!(again.code, 1, "{}", again.snapshot());
+    assert_eq!(states(&sandbox), "one agent_failed, two kept");
+    let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
+    for name in ["half", "more"] {
+        let kept = format!("refs/retake/fleet/{id}/two/result:{name}");
+        assert_eq!(sandbox.git(&["show", &kept]), name);
+    }
+    // Its loop has ended as well, and is not continued in the project.
+    let shown = sandbox.retake(&["agent", "list", "--json"]).json();
+    let open = shown.as_array().unwrap().iter().any(|task| task["state"] == "died");
+    assert!(!open, "{shown}");
+    tidy(&sandbox);
+}
+
+#[test]
+fn a_run_that_died_before_it_made_a_tree_can_be_given_up() {
+    let sandbox = project(&[("one", "touch one"), ("two", "touch two")]);
+    let died = called(sandbox.command(RETAKE).args(WORDS).env("RETAKE_DIE_AT", "2"));
+    assert_eq!(died.code, 128 + libc::SIGKILL, "{}", died.snapshot());
+    let other = run(&sandbox, &["one", "--jobs", "1"]);
+    assert!(other.code == 1 && other.stderr.contains("prune --unfinished"), "{}", other.snapshot());
+    let listed = sandbox.retake(&["agent", "prune"]);
+    assert!(listed.stdout.contains("one, two  (no tree, not finished)"), "{}", listed.snapshot());
+    let kept = sandbox.retake(&["agent", "prune", "--yes"]);
+    assert!(kept.stderr.contains("--unfinished gives it up"), "{}", kept.snapshot());
+    let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);
+    assert!(given_up.stdout.contains("✓ one, two: given up"), "{}", given_up.snapshot());
+    assert_eq!(run(&sandbox, &["one", "--jobs", "1"]).code, 0);
+    tidy(&sandbox);
+}
+
+#[test]
+fn an_agent_whose_run_was_not_finished_is_not_continued_in_the_project_itself() {
+    let script = format!("echo one > one\n{WAITS}");
+    let sandbox = project(&[("one", &script), ("two", "touch two")]);
+    let mut command = sandbox.command(RETAKE);
+    command.args(["agent", "run", "one", "--merge-into", "main"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    sandbox.awaited("at");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::write(sandbox.agent_dir().join("go"), "").unwrap();
+    let advice = "`retake agent run one --merge-into main …` continues it";
+    sandbox.retake(&["agent", "queue", "add", "one"]);
+    for words in [&["run", "one"][..], &["run", "one", "two"], &["queue", "run"]] {
+        let refused = sandbox.retake(&[&["agent"], words].concat());
+        let said = refused.stdout.clone() + &refused.stderr;
+        assert!(refused.code == 1 && said.contains(advice), "{words:?}: {}", refused.snapshot());
+    }
+    assert!(!sandbox.project().join("one").exists());
+    let again = run(&sandbox, &["one", "--merge-into", "main"]);
+    assert_eq!(again.code, 0, "{}", again.snapshot());
+    assert_eq!(sandbox.git(&["show", "main:one"]), "one");
     tidy(&sandbox);
 }

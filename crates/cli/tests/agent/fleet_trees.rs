@@ -207,3 +207,34 @@ fn a_disk_that_an_agent_fills_loses_nothing_of_the_users() {
     let there = !sandbox.git(&["ls-tree", "main", "small"]).is_empty();
     assert_eq!(states.contains("small merged"), there, "{states}");
 }
+
+#[test]
+fn commits_that_git_does_not_take_over_keep_their_tree() {
+    let broken = "echo e > e; git add .; git commit -qm e; rm .git/objects/info/alternates";
+    // Git writes no such commit, and takes none.
+    let malformed = "echo f > f; git add .; tree=$(git write-tree)\n\
+         printf 'tree %s\\nparent %s\\nauthor x <x> 1 +0000\\ncommitter x <x@x> 99999999999999999999 +0000\\n\\nbad' $tree $(git rev-parse HEAD) > \"$dir/malformed\"\n\
+         git update-ref HEAD $(git hash-object -t commit -w --literally \"$dir/malformed\")";
+    let sandbox = project(&[
+        ("broken", broken),
+        ("malformed", malformed),
+        ("gone", "echo g > g; rm -rf .git"),
+    ]);
+    let before = checkout(&sandbox);
+    let called = run(&sandbox, &["broken", "malformed", "gone", "--merge-into", "main"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(checkout(&sandbox), before);
+    // Their files are merged all the same.
+    for name in ["e", "f", "g"] {
+        assert_eq!(show(&sandbox, &format!("main:{name}")), name);
+    }
+    for name in ["broken", "malformed"] {
+        let said = format!("{name}: its tree stays at ");
+        assert!(called.stderr.contains(&said), "{}", called.snapshot());
+    }
+    assert!(!called.stderr.contains("gone: its tree stays"), "{}", called.snapshot());
+    let pruned = sandbox.retake(&["agent", "prune", "--yes"]);
+    assert!(pruned.code == 1 && pruned.stderr.contains(".git: "), "{}", pruned.snapshot());
+    let tree = fleet(&sandbox)["agents"][1]["tree"].as_str().unwrap().to_owned();
+    assert!(Path::new(&tree).join(".git/HEAD").exists());
+}

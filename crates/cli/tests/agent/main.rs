@@ -16,6 +16,8 @@ mod end_hook;
 mod fallback;
 mod fleet;
 mod fleet_crash;
+mod fleet_kills;
+mod fleet_submodules;
 mod fleet_trees;
 mod gate;
 mod notifications;

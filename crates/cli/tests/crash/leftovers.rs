@@ -83,3 +83,57 @@ fn last_is_the_newest_log() {
     let check = compiled("check");
     env.expect(1, &["explore", "last", "--verify", check.to_str().unwrap()]);
 }
+
+#[test]
+fn a_program_that_leaves_a_process_running_is_no_all_clear() {
+    let env = Env::new();
+    let program = "printf 1 > root/a; setsid sleep 1000 & echo one";
+    let page = env.sandbox.project().join("report.html");
+    let common = ["--root", "root", "--fresh", "--verify", "true"];
+    let test = |options: &[&str]| {
+        let mut all = common.to_vec();
+        all.extend(options);
+        all.extend(["--", "sh", "-c", program]);
+        env.expect(125, &all)
+    };
+    let note = "1 process was still running after the program's first process had ended, and was \
+                ended: what it would have written later is not part of this test";
+    let text = test(&["--html", page.to_str().unwrap()]).stdout;
+    assert!(
+        text.contains("every one of them recovers, but the program was not recorded to its end")
+    );
+    assert!(text.contains("not complete: 1 process not recorded to the end"), "{text}");
+    assert!(text.contains(note), "{text}");
+    let html = std::fs::read_to_string(&page).unwrap().replace("&#39;", "'");
+    assert!(html.contains("was not recorded to its end"), "{html}");
+    assert!(html.contains("was ended: what it would have written later"), "{html}");
+    let json = test(&["--json"]);
+    assert!(json.stderr.contains(note), "{}", json.stderr);
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!((&json["complete"], &json["processesEnded"]), (&false.into(), &1.into()));
+
+    // The log carries it.
+    let log = env.sandbox.project().join("left.log");
+    let log = log.to_str().unwrap();
+    let arguments = ["record", "--root", "root", "--fresh", "-o", log, "--", "sh", "-c", program];
+    assert!(env.expect(0, &arguments).stderr.contains(note));
+    assert!(env.expect(0, &["show", log]).stderr.contains(note));
+    let shown = env.expect(0, &["show", log, "--json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["processesEnded"], 1);
+    assert!(env.expect(125, &["explore", log, "--verify", "true"]).stdout.contains(note));
+}
+
+#[test]
+fn what_a_background_process_writes_is_tested() {
+    let env = Env::new();
+    // Promised by a process that still runs when the program has ended, and never synced.
+    let program = "p=$$; { while [ -d /proc/$p ]; do sleep 0.01; done; printf x > root/data; \
+                   echo saved; } &";
+    let arguments = ["--root", "root", "--fresh", "--verify", CHECK, "--", "sh", "-c", program];
+    let found = env.expect(1, &arguments).stdout;
+    assert!(
+        found.contains("went on after the program's first process had ended; everything"),
+        "{found}"
+    );
+}

@@ -164,7 +164,7 @@ fn a_huge_file_of_holes_costs_what_is_in_it() {
 fn what_the_program_leaves_running_is_ended_with_it() {
     let env = Env::new();
     let program = "setsid sleep 1000 & echo $! > root/pid; true";
-    env.expect(0, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);
+    env.expect(125, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);
     let pid = std::fs::read_to_string(env.root().join("pid")).unwrap();
     assert!(!crate::common::alive(pid.trim().parse().unwrap()));
 }

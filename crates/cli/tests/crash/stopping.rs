@@ -12,7 +12,7 @@ use crate::env::Env;
 fn a_spent_budget_is_told() {
     let env = Env::new();
     // Only the uncrashed state is checked at once.
-    let check = "test $FIRST_CRASH_POINT_ID = 4 || sleep 8";
+    let check = "test $FIRST_CRASH_POINT_ID = 7 || sleep 8";
     let program = "touch root/a; touch root/b; touch root/c; rm root/a";
     let answer = env.expect(
         0,
@@ -26,6 +26,24 @@ fn a_spent_budget_is_told() {
     assert!(json["verified"].as_u64().unwrap() < json["distinct"].as_u64().unwrap());
     assert!(answer.stderr.contains("not complete: "), "{}", answer.stderr);
     assert_eq!(env.loop_record().0.as_deref(), Some("budget"));
+}
+
+#[test]
+fn a_budget_that_is_spent_before_the_states_are_known_is_no_all_clear() {
+    let env = Env::new();
+    let log = env.sandbox.project().join("two.log");
+    let log = log.to_str().unwrap();
+    let program = "touch root/a; touch root/b";
+    env.expect(0, &["record", "--root", "root", "-o", log, "--", "sh", "-c", program]);
+    let arguments = ["explore", log, "--model", "kill", "--verify", "true", "--budget", "1ms"];
+    let told = env.expect(125, &arguments).stdout;
+    assert!(told.contains("no state of kill was checked"), "{told}");
+    assert!(
+        told.contains(
+            "not complete: only the first 0 operations looked at for states, none checked"
+        ),
+        "{told}"
+    );
 }
 
 #[test]

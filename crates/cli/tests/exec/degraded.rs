@@ -80,6 +80,30 @@ fn where_calls_are_notified_and_cannot_be_answered_nothing_is_told_and_all_is_co
     }
 }
 
+/// Where nothing is notified nobody knows whether such a bit was asked for: it is looked for anyway.
+#[test]
+fn set_id_bits_are_refused_or_listed_without_notification_too() {
+    let sandbox = Sandbox::new();
+    let script = "cp /usr/bin/true a; cp a b; chmod 4755 a; chmod 2755 b; ls -l";
+    for what in ["", "questions", "answers", "questions,namespaces"] {
+        let arguments = ["exec", "--sandbox=best-effort", "--json", "--", "sh", "-c", script];
+        let called = without(&sandbox, what, &arguments);
+        let json = called.json();
+        if json["sandbox"]["level"].is_null() {
+            eprintln!("SKIP: {}", called.snapshot());
+            return;
+        }
+        let shown = json["stdout"].as_str().unwrap();
+        assert!(!shown.contains("rws") && shown.contains("r-s"), "{what}: {}", called.snapshot());
+        let left = json["sandbox"]["leftForHost"]["files"].as_array().unwrap();
+        assert_eq!(left.len(), 1, "{what}: {json}");
+        assert_eq!(left[0]["kind"], "set_id_file", "{what}: {json}");
+        for name in ["a", "b"] {
+            std::fs::remove_file(sandbox.project().join(name)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_refusal_names_what_is_missing_and_what_to_do() {
     let sandbox = Sandbox::new();

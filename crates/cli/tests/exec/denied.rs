@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Called, RETAKE, called};
 
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// A project with a home beside it, not among temporary files, for root or for nobody.
 pub(crate) struct Lab {
@@ -92,7 +92,7 @@ impl Lab {
         called(&mut command)
     }
 
-    fn json(&self, script: &str) -> Value {
+    pub(crate) fn json(&self, script: &str) -> Value {
         let json = self.exec(&["--json"], script).json();
         let level = if self.landlock { "landlock" } else { "full" };
         assert_eq!(json["sandbox"]["level"], level, "{json}");
@@ -215,6 +215,40 @@ fn what_the_user_may_not_do_anyway_is_not_told() {
     }
 }
 
+/// Before git writes an object it touches one that it borrows; where it may not, it writes its own.
+#[test]
+fn that_git_cannot_touch_what_it_borrows_is_not_told() {
+    for user in [0, NOBODY] {
+        let Some(lab) = Lab::new(user, false) else { return };
+        let lend = "git init -q ~/lent && cd ~/lent && git config user.email a@b && \
+                    git config user.name n && echo same > a && git add a && git commit -qm a && \
+                    cd - && git clone -q --shared ~/lent loose && cp loose/a loose/b";
+        let lent = called(lab.as_user("sh").args(["-c", lend]));
+        assert_eq!(lent.code, 0, "{}", lent.snapshot());
+        assert_eq!(lab.denied("cd loose && git add b && touch -c a"), []);
+        let packed =
+            called(lab.as_user("sh").args(["-c", "git -C ~/lent gc -q; cp loose/a loose/c"]));
+        assert_eq!(packed.code, 0, "{}", packed.snapshot());
+        assert_eq!(lab.denied("cd loose && git add c"), []);
+        // Any other change of an object is.
+        let object = "object=$(find ~/lent/.git/objects/pack -name '*.pack'); ";
+        for change in ["touch -d 2001-01-01 $object", "chmod 600 $object", "rm -f $object"] {
+            assert_ne!(lab.denied(&format!("{object}{change}")), [], "{change}");
+        }
+    }
+}
+
+/// A file that is only made a program is one: no call with its name is needed for that.
+#[test]
+fn a_hook_that_was_there_and_becomes_a_program_is_told() {
+    let Some(lab) = Lab::new(0, true) else { return };
+    std::fs::write(lab.project().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
+    let script =
+        "exec python3 -B -c 'import os; os.fchmod(os.open(\".git/hooks/pre-commit\", 0), 0o755)'";
+    let json = lab.json(script);
+    assert_eq!(json["sandbox"]["leftForHost"]["files"][0]["kind"], "git_hook", "{json}");
+}
+
 #[test]
 fn people_get_a_line_with_the_option_that_would_allow_it() {
     let Some(lab) = Lab::new(0, false) else { return };
@@ -313,6 +347,27 @@ fn the_shape_of_the_result_is_fixed() {
 const PLANT: &str = "git init -q sub && cd sub && git config user.email a@b && git config user.name n && \
     git commit -q --allow-empty -m x && git config core.fsmonitor 'touch ../planted; false' && cd .. && \
     git add sub 2>/dev/null && git commit -qm sub && echo x > .envrc";
+
+/// A run that is given nothing open is looked at only from its first change on.
+#[test]
+fn what_is_changed_first_of_all_is_told() {
+    for landlock in [false, true] {
+        let Some(lab) = Lab::new(0, landlock) else { return };
+        let package = lab.project().join("package.json");
+        std::fs::write(&package, r#"{"scripts": {"test": "true"}}"#).unwrap();
+        let edit = r#"echo '{"scripts": {"test": "true", "new": "x"}}' > package.json"#;
+        for stdin in ["null", "inherit"] {
+            let options = ["--json", "--stdin", stdin];
+            let json = lab.exec(&options, edit).json();
+            let left = &json["sandbox"]["leftForHost"]["files"][0];
+            assert_eq!(left["kind"], "package_script", "{stdin}: {json}");
+            assert_eq!(left["names"], json!(["new"]), "{stdin}: {json}");
+            let again = lab.exec(&options, edit).json();
+            assert!(again["sandbox"].get("leftForHost").is_none(), "{stdin}: {again}");
+            std::fs::write(&package, r#"{"scripts": {"test": "true"}}"#).unwrap();
+        }
+    }
+}
 
 #[test]
 fn what_the_host_may_execute_later_is_told() {

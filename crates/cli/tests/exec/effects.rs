@@ -133,7 +133,7 @@ fn test_results_are_read_compared_and_have_a_history() {
     assert!(shown.contains("tests       1 passed, 1 failed, 0 skipped (cargo"), "{shown}");
     assert_eq!(
         sandbox.retake(&["tests", "nothing"]).snapshot(),
-        "exit 0\nstderr: retake: no recorded test matches\n"
+        "exit 0\nstderr: retake: no recorded test is called nothing; '*nothing*' also finds parts of names\n"
     );
 }
 

@@ -431,6 +431,11 @@ fn without_a_sandbox_the_attempts_succeed() {
         "git-hooks-by-template",
         "git-worktree-extension",
         "git-config-in-a-new-file",
+        "set-user-id",
+        "set-user-id-of-what-is-there",
+        "set-id-of-a-new-file",
+        "set-id-of-a-file-without-a-name",
+        "set-id-behind-a-pointer",
     ] {
         let Some(mut arena) = Arena::new(None) else { return };
         let all = || ATTEMPTS.iter().chain(FURTHER);

@@ -274,6 +274,45 @@ for f in os.O_PATH,os.O_RDONLY:
         "grep -r . $SEC; find $SEC -exec cat {} +; cp -r $SEC/. s; cat s/id; base64 -d <(base64 $SEC/id); dd if=$SEC/id; git config -f $SEC/id -l; /usr/bin/python3 -c 'import os,shutil;shutil.copytree(os.environ[\"SEC\"],\"t\")'; cat t/id",
         Everywhere,
     ),
+    // Programs in the project that run with the rights of their owner for every user who executes them.
+    (
+        "set-user-id",
+        "cp /usr/bin/true s; chmod 4755 s; chmod u+s s; install -m 4755 s t; tar c s | tar xp --mode=4755; find . -type f -perm /4000 | grep -q . && echo ESCAPED",
+        Everywhere,
+    ),
+    (
+        "set-user-id-of-what-is-there",
+        r#"/usr/bin/python3 -c 'import ctypes,os,struct;l=ctypes.CDLL(None)
+for i,(n,a) in enumerate(((90,(b"f0",0o4755)),(91,(lambda:os.open("f1",0),0o4755)),(268,(-100,b"f2",0o6755)))):
+  open("f%d"%i,"w").close();l.syscall(n,*(x() if callable(x) else x for x in a))'; find . -type f -perm /6000 | grep -q . && echo ESCAPED"#,
+        Everywhere,
+    ),
+    (
+        "set-user-id-by-a-new-call",
+        r#"touch f; /usr/bin/python3 -c 'import ctypes,os,struct;l=ctypes.CDLL(None);l.syscall(452,-100,b"f",0o4755,0)'; find . -type f -perm /6000 | grep -q . && echo ESCAPED"#,
+        Everywhere,
+    ),
+    (
+        "set-id-of-a-new-file",
+        r#"/usr/bin/python3 -c 'import ctypes,os,struct;l=ctypes.CDLL(None)
+for m in 0o4755,0o2755:
+  for i,(n,a) in enumerate(((85,(m,)),(133,(0o100000|m,0)),(2,(0o101,m)))): l.syscall(n,b"a%o%d"%(m,i),*a)
+  for i,(n,a) in enumerate(((259,(0o100000|m,0)),(257,(0o101,m)))): l.syscall(n,-100,b"b%o%d"%(m,i),*a)'; find . -type f -perm /6000 | grep -q . && echo ESCAPED"#,
+        Everywhere,
+    ),
+    (
+        "set-id-of-a-file-without-a-name",
+        r#"/usr/bin/python3 -c 'import ctypes,os,struct;l=ctypes.CDLL(None)
+for m in 0o4755,0o2755:
+  f=l.syscall(257,-100,b".",0o20200001,m);l.linkat(-100,b"/proc/self/fd/%d"%f,-100,b"l%o"%m,0x400)'; find . -type f -perm /6000 | grep -q . && echo ESCAPED"#,
+        Everywhere,
+    ),
+    (
+        "set-id-behind-a-pointer",
+        r#"/usr/bin/python3 -c 'import ctypes,os,struct;l=ctypes.CDLL(None)
+for m in 0o4755,0o2755: l.syscall(437,-100,b"o%o"%m,struct.pack("QQQ",0o101,m,0),24)'; find . -type f -perm /6000 | grep -q . && echo ESCAPED"#,
+        Everywhere,
+    ),
     // The project itself.
     (
         "project-moved",

@@ -21,6 +21,7 @@ mod further_attempts;
 mod nested;
 mod network;
 mod running;
+mod set_id;
 mod settings;
 mod start_up;
 mod terminal;

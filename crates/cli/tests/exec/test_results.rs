@@ -85,7 +85,11 @@ fn a_green_run_that_names_no_test_ends_a_failure_and_is_a_flip() {
     );
     let one = project.0.retake(&["tests", "test_cart.*"]).stdout;
     assert_eq!(one.matches("not failed").count(), 2, "{one}");
-    assert_eq!(project.says(&["nothing"]), "retake: no recorded test matches\n");
+    assert_eq!(
+        project.says(&["nothing"]),
+        "retake: no recorded test is called nothing; '*nothing*' also finds parts of names\n"
+    );
+    assert_eq!(project.says(&["nothing*"]), "retake: no recorded test matches nothing*\n");
     assert_eq!(
         project.says(&["test_cart.*", "--failing"]),
         "retake: no failing test among 1 that matches test_cart.*\n"

@@ -455,6 +455,20 @@ fn a_search_says_what_disturbed_it() {
 }
 
 #[test]
+fn a_search_changes_no_verdict_about_the_cells_that_it_measures() {
+    let env = Env::with_commits(&["100", "100", "130", "130"]);
+    env.config(&format!("{LOAD}iterations: 6\ncode: {{refs: [v1, v4]}}\n"));
+    env.expect(0, &["run", "-q"]);
+    let compare = ["compare", "v1", "v4", "--metric", "load", "--fail-if", "slower:5%", "--json"];
+    let before = env.expect(1, &compare).json();
+    assert_eq!(before["verdict"], "slower", "{before}");
+    let ends = ["--good", "v1", "--bad", "v4", "--metric", "load", "--threshold", "5%"];
+    let found = env.expect(0, &[&["bisect", "--axis", "code"][..], &ends].concat());
+    assert!(found.stdout.contains("first bad code"), "{}", found.stdout);
+    assert_eq!(env.expect(1, &compare).json(), before);
+}
+
+#[test]
 fn without_a_cell_there_is_no_table() {
     let env = Env::with_commits(&["100"]);
     env.config("command: 'true'\nsetup: exit 3\niterations: 1\ncode: {refs: [v1]}\n");

@@ -24,7 +24,7 @@ fn the_self_test_proves_what_works_and_leaves_nothing() {
     let tested = called(command.args(["self-test", "--json"]).env("TMPDIR", &temporary));
     let document = tested.json();
     let checks = document["checks"].as_array().unwrap();
-    for area in ["capture", "ownership", "limits", "record"] {
+    for area in ["capture", "processes", "limits", "record"] {
         let mut of_area = checks.iter().filter(|check| check["area"] == area).peekable();
         assert!(of_area.peek().is_some(), "{area}");
         for check in of_area {

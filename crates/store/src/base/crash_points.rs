@@ -11,7 +11,9 @@ pub fn watch_crash_points(watcher: fn(&'static str)) {
     _ = WATCHER.set(watcher);
 }
 
-pub(crate) fn crash_point(name: &'static str) {
+/// An instant at which a test may end the process. Those of loops begin with `loop: `.
+#[doc(hidden)]
+pub fn crash_point(name: &'static str) {
     if let Some(watcher) = WATCHER.get() {
         watcher(name);
     }

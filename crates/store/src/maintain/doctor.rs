@@ -102,6 +102,9 @@ impl fmt::Display for Defect {
                     path.display()
                 )
             }
+            Self::LowDisk(bytes) if *bytes < 1024 * 1024 => {
+                write!(f, "only {} KiB are free", bytes / 1024)
+            }
             Self::LowDisk(bytes) => write!(f, "only {} MiB are free", bytes / (1024 * 1024)),
         }
     }

@@ -8,6 +8,7 @@ use retake_types::{Kind, LoopId, LoopState, Redacted, StopReason, TextRedactor};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::base::crash_points::crash_point;
 use crate::base::live_file::LiveFile;
 use crate::base::projection::kind_number;
 use crate::base::store::Durability;
@@ -40,6 +41,7 @@ impl Store {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a loop" });
         }
         // Before the loop: an open loop whose live file is not locked has a dead runner.
+        crash_point("loop: before its record");
         let live = LiveFile::take(&self.dir, id)?;
         let inserted = self.write(Durability::Process, "record the loop", |tx, dir| {
             tx.execute(
@@ -54,6 +56,7 @@ impl Store {
             )
             .map_err(|error| Error::sqlite("record the loop", dir.database(), error))
         });
+        crash_point("loop: recorded");
         match inserted {
             Ok(_) => Ok(LoopRecording { id, live }),
             Err(error) => {
@@ -87,6 +90,7 @@ impl Store {
 
     /// Ends a loop that this process does not record, because its runner is gone.
     pub fn finish_loop(&mut self, id: LoopId, reason: &StopReason) -> Result<()> {
+        crash_point("loop: before its end");
         let changed = self.write(Durability::Power, "end the loop", |tx, dir| {
             tx.execute(
                 "UPDATE loops SET state = ?2, stop_reason = ?3, end_us = ?4 WHERE id = ?1",
@@ -99,6 +103,7 @@ impl Store {
             )
             .map_err(|error| Error::sqlite("end the loop", dir.database(), error))
         })?;
+        crash_point("loop: ended");
         if changed == 0 { Err(Error::NoLoop { id }) } else { Ok(()) }
     }
 
@@ -138,7 +143,10 @@ impl LoopRecording {
         let body = |entry| Redacted::json(entry, redactor).map(|body| body.to_string());
         let bodies = entries.iter().map(body).collect::<Result<Vec<_>, _>>();
         let bodies = bodies.map_err(|source| Error::BadLoopEntry { id: self.id, source })?;
-        store.append_entries(self.id, &bodies)
+        crash_point("loop: before an entry");
+        let last = store.append_entries(self.id, &bodies);
+        crash_point("loop: entry recorded");
+        last
     }
 
     /// Changes the state that readers see while the loop runs.

@@ -116,7 +116,7 @@ const OWN: [Key; 26] = [
         "execution.audit.retention_days",
         number(0, 36_500),
         "30",
-        "Recorded exec runs are deleted after this many days; 0 keeps them for ever",
+        "Recorded exec runs are deleted after this many days; 0 keeps them forever",
     ),
     key(
         "redaction.secrets",

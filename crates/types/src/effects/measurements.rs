@@ -1,5 +1,6 @@
 //! What one iteration of a matrix measured.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -15,18 +16,22 @@ pub enum Better {
     Higher,
 }
 
+/// The name or the unit of a metric. Those of retake itself are borrowed: every run has them, and they are
+/// copied without a thought.
+pub type MetricText = Cow<'static, str>;
+
 /// One value of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     pub value: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unit: Option<String>,
+    pub unit: Option<MetricText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub better: Option<Better>,
 }
 
 /// All values of one run, by name.
-pub type Metrics = BTreeMap<String, Metric>;
+pub type Metrics = BTreeMap<MetricText, Metric>;
 
 /// What one iteration of a matrix measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,11 +53,19 @@ pub struct Measurements {
 impl Measurements {
     pub(super) fn map_strings(&mut self, map: Map<'_>) {
         let Self { metrics, planned: _, notes, missing } = self;
-        let mapped = std::mem::take(metrics).into_iter().map(|(name, metric)| {
-            let Metric { value, unit, better } = metric;
-            (map(&name), Metric { value, unit: unit.map(|unit| map(&unit)), better })
-        });
-        *metrics = mapped.collect();
+        // What is borrowed is a word of retake's own.
+        let mut mapped = |text: MetricText| match text {
+            Cow::Borrowed(own) => Cow::Borrowed(own),
+            Cow::Owned(text) => Cow::Owned(map(&text)),
+        };
+        for metric in metrics.values_mut() {
+            let Metric { value: _, unit, better: _ } = metric;
+            *unit = unit.take().map(&mut mapped);
+        }
+        if metrics.keys().any(|name| matches!(name, Cow::Owned(_))) {
+            let all = std::mem::take(metrics).into_iter();
+            *metrics = all.map(|(name, metric)| (mapped(name), metric)).collect();
+        }
         super::map_strings(notes, map);
         super::map_strings(missing, map);
     }

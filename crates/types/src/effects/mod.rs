@@ -7,7 +7,7 @@ mod measurements;
 mod observations;
 mod test_results;
 
-pub use measurements::{Better, Measurements, Metric, Metrics};
+pub use measurements::{Better, Measurements, Metric, MetricText, Metrics};
 pub use observations::{LineChange, Observations, ProgressReason, RenamedPath, RunProgress};
 pub use test_results::{
     Confidence, CountedUnit, Framework, ResultsSource, TestDetail, TestResults, TestStatus,
@@ -214,9 +214,10 @@ mod tests {
             summary: Some(secret()),
             root: Some(secret()),
         };
-        let metric = Metric { value: 1.0, unit: Some(secret()), better: Some(Better::Lower) };
+        let metric =
+            Metric { value: 1.0, unit: Some(secret().into()), better: Some(Better::Lower) };
         let measured = Measurements {
-            metrics: [(secret(), metric)].into(),
+            metrics: [(secret().into(), metric)].into(),
             planned: Some(1),
             notes: vec![secret()],
             missing: vec![secret()],

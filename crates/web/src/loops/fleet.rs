@@ -30,14 +30,9 @@ pub(crate) struct FleetDetail {
 }
 
 impl FleetDetail {
-    pub(super) fn read(
-        store: &Store,
-        id: LoopId,
-        running: bool,
-        workspaces: Option<&WorkspaceDirectories>,
-    ) -> Result<Self, RequestError> {
+    pub(super) fn read(store: &Store, id: LoopId, running: bool) -> Result<Self, RequestError> {
         let fleet = recorded(store, id)?;
-        let agents = fleet.overview(running, store, workspaces);
+        let agents = fleet.overview(running, store);
         Ok(Self { base: fleet.plan.base, target: fleet.plan.target, agents })
     }
 }
@@ -73,7 +68,7 @@ pub(super) fn act(
     let running = |name: &str| -> Result<Workspace, RequestError> {
         let agent = plan.agents.iter().find(|agent| agent.name == name);
         let agent = agent.ok_or_else(|| RequestError::not_found(format!("no agent {name}")))?;
-        let workspace = fleet::workspace_of(agent, plan.directory.as_path(), workspaces);
+        let workspace = fleet::existing_workspace_of(agent, plan.directory.as_path(), workspaces);
         let workspace = workspace.map_err(|error| RequestError::conflict(error.to_string()))?;
         match WorkspaceLock::holder(&workspace) {
             Some(_) => Ok(workspace),

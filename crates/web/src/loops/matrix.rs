@@ -109,7 +109,7 @@ fn read_history(
         }
     });
     let Some(lines) = measured.map(CommitLines::recorded) else { return Ok(None) };
-    let recorded = RecordedResults::read(store, &lines.keys())?;
+    let recorded = RecordedResults::read_all(store, &lines.keys())?;
     Ok(Some(lines.history(&recorded, metric, MetricDefaults::default(), MARGIN)))
 }
 
@@ -172,8 +172,8 @@ impl MatrixDetail {
         let axes = axes_of(plan, &results.all);
         let mut metrics: Vec<String> = vec!["wall".into(), "cpu".into(), "rss".into()];
         for name in results.all.iter().flat_map(|result| result.row.metrics.keys()) {
-            if !metrics.contains(name) {
-                metrics.push(name.clone());
+            if !metrics.iter().any(|known| known == name) {
+                metrics.push(name.clone().into());
             }
         }
         let metric = match &query.metric {
@@ -190,9 +190,10 @@ impl MatrixDetail {
                 reported.next().unwrap_or(&metrics[0]).clone()
             }
         };
-        let found = |result: &CellResult| result.row.metrics.get(&metric).cloned();
+        let found = |result: &CellResult| result.row.metrics.get(metric.as_str()).cloned();
         let newest = results.all.iter().rev().find_map(found);
-        let unit = newest.as_ref().and_then(|metric| metric.unit.clone()).unwrap_or_default();
+        let unit = newest.as_ref().and_then(|metric| metric.unit.clone());
+        let unit = unit.map(String::from).unwrap_or_default();
         let better = newest.and_then(|metric| metric.better).unwrap_or_default();
         let cells = Cells::gather(&axes, &results.all, &metric);
         let searched = plan.purpose.searched_axis().map(str::to_owned);

@@ -259,7 +259,7 @@ impl LoopView {
         let detail = match summary.kind {
             Kind::Agent if matches!(summary.plan, RecordedPlan::Fleet(_)) => {
                 let running = summary.running;
-                LoopDetail::Fleet(fleet::FleetDetail::read(store, id, running, workspaces)?)
+                LoopDetail::Fleet(fleet::FleetDetail::read(store, id, running)?)
             }
             Kind::Agent => LoopDetail::Agent(agent::AgentDetail::read(store, &summary)?),
             Kind::Matrix => {

@@ -6,6 +6,7 @@
 //! globs are compiled once and a directory is read once.
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -94,14 +95,15 @@ fn parts(glob: &str) -> Result<Vec<Part>, ReportError> {
     glob.split('/').filter(|text| !text.is_empty() && *text != ".").map(part).collect()
 }
 
-/// A directory's entries in order, and which are directories.
-type Entries = Rc<[(PathBuf, bool)]>;
+/// The names of a directory's entries in order, and which are directories.
+type Entries = Rc<[(OsString, bool)]>;
 
 struct Walk<'a, W> {
     wanted: &'a W,
     left: usize,
     found: Vec<PathBuf>,
-    read: HashMap<PathBuf, Entries>,
+    /// By the text of their paths, which costs less than a comparison of all their parts.
+    read: HashMap<OsString, Entries>,
 }
 
 impl<W: Fn(&Path) -> bool> Walk<'_, W> {
@@ -112,12 +114,12 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
         }
         match part {
             Part::Name(name) => {
-                let path = directory.join(name);
                 // Most paths do not exist, and looking into a list costs less than asking the kernel.
-                let known = self.read.get(directory).filter(|_| name != "..");
-                if known.is_some_and(|known| !holds(known, &path)) {
+                let known = self.read.get(directory.as_os_str()).filter(|_| name != "..");
+                if known.is_some_and(|known| !holds(known, name)) {
                     return;
                 }
+                let path = directory.join(name);
                 if rest.is_empty() {
                     self.offer(path);
                 } else {
@@ -125,20 +127,22 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
                 }
             }
             Part::Match(matcher) => {
-                for (path, is_directory) in self.entries(directory).iter() {
-                    let matches = path.file_name().is_some_and(|name| matcher.is_match(name));
-                    if matches && rest.is_empty() {
-                        self.offer(path.clone());
-                    } else if matches && *is_directory && !(left_out(path) || hidden(path)) {
-                        self.along(path, rest, depth + 1);
+                for (name, is_directory) in self.entries(directory).iter() {
+                    if !matcher.is_match(name) {
+                        continue;
+                    }
+                    if rest.is_empty() {
+                        self.offer(directory.join(name));
+                    } else if *is_directory && !(left_out(name) || hidden(name)) {
+                        self.along(&directory.join(name), rest, depth + 1);
                     }
                 }
             }
             Part::AnyDepth => {
                 self.along(directory, rest, depth + 1);
-                for (path, is_directory) in self.entries(directory).iter() {
-                    if *is_directory && !left_out(path) {
-                        self.along(path, parts, depth + 1);
+                for (name, is_directory) in self.entries(directory).iter() {
+                    if *is_directory && !left_out(name) {
+                        self.along(&directory.join(name), parts, depth + 1);
                     }
                 }
             }
@@ -153,14 +157,14 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
 
     /// Links to directories are none, so there are no loops.
     fn entries(&mut self, directory: &Path) -> Entries {
-        if let Some(known) = self.read.get(directory) {
+        if let Some(known) = self.read.get(directory.as_os_str()) {
             return known.clone();
         }
         let mut found: Vec<_> = match std::fs::read_dir(directory) {
             Ok(entries) => entries
                 .flatten()
                 .take(self.left)
-                .map(|entry| (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
+                .map(|entry| (entry.file_name(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
                 .collect(),
             // What cannot be listed may still hold a file whose name is known.
             Err(_) => return Entries::default(),
@@ -170,20 +174,20 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
         let found = Entries::from(found);
         // One that was cut off does not say what is not there.
         if self.left > 0 {
-            self.read.insert(directory.to_owned(), found.clone());
+            self.read.insert(directory.into(), found.clone());
         }
         found
     }
 }
 
-fn holds(entries: &Entries, path: &Path) -> bool {
-    entries.binary_search_by(|(entry, _)| entry.as_path().cmp(path)).is_ok()
+fn holds(entries: &Entries, name: &str) -> bool {
+    entries.binary_search_by(|(entry, _)| entry.as_os_str().cmp(name.as_ref())).is_ok()
 }
 
-fn left_out(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == ".git" || name == "node_modules")
+fn left_out(name: &OsStr) -> bool {
+    name == ".git" || name == "node_modules"
 }
 
-fn hidden(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+fn hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
 }
