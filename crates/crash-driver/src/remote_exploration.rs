@@ -477,7 +477,7 @@ mod tests {
 
     fn answer(verified: u64, failing: &[u64]) -> ShareAnswer {
         ShareAnswer {
-            distinct: 20,
+            distinct: Some(20),
             verified,
             complete: true,
             failing: failing.to_vec(),

@@ -20,8 +20,9 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareAnswer {
-    /// How many distinct states there are in all, as found there.
-    pub distinct: u64,
+    /// How many distinct states there are in all, as found there; none if time was up before they
+    /// were counted.
+    pub distinct: Option<u64>,
     pub verified: u64,
     pub complete: bool,
     /// By number.
@@ -132,10 +133,10 @@ pub(crate) fn read_answer(
     }
     let answer: ShareAnswer = serde_json::from_slice(&output?)
         .map_err(|error| ShareFailure::BadAnswer { run: id, error: error.to_string() })?;
-    if answer.distinct != total {
-        return Err(ShareFailure::OtherStates { there: answer.distinct, here: total });
+    match answer.distinct {
+        Some(there) if there != total => Err(ShareFailure::OtherStates { there, here: total }),
+        _ => Ok(answer),
     }
-    Ok(answer)
 }
 
 fn read_output(store: &Store, id: RunId) -> Result<Vec<u8>, ShareFailure> {

@@ -42,6 +42,8 @@ enum Machine {
     Checks,
     CannotTest,
     IsCancelled,
+    /// Time is up before the states are counted.
+    IsTooLate,
 }
 
 /// Executes at once, as the script says for the share that begins with a state; others check.
@@ -66,7 +68,7 @@ impl ScriptedExecutor {
         let range: StateRange = prepared.request.labels["crash.share"].parse().unwrap();
         let machine = self.script.get(&range.from).copied().unwrap_or(Machine::Checks);
         let answer = ShareAnswer {
-            distinct: self.total,
+            distinct: Some(self.total),
             verified: range.states(),
             complete: true,
             failing: (range.from..=range.to).filter(|number| number.is_multiple_of(10)).collect(),
@@ -74,10 +76,18 @@ impl ScriptedExecutor {
             during_recovery: 0,
             other_path: None,
         };
+        let too_late = ShareAnswer {
+            distinct: None,
+            verified: 0,
+            complete: false,
+            failing: Vec::new(),
+            ..answer.clone()
+        };
         let error = ShareError { error: "no check\nthere".to_owned() };
         let (output, outcome) = match machine {
             Machine::Checks => (serde_json::to_vec(&answer), Outcome::Exited(0)),
             Machine::CannotTest => (serde_json::to_vec(&error), Outcome::Exited(125)),
+            Machine::IsTooLate => (serde_json::to_vec(&too_late), Outcome::Exited(0)),
             Machine::IsCancelled => (Ok(Vec::new()), Outcome::Cancelled(15)),
         };
         let store = worker.store().unwrap();
@@ -259,6 +269,16 @@ fn a_share_without_an_answer_is_lost_and_is_no_finding() {
         ["1-16: on another machine: no check", "17-32: cancelled in Slurm by someone else"];
     assert_eq!(lost, expected);
     assert_eq!(explored.lost[1].1, ShareFailure::CancelledByOthers);
+}
+
+#[test]
+fn a_share_whose_time_is_up_is_not_complete_and_not_lost() {
+    let site = Site::new();
+    let mut executor = ScriptedExecutor::new(site.total);
+    executor.script = BTreeMap::from([(1, Machine::IsTooLate)]);
+    let explored = site.explore(executor, LoopId::new()).0.unwrap();
+    assert_eq!((explored.verified, explored.complete), (site.total - SHARE, false));
+    assert_eq!(explored.lost, []);
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
         return Err(CrashTestError::Cancelled.into());
     }
     Ok(ShareAnswer {
-        distinct: explored.coverage.distinct_states(),
+        distinct: (!explored.coverage.cut_short).then(|| explored.coverage.distinct_states()),
         verified: explored.verified,
         complete: explored.complete,
         failing: explored.failing.iter().map(|found| found.number).collect(),

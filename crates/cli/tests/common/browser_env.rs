@@ -68,12 +68,16 @@ impl Browser {
     }
 
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, value) = self.ask(method, path, body);
+        assert_eq!(status, 200, "{method} {path}: {}", value["message"]);
+        value
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let host = format!("127.0.0.1:{}", self.port);
         let headers = [("Host", host.as_str()), ("Content-Type", "application/json")];
         let answer = request(self.port, method, path, &headers, body.to_string().as_bytes());
-        let document = answer.json();
-        assert_eq!(answer.status, 200, "{method} {path}: {}", document["value"]["message"]);
-        document["value"].clone()
+        (answer.status, answer.json()["value"].clone())
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {
@@ -130,8 +134,15 @@ impl Browser {
     }
 
     pub(crate) fn click(&self, selector: &str) {
-        let element = self.element(selector);
-        self.post(&format!("/element/{element}/click"), &json!({}));
+        // Another page may arrive between the look and the click, which then does nothing.
+        eventually(selector, || {
+            let element = self.element(selector);
+            let path = format!("/session/{}/element/{element}/click", self.session);
+            let (status, value) = self.ask("POST", &path, &json!({}));
+            let stale = value["error"] == "stale element reference";
+            assert!(stale || status == 200, "{selector}: {}", value["message"]);
+            !stale
+        });
     }
 
     pub(crate) fn write(&self, selector: &str, text: &str) {
