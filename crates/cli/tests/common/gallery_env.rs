@@ -200,6 +200,53 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
     id
 }
 
+/// A bisection over commits by a metric: the points between two ends, measured in turn with the good
+/// one, and its answer.
+pub(crate) fn bisection(store: &mut Store) -> LoopId {
+    const FIRST_BAD: usize = 13;
+    let commits: Vec<String> = (1..=24u128)
+        .map(|n| format!("{:040x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c)))
+        .collect();
+    let plan = json!({"purpose": "bisect code", "command": "./bench --size small",
+        "axes": {"code": commits}});
+    let mut recording =
+        store.begin_loop(Kind::Matrix, &Redacted::new(plan, &mut Redactor::off())).expect("begun");
+    let id = recording.id();
+    let mut judged = Vec::new();
+    let mut n = 0u64;
+    for (point, samples) in [(23, 5), (11, 5), (17, 4), (14, 5), (12, 7), (13, 6)] {
+        for _ in 0..samples {
+            for at in [0, point] {
+                let slower = if at >= FIRST_BAD { 1.21 } else { 1.0 };
+                let value = 120.0 * slower * (1.0 + (n * 37 % 13) as f64 / 150.0);
+                let key = format!("{:032x}", at + 100);
+                let labels = [("matrix.key", key.as_str()), ("matrix.axis.code", &commits[at])];
+                let metrics = json!({"wall": {"value": value, "unit": "ms", "better": "lower"}});
+                let shown = Shown {
+                    command: "./bench",
+                    of: Some((Kind::Matrix, id, n)),
+                    labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+                    effects: Some(json!({"metrics": metrics})),
+                    ..plain("", 300 - n as i64, value as u64, 0)
+                };
+                add(store, &shown);
+                n += 1;
+            }
+        }
+        let verdict = if point >= FIRST_BAD { "bad" } else { "good" };
+        judged.push(json!({"point": commits[point], "verdict": verdict, "samples": samples}));
+    }
+    judged.push(json!({"point": commits[0], "verdict": "good", "samples": n / 2}));
+    let (good, bad) = (&commits[FIRST_BAD - 1], &commits[FIRST_BAD]);
+    let sentence = format!("{good} is the last good and {bad} the first bad commit (99.2 % sure)");
+    let answer = json!({"axis": "code", "lastGood": good, "firstBad": bad, "confidence": 0.992,
+        "monotone": true, "steps": judged, "subject": "parse headers eagerly", "sentence": sentence});
+    let answer = json!({"event": "answer", "answer": answer});
+    recording.append(store, &[answer], &mut Redactor::off()).expect("told");
+    recording.finish(store, &StopReason::Completed).expect("ended");
+    id
+}
+
 /// A crash loop as its events tell it: long enough that not all of it is on one page.
 pub(crate) fn crash(store: &mut Store) -> LoopId {
     let plan = json!({"purpose": "run", "command": "./ledger --append 60", "root": "/home/ada/ledger",
@@ -235,7 +282,7 @@ pub(crate) fn crash(store: &mut Store) -> LoopId {
         "labels": {"batch": labels}, "labelsLeftOut": 0, "stepsLeftOut": 0})];
     events.extend(steps);
     events.push(json!({"event": "states", "points": number + 1, "states": 5120, "distinct": 2304,
-        "coverage": format!("{} points, 2304 distinct states", number + 1)}));
+        "coverage": format!("{} crash points, 2304 distinct states", number + 1)}));
     for (id, lost) in [("F1", 41), ("F2", 380)] {
         events.push(json!({"event": "finding", "id": id, "states": 12, "key": "k", "files": ["wal.log", "index"],
             "sentence": format!("the write of `wal.log` (op {lost}) is lost though `entry 34` was acknowledged: `fdatasync` it before"),

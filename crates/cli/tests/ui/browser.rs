@@ -264,7 +264,7 @@ fn an_agent_is_followed_told_and_stopped() {
     assert!(!running.ended());
     std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
     let called = running.end();
-    assert!(called.stdout.contains("asked to stop"), "{}", called.snapshot());
+    assert!(called.stdout.contains("stopped on request"), "{}", called.snapshot());
     browser.until("document.querySelector('#head').textContent.includes('stopped')");
     assert_eq!(sandbox.stop_reason(), "stopped");
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -369,7 +369,7 @@ fn every_page_fits_both_widths_and_both_themes() {
     let mut store = sandbox.gallery_store();
     gallery::ordinary(&mut store);
     let matrix = gallery::matrix(&mut store, "run");
-    let bisect = gallery::matrix(&mut store, "bisect code");
+    let bisect = gallery::bisection(&mut store);
     let crash = gallery::crash(&mut store);
     drop(store);
     sandbox.git(&["init", "-q", "-b", "main"]);

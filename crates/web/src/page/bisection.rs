@@ -18,6 +18,9 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail) {
     if let Some(answer) = &matrix.answer {
         let class = if answer.first_bad.is_some() { "answer" } else { "answer bad" };
         html.element("p", class, shorten_commits(&answer.sentence));
+        if let Some(subject) = &answer.subject {
+            html.element("p", "faint", subject);
+        }
     }
     if matrix.steps.is_empty() {
         html.markup("<p class=\"empty\">").markup(match matrix.answer {
@@ -52,25 +55,28 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     let values = ValueScale::of(matrix);
     const LEFT: f64 = 10.0;
     const WIDTH: f64 = 460.0;
+    // Below the names of the ends.
+    const TOP: usize = 18;
     let points = matrix.points();
     let count = points.len().max(2);
     let rows = matrix.steps.len().min(MAX_DRAWN_STEPS);
-    let bottom = 14 + rows * 12;
+    let bottom = TOP + 12 + rows * 12;
     html.markup("<svg class=\"bisect\" role=\"img\"")
-        .attr("viewBox", format!("0 0 480 {}", bottom + 20));
+        .attr("viewBox", format!("0 0 480 {}", bottom + 4));
     let looks = text::count(matrix.steps.len() as u64, "measurement");
     let all = text::count(count as u64, "point");
     html.attr("aria-label", format!("{looks} of {all}")).markup(">");
     let x = |index: usize| format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH);
     for index in (0..count).step_by(count.div_ceil(60)) {
-        html.markup("<line class=\"grid\" y1=\"2\"").attr("x1", x(index)).attr("x2", x(index));
-        html.attr("y2", bottom).markup("/>");
+        html.markup("<line class=\"grid\"").attr("x1", x(index)).attr("x2", x(index));
+        html.attr("y1", TOP).attr("y2", bottom).markup("/>");
     }
     // The verdict of a point is drawn behind its runs, which may belong to earlier loops.
     for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
         let Some(index) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
-        html.markup("<rect y=\"2\" width=\"3\"").attr("class", class).attr("height", bottom - 2);
+        html.markup("<rect width=\"3\"").attr("class", class).attr("y", TOP);
+        html.attr("height", bottom - TOP);
         html.attr("x", format!("{:.1}", LEFT + index as f64 / (count - 1) as f64 * WIDTH - 1.5));
         html.markup("><title>").text(shorten_commits(&one.point)).markup(": ").markup(word);
         html.markup("</title></rect>");
@@ -81,7 +87,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
         html.markup("<circle r=\"4\"")
             .attr("class", class)
             .attr("cx", x(index))
-            .attr("cy", 10 + at * 12);
+            .attr("cy", TOP + 8 + at * 12);
         html.markup("><title>")
             .text(step_title(step, &values))
             .markup(": ")
@@ -91,7 +97,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     let ends = [(points.first(), "start", LEFT), (points.last(), "end", LEFT + WIDTH)];
     for (point, anchor, x) in ends {
         html.markup("<text class=\"tick\"").attr("text-anchor", anchor).attr("x", x);
-        html.attr("y", bottom + 14).markup(">");
+        html.markup(" y=\"12\">");
         html.text(point.map(|point| shorten_commits(point)).unwrap_or_default()).markup("</text>");
     }
     html.markup("</svg><h3>Measurements</h3><div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Measurements\"><table class=\"stack\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Point</th><th scope=\"col\" class=\"n\">Place</th><th scope=\"col\">Run</th><th scope=\"col\" class=\"n\">");
