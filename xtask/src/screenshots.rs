@@ -3,6 +3,7 @@
 //! The terminal is real: each command of the session runs on one of its own, and what it shows is drawn
 //! by rich. The pages are those that the tests of the browser look at.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,26 +14,34 @@ const RICH: &str = "rich==15.0.0";
 const WIDTH: &str = "92";
 
 /// What somebody types who sees retake for the first time.
-const SESSION: [&str; 5] = [
+const SESSION: [&str; 6] = [
     "retake exec --timeout 2s -- sh -c 'echo connecting; sleep 60'",
-    "retake exec --tests -- python3 -m unittest -q",
-    "retake runs list -n 3",
+    "retake exec --tests -- ./test.sh",
+    "retake runs list",
     "retake runs search connecting",
     "retake matrix try 'sleep 0.01' 'sleep 0.03'",
+    "retake crash --root data --verify ./check -- ./save",
 ];
 
-const TESTS: &str = "import unittest\n\nclass Cart(unittest.TestCase):\n    \
-                     def test_adds(self): self.assertEqual(1 + 1, 2)\n    \
-                     def test_refunds(self): self.assertEqual(3 - 1, 3)\n";
+/// The programs of the session: a test suite, and a file that is replaced without a sync.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("test.sh", "echo 1..2; echo ok 1 - adds; echo not ok 2 - refunds; exit 1"),
+    ("save", "echo 'version 2' > data/new; mv data/new data/current"),
+    ("check", "grep -q version data/current"),
+];
 
 const DRAW: &str = "
-import sys
-from rich.console import Console
+import re, sys
+from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.text import Text
+# Fonts of the reader's own machine: a picture fetches nothing.
+fonts = 'ui-monospace, DejaVu Sans Mono, Liberation Mono, Menlo, Consolas, monospace'
+style = re.sub(r'@font-face {{.*?}}\\s*', '', CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+style = style.replace('Fira Code, monospace', fonts)
 console = Console(record=True, width=int(sys.argv[2]), force_terminal=True, file=open('/dev/null', 'w'))
 for line in sys.stdin.read().splitlines():
     console.print(Text.from_ansi(line))
-console.save_svg(sys.argv[1], title='retake')
+console.save_svg(sys.argv[1], title='retake', code_format=style)
 ";
 
 /// Pages by the name that the tests give their pictures, and the one that they have in the documents.
@@ -77,8 +86,14 @@ fn terminal(picture: &Path) -> Result<(), String> {
     succeed(Command::new("cargo").args(["build", "--quiet", "-p", "retake"]).current_dir(root()))?;
     let home = std::env::temp_dir().join(format!("retake-screenshots-{}", std::process::id()));
     let project = home.join("project");
-    std::fs::create_dir_all(&project).map_err(text)?;
-    std::fs::write(project.join("test_cart.py"), TESTS).map_err(text)?;
+    std::fs::create_dir_all(project.join("data")).map_err(text)?;
+    std::fs::write(project.join("data/current"), "version 1\n").map_err(text)?;
+    succeed(Command::new("git").args(["init", "--quiet"]).current_dir(&project))?;
+    for (name, script) in PROGRAMS {
+        let program = project.join(name);
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).map_err(text)?;
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).map_err(text)?;
+    }
     let bin = target().join("debug");
     let path = std::env::var("PATH").map_err(text)?;
     let mut shown = String::new();
@@ -96,7 +111,8 @@ fn terminal(picture: &Path) -> Result<(), String> {
             .env_remove("RETAKE_STORE")
             .output()
             .map_err(text)?;
-        shown += &left_on_screen(&String::from_utf8_lossy(&output.stdout));
+        let left = left_on_screen(&String::from_utf8_lossy(&output.stdout));
+        shown += &without_progress(&left);
         shown.push('\n');
     }
     std::fs::remove_dir_all(&home).map_err(text)?;
@@ -111,6 +127,22 @@ fn left_on_screen(output: &str) -> String {
     };
     let lines = output.split('\n').map(line).filter(|line| !line.is_empty());
     lines.map(|line| line + "\n").collect()
+}
+
+/// Of the lines of progress, which come one for each run, the first and the last.
+fn without_progress(shown: &str) -> String {
+    let lines: Vec<&str> = shown.lines().collect();
+    let is_progress = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("  ["));
+    let mut text = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let inside = is_progress(at) && at > 0 && is_progress(at - 1) && is_progress(at + 1);
+        match inside {
+            false => text += &format!("{line}\n"),
+            true if at < 2 || !is_progress(at - 2) => text += "  …\n",
+            true => {}
+        }
+    }
+    text
 }
 
 fn draw(shown: &str, picture: &Path) -> Result<(), String> {
