@@ -69,7 +69,7 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
         term::say(&condition(&changed));
     }
     for name in &secrets_not_set {
-        term::say(&format!("the secret variable {name} was set then and is not set now"));
+        term::say(&format!("the secret variable {name} was set in that run and is not set now"));
     }
     Ok(exec::run_and_show(prepared, |now| term::say(&compared(&then, now))))
 }
@@ -135,7 +135,7 @@ fn condition(changed: &ChangedCondition) -> String {
         ChangedCondition::ProgramPath(values) => both("the program", values),
         ChangedCondition::ProgramFile(ThenAndNow { then, now }) => program_file(then, now),
         ChangedCondition::VariablesChanged(names) => {
-            format!("other values now: {}", names.join(", "))
+            format!("variables with other values: {}", names.join(", "))
         }
         ChangedCondition::VariablesAdded(names) => {
             format!("new variables: {}", names.join(", "))
@@ -158,7 +158,7 @@ fn program_file(then: &ProgramFile, now: &ProgramFile) -> String {
         true => String::new(),
         false => format!(", {} instead of {}", term::count(now.bytes, "byte"), then.bytes),
     };
-    format!("the program {} is another file now (changed {ago}{size})", now.path)
+    format!("the program {} has changed since (modified {ago}{size})", now.path)
 }
 
 /// Both runs in one line.
@@ -177,7 +177,7 @@ fn compared(then: &Run, now: &Run) -> String {
     match same_output {
         Some(true) => parts.push("same output".to_owned()),
         Some(false) => parts.push(format!(
-            "other output: retake runs diff {} {}",
+            "the output differs: retake runs diff {} {}",
             then.intent.id().short(),
             now.intent.id().short()
         )),

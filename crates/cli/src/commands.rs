@@ -34,7 +34,7 @@ impl Exit {
     pub(crate) const REFUSED: Self = Self::Code(125);
 }
 
-/// Run it again, on the record: every command captured, limited, ended cleanly and recorded.
+/// Run it again, on the record: run commands under control, and find, compare and repeat every run.
 #[derive(Parser)]
 #[command(
     name = "retake",

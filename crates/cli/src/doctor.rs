@@ -150,7 +150,7 @@ fn relocate(project: &Project) -> Result<String, Failure> {
         (None, Some(from)) => (from, location.store.clone()),
         (None, None) => {
             project.take_over_earlier(&context::notify())?;
-            return Ok("nothing: it is where it belongs".to_owned());
+            return Ok("nothing: the record is in its default location".to_owned());
         }
     };
     let moved = retake_store::relocate(&from, &to)?;
@@ -379,7 +379,7 @@ fn end_leftovers(record: &Record) -> Result<Vec<String>, Failure> {
     Ok(ended
         .map(|leftover| {
             format!(
-                "{} ({}) was ended, left over from run {}",
+                "{} ({}) was terminated, left over from run {}",
                 leftover.command, leftover.pid, leftover.run
             )
         })

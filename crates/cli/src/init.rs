@@ -61,7 +61,7 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         }
         if let Some(outer) = outer {
             term::say(&format!(
-                "what runs below is no longer recorded in {}",
+                "runs below this directory are no longer recorded in {}",
                 outer.join(".agent").display()
             ));
         }

@@ -16,7 +16,7 @@ use retake_types::config::SandboxedCommand;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
-/// Serve agents over the Model Context Protocol: their commands are recorded
+/// Serve agents over the Model Context Protocol, and record their commands
 ///
 /// Speaks on stdin and stdout, as MCP clients start it; `retake mcp install CLIENT` sets that up.
 /// `mcp.policy` in `.agent/config.yml` sets what clients may run. Commands run in a sandbox where

@@ -13,10 +13,10 @@ use super::{Exit, Failure};
 use crate::own_runs::{Answer, OwnRuns};
 use crate::term;
 
-/// Check that capture, processes, limits, record and sandbox work on this machine; under a minute
+/// Check that capture, processes, limits, record and sandbox work on this machine
 ///
-/// Real commands run in a temporary project, which is removed afterwards. Exits 1 when something
-/// does not work, and says what.
+/// Takes less than a minute. Real commands run in a temporary project, which is removed
+/// afterwards. Exits 1 when something does not work, and reports what.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print the results as JSON

@@ -122,19 +122,18 @@ pub(crate) fn notice(notice: &Notice) -> String {
         }
         Notice::TakenOver { runs, left, from, store } => {
             let mut text = format!(
-                "{} recorded here earlier, in {}, {} now also in {}",
-                text::count(*runs, "run"),
+                "copied {} of this directory from {} to {}",
+                text::count(*runs, "earlier run"),
                 from.display(),
-                if *runs == 1 { "is" } else { "are" },
                 store.display()
             );
             if *left > 0 {
-                text.push_str(&format!("; {left} still running or with lost output stay there"));
+                text.push_str(&format!("; {left} still running or with lost output not copied"));
             }
             text
         }
         Notice::NotTakenOver(error) => {
-            format!("runs recorded here earlier could not be copied: {}", store_error(error))
+            format!("earlier runs of this directory could not be copied: {}", store_error(error))
         }
         Notice::OutcomeNotRecorded(error) => {
             format!("the outcome of this run is not recorded: {}", store_error(error))
@@ -154,23 +153,23 @@ pub(crate) fn notice(notice: &Notice) -> String {
             let left = run.outcome.as_ref().map_or(0, |outcome| outcome.left_counts().ended);
             let left = match left {
                 0 => String::new(),
-                count => format!(" ({} left over, now ended)", text::count(count, "process")),
+                count => format!(" ({} left over, now terminated)", text::count(count, "process")),
             };
             let (id, command) = (run.intent.id(), run.intent.command());
-            format!("run {id} was interrupted, its runner died: {command}{left}")
+            format!("run {id} was interrupted, its retake process died: {command}{left}")
         }
         Notice::LoopRunnerDied { kind, id } => {
             let what = match kind {
                 retake_types::Kind::Crash => "crash test",
                 kind => kind.as_str(),
             };
-            format!("{what} {} was interrupted, its runner died", id.short())
+            format!("{what} {} was interrupted, its retake process died", id.short())
         }
         Notice::DeadRunsNotMarked(error) => {
-            format!("runs whose runner died could not be marked: {}", store_error(error))
+            format!("interrupted runs could not be marked: {}", store_error(error))
         }
         Notice::Leftover { pid, run, command, killed } => {
-            let did = if *killed { "was ended" } else { "could not be ended" };
+            let did = if *killed { "was terminated" } else { "could not be terminated" };
             format!("{command} ({pid}), left over from run {}, {did}", run.short())
         }
         Notice::Erased { runs, days } => format!(
@@ -265,7 +264,7 @@ pub(crate) fn refusal(reason: &RefusalReason) -> String {
             format!("--secret {name}: there is no such variable")
         }
         RefusalReason::SandboxHome(_) => {
-            format!("{reason}, or say with --allow-write what it may write")
+            format!("{reason}, or name what it may write with --allow-write")
         }
         RefusalReason::SandboxOff => {
             "sandbox rules are given but the sandbox is off; add --sandbox or remove them"
@@ -292,7 +291,7 @@ fn hint(error: &RunError) -> Option<&'static str> {
             "use --quiet to run without passing output on"
         }
         (ErrorCode::Timeout, Some(ErrorDetail::SchedulerTimeLimit)) => {
-            "give it longer with --timeout"
+            "allow more time with --timeout"
         }
         (ErrorCode::LimitExceeded, Some(ErrorDetail::SchedulerMemoryLimit)) => {
             "ask for more with slurm.options, such as --mem=4G"
@@ -301,7 +300,7 @@ fn hint(error: &RunError) -> Option<&'static str> {
             "the outcome of the command is unknown; run it again"
         }
         (ErrorCode::Timeout, _) => {
-            "allow more time with --timeout, or check the output for what it was waiting for"
+            "allow more time with --timeout, or check the output for what it waited for"
         }
         (ErrorCode::OutputTooLarge, _) => {
             "raise --max-output-kb, or read all of it with `retake runs logs`"

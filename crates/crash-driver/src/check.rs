@@ -99,7 +99,7 @@ impl FailedCheck {
         match &self.outcome {
             Outcome::Exited(code) => format!("exited with {code}"),
             Outcome::Signaled(signal) | Outcome::Cancelled(signal) => {
-                format!("was ended by {}", signal_name(*signal))
+                format!("was terminated by {}", signal_name(*signal))
             }
             Outcome::TimedOut => format!("did not end within {}", text::duration(self.timeout)),
             Outcome::LimitExceeded(limit, _) => format!("exceeded its {limit} limit"),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn verdicts_are_words() {
         assert_eq!(failed(Outcome::Exited(3)).verdict(), "exited with 3");
-        assert_eq!(failed(Outcome::Signaled(9)).verdict(), "was ended by SIGKILL");
+        assert_eq!(failed(Outcome::Signaled(9)).verdict(), "was terminated by SIGKILL");
         assert_eq!(failed(Outcome::TimedOut).verdict(), "did not end within 30s");
     }
 

@@ -56,7 +56,7 @@ pub enum CrashTestError {
     #[error("{0}")]
     Remote(String),
     /// Shares run on other machines and nobody waits for them.
-    #[error("the shares go on and cannot be followed: {0}; the same command collects them")]
+    #[error("the shares continue and cannot be followed: {0}; the same command collects them")]
     NotFollowed(String),
     #[error("no state could be checked; {range}: {failure}")]
     NoShareAnswered { range: StateRange, failure: ShareFailure },
@@ -68,6 +68,6 @@ pub enum CrashTestError {
 pub(crate) fn outcome_text(outcome: WorkloadOutcome) -> String {
     match outcome {
         WorkloadOutcome::Exited(code) => format!("exited with {code}"),
-        WorkloadOutcome::Signaled(signal) => format!("was ended by {}", signal_name(signal)),
+        WorkloadOutcome::Signaled(signal) => format!("was terminated by {}", signal_name(signal)),
     }
 }

@@ -122,19 +122,19 @@ impl fmt::Display for ReportNote {
             ),
             Self::LeftRunning(LeftRunning { processes, ended: 0 }) => write!(
                 f,
-                "{} went on after the program's first process had ended; everything was recorded",
+                "{} continued after the program's first process had ended; everything was recorded",
                 text::count(u64::from(*processes), "process")
             ),
             Self::LeftRunning(LeftRunning { ended: 1, .. }) => write!(
                 f,
                 "1 process was still running after the program's first process had ended, and was \
-                 ended: what it would have written later is not part of this test; let the program \
+                 terminated: what it would have written later is not part of this test; let the program \
                  wait for it or stop it"
             ),
             Self::LeftRunning(LeftRunning { ended, .. }) => write!(
                 f,
                 "{ended} processes were still running after the program's first process had ended, \
-                 and were ended: what they would have written later is not part of this test; let the \
+                 and were terminated: what they would have written later is not part of this test; let the \
                  program wait for them or stop them"
             ),
             Self::NotChecked { range, failure } => {
@@ -165,12 +165,12 @@ impl fmt::Display for ReportNote {
             Self::FaultsIgnored { faults: 1, first } => write!(
                 f,
                 "{first}, and the program says what it says without the fault and leaves other files; \
-                 the check accepts them: is that meant?"
+                 the check accepts them: is that intended?"
             ),
             Self::FaultsIgnored { faults, first } => write!(
                 f,
                 "after {faults} faults the program says what it says without them and leaves other \
-                 files; the check accepts them: is that meant? The first: {first}"
+                 files; the check accepts them: is that intended? The first: {first}"
             ),
         }
     }

@@ -119,7 +119,7 @@ pub(crate) fn explain_exec(program: &Path, cwd: &Path, errno: i32) -> StartFailu
             "the arguments and variables together are larger than the kernel takes; pass the data in a file or on stdin".into(),
         ]),
         libc::ETXTBSY => StartFailure::NotExecutable(format!(
-            "{shown}: someone is writing to it; try again when that is done"
+            "{shown}: another process is writing to it; try again when it has finished"
         )),
         _ => StartFailure::NoResources(format!("{shown}: {}", describe(errno))),
     }

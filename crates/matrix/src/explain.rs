@@ -179,7 +179,7 @@ fn judge(table: &Table, effects: Vec<Effect>, margin: f64) -> Explanation {
             (
                 "not_sure".to_owned(),
                 format!(
-                    "no sure difference of {metric} was found, and none is ruled out either{}",
+                    "no conclusive difference of {metric} was found, and none is ruled out{}",
                     open.unwrap_or_default()
                 ),
             )

@@ -103,7 +103,7 @@ fn filters_and_their_mistakes() {
     assert_eq!(filter(&[("code", "old"), ("chrome", "m121")]), Ok(1));
     let unknown = filter(&[("chrome", "m99")]).unwrap_err();
     assert!(matches!(&unknown, FilterError::Value { value, .. } if value == "m99"));
-    assert_eq!(unknown.to_string(), "chrome has no value m99; there is m120, m121");
+    assert_eq!(unknown.to_string(), "chrome has no value m99; choose from m120, m121");
     assert!(matches!(filter(&[("colour", "red")]), Err(FilterError::Axis { .. })));
     let mut empty = matrix(&format!("{TWO_BY_TWO}exclude: [{{code: old}}, {{code: new}}]\n"));
     assert_eq!(empty.filter(&[]), Err(FilterError::Empty));

@@ -66,7 +66,7 @@ pub(super) async fn read(
     let missing = |why: String| ErrorData::resource_not_found(why, None);
     let (id, part) = parse(&uri).ok_or_else(|| {
         missing(format!(
-            "{uri} is not a resource; there are {SCHEME}ID, {SCHEME}ID/stdout and /stderr"
+            "{uri} is not a resource; choose from {SCHEME}ID, {SCHEME}ID/stdout and /stderr"
         ))
     })?;
     let named = uri.clone();

@@ -179,7 +179,7 @@ impl RunView {
                 let fate = |fate| match fate {
                     LeftFate::Ended => "ended",
                     LeftFate::Kept => "kept, as allowed",
-                    LeftFate::Survived => "could not be ended",
+                    LeftFate::Survived => "could not be terminated",
                 };
                 let left = run_text::left_processes(outcome).into_iter();
                 left.map(|left| left.line(fate(left.fate))).collect()
@@ -204,7 +204,7 @@ impl RunView {
         view.streams(run, output, budget);
         match output {
             OutputSource::SizeOnly(_) => view.notes.push(
-                "This run is not recorded: its output is shown when it is over, and other tools cannot look at it.".into(),
+                "This run is not recorded: its output is shown when it has ended, and other tools cannot look at it.".into(),
             ),
             _ if run.recorded || run.state == State::Running => {}
             _ => view.notes.push(
@@ -348,7 +348,7 @@ impl RunView {
         let ended = match &run.outcome {
             Some(outcome) => self.how_it_ended(outcome),
             None if run.state == State::Running => "running".to_owned(),
-            None => "interrupted: its runner died".to_owned(),
+            None => "interrupted: its retake process died".to_owned(),
         };
         let of = if self.recorded || self.outcome.is_none() {
             format!(" [run {}]", run.intent.id().short())
@@ -367,14 +367,14 @@ impl RunView {
             }
             OutcomeKind::Signaled => {
                 let signal = self.signal.as_deref().unwrap_or("a signal");
-                format!("failed: ended by {signal} after {took}")
+                format!("failed: terminated by {signal} after {took}")
             }
             OutcomeKind::TimedOut => format!(
-                "timed out after {}: it was ended, with everything it had started",
+                "timed out after {}: it was terminated, with everything it had started",
                 text::duration(Duration::from_millis(self.timeout_ms.unwrap_or(0)))
             ),
             OutcomeKind::Cancelled => format!("cancelled after {took}"),
-            OutcomeKind::LimitExceeded => format!("ended after {took}: it exceeded a limit"),
+            OutcomeKind::LimitExceeded => format!("terminated after {took}: it exceeded a limit"),
             OutcomeKind::NotStarted => "not started".to_owned(),
             OutcomeKind::Interrupted => "interrupted".to_owned(),
         }
@@ -410,13 +410,13 @@ fn advice(run: &Run, context: AdviceContext) -> Option<String> {
             let timeout = run.intent.request.timeout_ms;
             let longer = timeout.is_some_and(|timeout| timeout < context.longest_ms);
             let longer = match (longer, context.background) {
-                (true, true) => " Give it longer with timeout_seconds.",
+                (true, true) => " Allow more time with timeout_seconds.",
                 (true, false) => {
-                    " Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running."
+                    " Allow more time with timeout_seconds, or start it with exec_start if it is meant to keep running."
                 }
-                (false, true) => " The policy allows no longer time.",
+                (false, true) => " The policy allows no more time.",
                 (false, false) => {
-                    " The policy allows a call no longer time; start it with exec_start if it is meant to keep running."
+                    " The policy allows a call no more time; start it with exec_start if it is meant to keep running."
                 }
             };
             return Some(format!("Look at the last output for what it waited for.{longer}"));

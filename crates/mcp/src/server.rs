@@ -20,8 +20,8 @@ Runs commands on the record. Use exec instead of a shell for builds, tests and o
 never hangs, ends everything it started, keeps all output, and answers with the outcome first, then \
 test results, then errors and the ends of the output. If part of the output is left out, runs_logs \
 reads it by line range or pattern; do not run the command again for that, nor pipe it through head \
-or tail. Use exec_start for what keeps running. runs_list, runs_search and tests tell what was run \
-before and how it went.";
+or tail. Use exec_start for what keeps running. runs_list, runs_search and tests show earlier \
+runs and their results.";
 
 const NO_SHELL: &str = " Shell lines (pipes, &&, redirections, variables) are off: give one plain \
 command at a time, or argv.";

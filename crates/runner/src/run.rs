@@ -419,7 +419,7 @@ fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) ->
         Outcome::LimitExceeded(limit, _) => (
             ErrorCode::LimitExceeded,
             Some(ErrorDetail::Limit(*limit)),
-            format!("the run exceeded its {limit} limit and was ended"),
+            format!("the run exceeded its {limit} limit and was terminated"),
         ),
         Outcome::Cancelled(libc::SIGPIPE) => match result.relay_error {
             None | Some(libc::EPIPE) => (
@@ -452,9 +452,11 @@ fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) ->
         Outcome::Exited(code) => {
             (ErrorCode::Failed, None, format!("the command exited with code {code}"))
         }
-        Outcome::Signaled(signal) => {
-            (ErrorCode::Failed, None, format!("the command was ended by {}", signal_name(*signal)))
-        }
+        Outcome::Signaled(signal) => (
+            ErrorCode::Failed,
+            None,
+            format!("the command was terminated by {}", signal_name(*signal)),
+        ),
         Outcome::Interrupted => (
             ErrorCode::Failed,
             Some(ErrorDetail::KeeperKilled),

@@ -72,9 +72,7 @@ pub enum ParentProxyProblem {
 impl fmt::Display for ParentProxyProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Scheme => {
-                "only proxies with http://, socks5:// or socks5h:// can be gone through"
-            }
+            Self::Scheme => "only proxies with http://, socks5:// or socks5h:// are supported",
             Self::Address => "no host and port of a proxy",
         })
     }
@@ -514,8 +512,8 @@ impl fmt::Display for NetworkRefusal {
             Self::Denied => "among the denied hosts",
             Self::PrivateAddress => "not a public address",
             Self::Malformed => "not a valid request",
-            Self::Unsupported => "a kind of request that the proxy does not do",
-            Self::OtherName => "another host is named inside the connection",
+            Self::Unsupported => "a kind of request that the proxy does not support",
+            Self::OtherName => "the connection names another host",
         })
     }
 }

@@ -210,7 +210,7 @@ impl fmt::Display for RefusalReason {
             ),
             Self::DirectoryClosed(path) => write!(
                 f,
-                "working directory {}: may not be entered; its x permission is missing for you",
+                "working directory {}: permission denied; you need its x permission",
                 path.display()
             ),
             Self::CurrentDirectoryGone => f.write_str(
@@ -245,7 +245,7 @@ impl fmt::Display for RefusalReason {
             ),
             Self::SandboxOwnPath(path) => write!(
                 f,
-                "sandbox: {}: no rule can be about it, since a sandbox has its own; name what is below it",
+                "sandbox: {}: cannot be named in a rule, since a sandbox has its own; name a path below it",
                 path.display()
             ),
             Self::SandboxHome(path) => write!(

@@ -86,7 +86,7 @@ impl CheckpointDiffs {
         }
         let (access, asked) = (self.access.clone(), trees.clone());
         let diff = tokio::task::spawn_blocking(move || ask(&access, &asked)).await;
-        let diff = Arc::new(diff.map_err(|_| "git could not be asked".to_owned())??);
+        let diff = Arc::new(diff.map_err(|_| "git could not be run".to_owned())??);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(KEPT - 1);
         kept.push_front((trees.clone(), diff.clone()));

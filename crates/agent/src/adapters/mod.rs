@@ -130,7 +130,7 @@ impl FromStr for AgentKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| {
-            format!("{text:?} is no agent; write claude, codex, gemini, opencode or custom")
+            format!("{text:?} is not an agent; write claude, codex, gemini, opencode or custom")
         })
     }
 }

@@ -117,7 +117,7 @@ impl AttemptVerdict {
             Self::Failed { why } | Self::Transient { why, .. } => Some(why),
             Self::TimedOut => Some("it timed out"),
             Self::RateLimited { .. } => Some("the account's limit is reached"),
-            Self::OverCost => Some("its budget is spent"),
+            Self::OverCost => Some("its budget is exhausted"),
         }
     }
 }
@@ -302,7 +302,7 @@ impl Reading {
                 let name = kind.title();
                 let how = ended(outcome);
                 let why = match self.events {
-                    0 => format!("{name} said nothing that could be read and {how}"),
+                    0 => format!("{name} printed nothing that could be read and {how}"),
                     _ => format!("{name} {how} without a result"),
                 };
                 AttemptVerdict::Failed { why }
@@ -330,7 +330,7 @@ fn ended(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Exited(code) => format!("exited with code {code}"),
         Outcome::Signaled(signal) | Outcome::Cancelled(signal) => {
-            format!("was ended by {}", retake_types::signal_name(*signal))
+            format!("was terminated by {}", retake_types::signal_name(*signal))
         }
         Outcome::LimitExceeded(limit, _) => format!("exceeded its limit of {limit}"),
         Outcome::TimedOut => "timed out".to_owned(),

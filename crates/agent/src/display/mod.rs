@@ -45,7 +45,7 @@ impl std::str::FromStr for Level {
             "quiet" => Ok(Self::Quiet),
             "progress" => Ok(Self::Progress),
             "verbose" => Ok(Self::Verbose),
-            _ => Err(format!("{text:?} is no output level; write quiet, progress or verbose")),
+            _ => Err(format!("{text:?} is not an output level; write quiet, progress or verbose")),
         }
     }
 }
@@ -243,7 +243,7 @@ pub fn tests_line(tests: &TestResults) -> String {
 
 /// Why an agent was ended that had given its result.
 pub fn lingering_ended(waited: Duration) -> String {
-    format!("The agent did not exit within {} of its result and was ended", time(waited))
+    format!("The agent did not exit within {} of its result and was terminated", time(waited))
 }
 
 /// An agent that was offered retake's MCP server did not use it.

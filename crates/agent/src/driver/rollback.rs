@@ -23,7 +23,7 @@ const LARGEST_JOURNAL: u64 = 4 << 20;
 pub enum RollbackError {
     #[error("there are no checkpoints")]
     NoCheckpoints,
-    #[error("there is no checkpoint of {choice}; there are {known}")]
+    #[error("there is no checkpoint of {choice}; choose from {known}")]
     NoSuch { choice: CheckpointChoice, known: String },
     #[error("no rollback can be undone")]
     NothingToUndo,

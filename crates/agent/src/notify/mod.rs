@@ -58,7 +58,7 @@ impl Default for Events {
 
 /// A word that names no event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is no event; write all, {}", all_events())]
+#[error("{word:?} is not an event; write all, {}", all_events())]
 pub struct UnknownEvent {
     pub word: String,
 }

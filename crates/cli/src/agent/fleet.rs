@@ -332,7 +332,7 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
             continue;
         }
         if tree.unfinished && !args.unfinished {
-            term::say(&format!("{agent}: its run was not finished; --unfinished gives it up"));
+            term::say(&format!("{agent}: its run was not finished; --unfinished abandons it"));
             continue;
         }
         let stays = fleet::prune(tree, &project.root, (&context, namespace))
@@ -357,14 +357,14 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
                 fleet::give_up(fleet, &mut store)?;
             }
             for fleet in without_tree {
-                term::data(format!("✓ {}: given up\n", names(fleet)).as_bytes())?;
+                term::data(format!("✓ {}: abandoned\n", names(fleet)).as_bytes())?;
             }
         }
         (true, false) => {
             for fleet in without_tree {
                 let names = names(fleet);
                 term::say(&format!(
-                    "{names}: their run was not finished; --unfinished gives it up"
+                    "{names}: their run was not finished; --unfinished abandons it"
                 ));
             }
         }

@@ -56,7 +56,7 @@ pub(super) fn unfinished(plan: &FleetLoopPlan) -> String {
     let command = continuing(&plan.agents, plan.best_of, plan.target.as_deref());
     format!(
         "`{command}` continues it, \
-         `retake agent prune --unfinished --yes` gives it up and keeps its work"
+         `retake agent prune --unfinished --yes` abandons it and keeps its work"
     )
 }
 

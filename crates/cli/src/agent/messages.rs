@@ -97,7 +97,7 @@ pub(super) fn start_error(error: &StartError) -> String {
         }
         StartError::RollbackInterrupted { target } => format!(
             "a rollback to {} was interrupted, and the files are a mix of both states; \
-             `retake agent rollback NAME` finishes it, `--undo` takes it back",
+             `retake agent rollback NAME` finishes it, `--undo` reverts it",
             target.number
         ),
         error => error.to_string(),
@@ -140,7 +140,7 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
         AgentStopReason::BudgetTime => "time budget exhausted",
         AgentStopReason::RateLimit => "the account's limit is reached",
         AgentStopReason::VerifyFailed => "verification does not pass",
-        AgentStopReason::Stopped => "asked to stop",
+        AgentStopReason::Stopped => "stopped on request",
         AgentStopReason::Interrupted => "interrupted",
     }
 }
@@ -157,10 +157,13 @@ pub(super) fn not_accepted() -> &'static str {
 pub(super) fn no_agent(kind: AgentKind, command: &str) -> String {
     let hint = match kind {
         _ if command.contains(char::is_whitespace) => {
-            "the whole text is taken as the name of a program; its arguments belong into agent.args"
+            "the whole text is the name of the program; put its arguments in agent.args"
         }
         AgentKind::Custom => "name another program with `retake agent config command PROGRAM`",
-        _ => "--agent chooses another one: claude, codex, gemini, opencode or custom",
+        _ => {
+            "choose another agent with `retake agent config kind KIND`: claude, codex, gemini, \
+             opencode or custom; `retake agent run NAME --dry-run` needs none"
+        }
     };
     format!("{}\nhint: {hint}", not_found(kind, command))
 }
@@ -276,7 +279,7 @@ pub(super) fn rollback_error(error: &RollbackError, name: &Name) -> String {
     match error {
         RollbackError::NoCheckpoints => no_checkpoints(name),
         RollbackError::NoSuch { choice, known } => {
-            format!("{}; there are {known}", no_such_checkpoint(name, choice))
+            format!("{}; choose from {known}", no_such_checkpoint(name, choice))
         }
         RollbackError::NothingToUndo => format!("{name} was not rolled back"),
         RollbackError::NothingToFinish => {

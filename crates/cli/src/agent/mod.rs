@@ -34,8 +34,8 @@ use retake_runner::signals;
 use crate::{Exit, Failure, term};
 use project::AgentProject;
 
-/// Run a coding agent in a loop: fresh context each time, until the task is done, stuck or out of
-/// budget
+/// Run a coding agent in a loop, each time with fresh context, until the task is done, stuck or out
+/// of budget
 #[derive(clap::Args)]
 #[command(version, propagate_version = true)]
 pub(crate) struct Args {

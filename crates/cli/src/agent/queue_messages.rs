@@ -79,7 +79,7 @@ pub(super) fn finished(finished: &FinishedQueue) -> String {
         QueueStopReason::BudgetTokens => "the token budget for all tasks is exhausted",
         QueueStopReason::BudgetTime => "the time budget for all tasks is exhausted",
         QueueStopReason::Failed => "a task failed",
-        QueueStopReason::Stopped => "asked to stop",
+        QueueStopReason::Stopped => "stopped on request",
         QueueStopReason::Interrupted => "interrupted",
     };
     let completed = term::count(finished.completed.into(), "task");

@@ -271,7 +271,7 @@ fn totals(summary: &HistorySummary, history: &History<'_>) -> String {
         text += &format!(": {}", ends.join(", "));
     }
     if streak > 0 {
-        text += &format!("; the last {streak} without success");
+        text += &format!("; failure streak {streak}");
     }
     text.push('\n');
     if summary.total_iterations > 0 {

@@ -145,9 +145,9 @@ impl Args {
 impl clap::Args for Args {
     fn augment_args(command: Command) -> Command {
         let command = command
-            .about("Run one command: captured byte for byte, limited, timed out cleanly, nothing left running")
+            .about("Run a command with a timeout and limits, record its output, and leave no process running")
             .long_about(
-                "Run one command: captured byte for byte, limited, timed out cleanly, nothing left running\n\n\
+                "Run a command with a timeout and limits, record its output, and leave no process running\n\n\
                  The command is either one string, which goes through a shell only if it needs one, or a program \
                  with its arguments after `--`, which never does. Its output passes through live; its exit code \
                  becomes retake's own (124 timed out, 125 refused or retake's own failure, 126 not executable, \

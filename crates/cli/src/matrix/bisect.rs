@@ -62,7 +62,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         args.filters.axis.iter().cloned().partition(|text| !text.contains('='));
     let [axis] = &searched[..] else {
         return Err(Failure::Usage(
-            "say which axis to search, once: --axis code, --axis chrome, or one of yours".into(),
+            "name the axis to search, once: --axis code, --axis chrome, or an axis of the configuration".into(),
         ));
     };
     let others = Filters {
@@ -112,7 +112,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     if let Some(metric) = args.metric.as_ref().filter(|_| metrics[0].lacks_metric()) {
         let known = metrics[0].known_metrics().join(", ");
-        term::say(&format!("no run has reported {metric}; there is {known}"));
+        term::say(&format!("no run has reported {metric}; choose from {known}"));
     }
     Ok(if answer.last_good.is_some() { Exit::OK } else { Exit::FAILED })
 }

@@ -54,7 +54,7 @@ fn browsers(common: &open::Common) -> Result<Browsers, Failure> {
         Err(error) => return Err(open::config_failure(&error)),
     };
     available_browsers(config.as_ref(), None).ok_or_else(|| {
-        Failure::Usage("browsers have no place: set $HOME, or chrome.cache_dir".to_owned())
+        Failure::Usage("no directory for browsers: set $HOME, or chrome.cache_dir".to_owned())
     })
 }
 

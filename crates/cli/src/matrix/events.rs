@@ -310,7 +310,7 @@ pub(super) fn unavailable(unavailable: &Unavailable) -> String {
 pub(super) fn lock_error(error: &LockError) -> String {
     match error {
         LockError::Held { holder } => format!(
-            "another `retake matrix` works in this project: {holder}; wait for it, or end it"
+            "another `retake matrix` runs in this project: {holder}; wait for it, or stop it"
         ),
         error => error.to_string(),
     }
@@ -348,12 +348,16 @@ impl From<MatrixError> for Failure {
                 Self::Usage(format!("{error}; see them with `retake matrix status`"))
             }
             MatrixError::NoCode => Self::Usage(format!("{error}; add code.refs")),
-            MatrixError::SeveralValues { .. } => Self::Usage(format!("{error}, so name one")),
+            MatrixError::SeveralValues { .. } => {
+                Self::Usage(format!("{error}; choose one with --axis, --refs or --chrome"))
+            }
             MatrixError::ShellNeeded { .. } => {
-                Self::Usage(format!("{error}; let it have one with --shell auto (shell: auto)"))
+                Self::Usage(format!("{error}; allow one with --shell auto (shell: auto)"))
             }
             MatrixError::NothingToCompare => Self::Usage(
-                "--until-sure compares cells, and there are no two that differ in one value".into(),
+                "--until-sure compares cells, and there are no two that differ in one value; \
+                 add a ref to code.refs, or an axis"
+                    .into(),
             ),
             MatrixError::Filter(_) | MatrixError::Bisect(_) | MatrixError::Version(_) => {
                 Self::Usage(error.to_string())

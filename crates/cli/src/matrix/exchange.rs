@@ -177,7 +177,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
         term::document(&Imports { imported, known, notes })?;
     } else {
         term::say(&format!(
-            "imported {}; {known} were here already",
+            "imported {}; {known} already recorded",
             term::count(imported as u64, "run")
         ));
     }

@@ -82,7 +82,7 @@ impl Exports {
             let known = Format::parse(format).ok_or_else(|| {
                 Failure::Usage(format!(
                     "--export {format}: there is no such format; \
-                     there are csv, markdown, json and hyperfine"
+                     choose from csv, markdown, json and hyperfine"
                 ))
             })?;
             let path = PathBuf::from(file);
@@ -115,7 +115,7 @@ impl ExportFiles {
     pub(super) fn without_measurement(&self) -> Result<(), Failure> {
         match self.files.iter().any(|(format, _)| *format == Format::Hyperfine) {
             true => Err(Failure::Usage(
-                "--export hyperfine: nothing is measured here; there are csv, markdown and json"
+                "--export hyperfine: nothing is measured here; choose from csv, markdown and json"
                     .into(),
             )),
             false => Ok(()),

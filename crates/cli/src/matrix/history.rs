@@ -56,7 +56,7 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
                 record.unwrap_or_default()
             )),
             false => Failure::Usage(format!(
-                "no run has reported {}; there is {}",
+                "no run has reported {}; choose from {}",
                 args.metric,
                 known.join(", ")
             )),
@@ -139,7 +139,7 @@ fn one_series(history: &CommitHistory, series: &CommitSeries) -> String {
         text += &format!("{}\n", change.sentence(metric, unit));
     }
     if series.changes.is_empty() && measured > 1 {
-        text += &format!("no change of {metric} is sure\n");
+        text += &format!("no conclusive change of {metric}\n");
     }
     if let Some(spread) = series.session_spread {
         text += &format!(
@@ -233,7 +233,7 @@ fn search(history: &CommitHistory, series: &CommitSeries, change: &Change) -> St
         .collect();
     format!(
         "`retake matrix bisect --axis code --good {good} --bad {bad} --metric {}{cell}` measures \
-         them in turn, and what lies between",
+         them in turn, and the commits between",
         history.metric
     )
 }

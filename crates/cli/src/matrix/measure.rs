@@ -360,7 +360,7 @@ impl Measurement<'_> {
         }
         if result.lacks_metric() {
             let (metric, known) = (&result.results.metric, result.results.known_metrics());
-            term::say(&format!("no run has reported {metric}; there is {}", known.join(", ")));
+            term::say(&format!("no run has reported {metric}; choose from {}", known.join(", ")));
             return Ok(Exit::FAILED);
         }
         if result.untried {

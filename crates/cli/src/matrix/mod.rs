@@ -29,7 +29,7 @@ use retake_runner::signals;
 
 use crate::{Exit, Failure};
 
-/// Run a command over browser versions, git refs and any other axes, until results are conclusive
+/// Run a command over git refs, browser versions and any other axes, and compare the results
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -264,7 +264,7 @@ impl View {
         let known = self.recorded.metrics();
         if !samples.any() && !known.iter().any(|name| name == metric) {
             return Err(Failure::Usage(format!(
-                "no run has reported {metric}; there is {}",
+                "no run has reported {metric}; choose from {}",
                 known.join(", ")
             )));
         }

@@ -93,7 +93,7 @@ impl ShardPart {
         let parts: BTreeSet<usize> = self.plan.cells.iter().map(|(_, part)| *part).collect();
         term::say(&format!(
             "shard {} has no cells: those that are compared with each other stay in one shard, and \
-             there are {} of such; --together AXIS says what is compared",
+             there are {} such groups; --together AXIS names what is compared",
             self.shard,
             parts.len()
         ));

@@ -89,7 +89,7 @@ pub(super) fn import(
         term::document(&document)?;
     } else {
         term::say(&format!(
-            "{} imported from {}, {} already here",
+            "{} imported from {}, {} already recorded",
             term::count(document.imported.len() as u64, "run"),
             term::count(bundles.len() as u64, "bundle"),
             document.known
@@ -149,7 +149,7 @@ fn problems(bundles: &[(&Path, CheckedBundle)]) -> Vec<String> {
         for (shard, twice) in seen.iter().filter(|(_, files)| files.len() > 1) {
             let files: Vec<String> =
                 twice.iter().map(|(file, _)| file.display().to_string()).collect();
-            problems.push(format!("shard {shard}/{of} is there twice: {}", files.join(", ")));
+            problems.push(format!("shard {shard}/{of} is given twice: {}", files.join(", ")));
         }
         problems.extend(cell_problems(bundles, *of));
     }

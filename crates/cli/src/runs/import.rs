@@ -85,7 +85,7 @@ pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
         })?;
     } else {
         let imported = term::count(result.imported.len() as u64, "run");
-        term::say(&format!("{imported} imported, {} already here", result.known));
+        term::say(&format!("{imported} imported, {} already recorded", result.known));
         if let Some(until) = kept_until {
             term::say(&format!(
                 "{old} of them older than {} (execution.audit.retention_days), kept until {}",

@@ -47,7 +47,7 @@ const DAMAGED_SHOWN: usize = 10;
 fn wait_for_lock(store: &Path) -> Option<File> {
     let mut lock = retake_postgres::lock(store);
     if lock.is_none() {
-        term::say("another push of this record is under way; waiting for it");
+        term::say("another push of this record is in progress; waiting for it");
         let until = Instant::now() + PATIENCE;
         while lock.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
@@ -111,7 +111,7 @@ pub(super) fn push(args: &Args, record: &Record) -> Result<Exit, Failure> {
             return Ok(Exit::OK);
         }
         return Err(Failure::Refused(format!(
-            "another push of this record is under way, for longer than {} s",
+            "another push of this record is in progress, for longer than {} s",
             PATIENCE.as_secs()
         )));
     };

@@ -82,7 +82,7 @@ impl Facts {
             "{:<12}{}{}",
             "outcome",
             self.palette.paint(shade, &visible(&outcome)),
-            if died { ", its runner died" } else { "" }
+            if died { ", its retake process died" } else { "" }
         );
     }
 
@@ -96,7 +96,7 @@ impl Facts {
         self.add("stdout", &stream(outcome.stdout_bytes, outcome.stdout_raw_bytes));
         self.add("stderr", &stream(outcome.stderr_bytes, outcome.stderr_raw_bytes));
         if outcome.truncated {
-            self.add("cut", "the record does not have all that the command wrote");
+            self.add("cut", "part of what the command wrote is not in the record");
         }
         for stream in Stream::BOTH {
             if let Err(error) = store.read_output(run.intent.id(), stream) {

@@ -17,8 +17,8 @@ const MOST_ANNOTATED: usize = 10;
 
 /// Summarise runs for a CI job: Markdown, and annotations for failing tests
 ///
-/// Prints Markdown, or appends it to a file. Summarises the newest run, the runs named, or those
-/// that match the filters.
+/// Prints Markdown, or appends it to the file of --summary; --annotations alone prints annotations
+/// only. Summarises the newest run, the runs named, or those that match the filters.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// These runs: their ids, unique beginnings or ends of them, or `last`

@@ -125,7 +125,7 @@ fn kept_brought_back_and_undone() {
     assert_eq!((read("file"), read("mine")), (Some("edited\n".into()), Some("precious\n".into())));
     let called = back(&sandbox, "4");
     assert_eq!(called.code, 1);
-    assert!(called.stderr.contains("there are 0, 1, 2, 3"), "{}", called.snapshot());
+    assert!(called.stderr.contains("choose from 0, 1, 2, 3"), "{}", called.snapshot());
     assert_ne!(back(&sandbox, "x").code, 0);
     let called = sandbox.retake(&["agent", "rollback", "task"]);
     assert_eq!(called.code, 1);

@@ -137,7 +137,7 @@ fn an_unfinished_run_can_be_given_up_without_losing_its_work() {
     let listed = sandbox.retake(&["agent", "prune"]);
     assert!(listed.stdout.contains("(not finished)"), "{}", listed.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
-    assert!(kept.stderr.contains("--unfinished gives it up"), "{}", kept.snapshot());
+    assert!(kept.stderr.contains("--unfinished abandons it"), "{}", kept.snapshot());
     let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);
     assert_eq!(given_up.code, 0, "{}", given_up.snapshot());
     let kept = format!("refs/retake/fleet/{id}/one/result:half");
@@ -244,9 +244,9 @@ fn a_run_that_died_before_it_made_a_tree_can_be_given_up() {
     let listed = sandbox.retake(&["agent", "prune"]);
     assert!(listed.stdout.contains("one, two  (no tree, not finished)"), "{}", listed.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
-    assert!(kept.stderr.contains("--unfinished gives it up"), "{}", kept.snapshot());
+    assert!(kept.stderr.contains("--unfinished abandons it"), "{}", kept.snapshot());
     let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);
-    assert!(given_up.stdout.contains("✓ one, two: given up"), "{}", given_up.snapshot());
+    assert!(given_up.stdout.contains("✓ one, two: abandoned"), "{}", given_up.snapshot());
     assert_eq!(run(&sandbox, &["one", "--jobs", "1"]).code, 0);
     tidy(&sandbox);
 }

@@ -173,7 +173,7 @@ fn failures_in_a_row_are_counted() {
     assert_eq!(sandbox.run_agent(&["--max-failures", "2"]).code, 1);
     assert_eq!(sandbox.statuses(), "1 failed, 2 completed, 3 failed, 4 failed");
     let text = sandbox.retake(&["agent", "show", "task"]).stdout;
-    assert!(text.contains("4: 1 completed, 3 failed; the last 2 without success\n"), "{text}");
+    assert!(text.contains("4: 1 completed, 3 failed; failure streak 2\n"), "{text}");
 }
 
 #[test]
@@ -485,14 +485,14 @@ fn mistakes_are_told_before_anything_runs() {
     assert_eq!(
         sandbox.run_agent(&[]).snapshot(),
         "exit 1\nstderr: retake: Claude CLI not found. Make sure 'no-such-claude' is installed and in PATH.\n\
-         stderr: retake: hint: --agent chooses another one: claude, codex, gemini, opencode or custom\n"
+         stderr: retake: hint: choose another agent with `retake agent config kind KIND`: claude, codex, gemini, opencode or custom; `retake agent run NAME --dry-run` needs none\n"
     );
     let custom = "agent:\n  kind: custom\n  command: sh -e script\n";
     sandbox.file(".agent/config.yml", custom);
     assert_eq!(
         sandbox.run_agent(&[]).snapshot(),
         "exit 1\nstderr: retake: Agent not found. Make sure 'sh -e script' is installed and in PATH.\n\
-         stderr: retake: hint: the whole text is taken as the name of a program; its arguments belong into agent.args\n"
+         stderr: retake: hint: the whole text is the name of the program; put its arguments in agent.args\n"
     );
     sandbox.file(".agent/config.yml", "agent:\n  timeout: soon\n");
     assert_eq!(sandbox.run_agent(&[]).code, 1);

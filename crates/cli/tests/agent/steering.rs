@@ -29,7 +29,7 @@ fn stop_ends_after_this_iteration() {
     go(&sandbox, 1);
     let called = running.end();
     assert_eq!(called.code, 6);
-    assert!(called.stdout.contains("Stopped: asked to stop"), "{}", called.snapshot());
+    assert!(called.stdout.contains("Stopped: stopped on request"), "{}", called.snapshot());
     assert_eq!(
         (sandbox.statuses().as_str(), sandbox.stop_reason().as_str()),
         ("1 completed", "stopped")

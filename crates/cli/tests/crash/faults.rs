@@ -150,7 +150,7 @@ fn what_the_check_accepts_and_is_not_as_it_was_is_asked_about() {
     let arguments =
         ["--root", "root", "--faults=only", "--model", "kill", "--verify", "true", "--"];
     let called = env.expect(0, &[&arguments[..], &["python3", "-B", script]].concat());
-    assert!(called.stdout.contains("is that meant?"), "{}", called.snapshot());
+    assert!(called.stdout.contains("is that intended?"), "{}", called.snapshot());
     assert!(called.stdout.contains("`mkdir` of `cache` fails with"), "{}", called.snapshot());
 }
 

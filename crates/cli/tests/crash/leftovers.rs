@@ -97,7 +97,7 @@ fn a_program_that_leaves_a_process_running_is_no_all_clear() {
         env.expect(125, &all)
     };
     let note = "1 process was still running after the program's first process had ended, and was \
-                ended: what it would have written later is not part of this test";
+                terminated: what it would have written later is not part of this test";
     let text = test(&["--html", page.to_str().unwrap()]).stdout;
     assert!(
         text.contains("every one of them recovers, but the program was not recorded to its end")
@@ -106,7 +106,7 @@ fn a_program_that_leaves_a_process_running_is_no_all_clear() {
     assert!(text.contains(note), "{text}");
     let html = std::fs::read_to_string(&page).unwrap().replace("&#39;", "'");
     assert!(html.contains("was not recorded to its end"), "{html}");
-    assert!(html.contains("was ended: what it would have written later"), "{html}");
+    assert!(html.contains("was terminated: what it would have written later"), "{html}");
     let json = test(&["--json"]);
     assert!(json.stderr.contains(note), "{}", json.stderr);
     let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
@@ -133,7 +133,7 @@ fn what_a_background_process_writes_is_tested() {
     let arguments = ["--root", "root", "--fresh", "--verify", CHECK, "--", "sh", "-c", program];
     let found = env.expect(1, &arguments).stdout;
     assert!(
-        found.contains("went on after the program's first process had ended; everything"),
+        found.contains("continued after the program's first process had ended; everything"),
         "{found}"
     );
 }

@@ -225,7 +225,7 @@ fn the_parts_of_an_exploration_are_brought_together_by_their_bundles() {
     assert!(gap.stderr.contains("missing: shard 3/3"), "{}", gap.snapshot());
     let whole = import(&bundles);
     assert_eq!(whole.code, 0, "{}", whole.snapshot());
-    assert!(whole.stderr.contains("1 run imported from 3 bundles, 2 already here"));
+    assert!(whole.stderr.contains("1 run imported from 3 bundles, 2 already recorded"));
     let list = ["--store", elsewhere, "runs", "list", "--kind", "crash", "--json"];
     let runs = env.sandbox.retake(&list).json();
     let mut found: Vec<i64> =

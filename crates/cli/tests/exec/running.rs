@@ -14,7 +14,7 @@ fn the_scenarios_of_the_specification() {
         sandbox.retake(&["exec", "sleep 60", "--timeout", "0.3"]).snapshot(),
         "exit 124\n\
          stderr: retake: ACODE-EXE-002 timed out after 300ms\n\
-         stderr: retake: hint: allow more time with --timeout, or check the output for what it was waiting for\n"
+         stderr: retake: hint: allow more time with --timeout, or check the output for what it waited for\n"
     );
     let cwd = sandbox.retake(&["exec", "pwd", "--cwd", "/usr"]);
     assert_eq!(cwd.snapshot(), "exit 0\nstdout: /usr\n");

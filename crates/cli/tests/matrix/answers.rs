@@ -464,7 +464,7 @@ fn a_search_changes_no_verdict_about_the_cells_that_it_measures() {
     assert_eq!(before["verdict"], "slower", "{before}");
     let ends = ["--good", "v1", "--bad", "v4", "--metric", "load", "--threshold", "5%"];
     let found = env.expect(0, &[&["bisect", "--axis", "code"][..], &ends].concat());
-    assert!(found.stdout.contains("first bad code"), "{}", found.stdout);
+    assert!(found.stdout.contains("first bad commit"), "{}", found.stdout);
     assert_eq!(env.expect(1, &compare).json(), before);
 }
 

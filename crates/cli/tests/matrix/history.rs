@@ -107,7 +107,7 @@ fn a_history_needs_commits_and_results() {
     env.expect(0, &["run", "-q"]);
     let unknown = env.expect(2, &["history", "--metric", "fps"]);
     assert!(
-        unknown.stderr.contains("no run has reported fps; there is wall"),
+        unknown.stderr.contains("no run has reported fps; choose from wall"),
         "{}",
         unknown.stderr
     );

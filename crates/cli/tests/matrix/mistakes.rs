@@ -7,8 +7,8 @@ fn every_mistake_has_its_message() {
     let env = Env::with_commits(&["one"]);
     env.config("command: 'true'\niterations: 1\ncode: {refs: [v1]}\naxes: {n: [1, 2]}\n");
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["run", "--refs", "nope"], 2, "code has no value nope; there is v1"),
-        (&["run", "--axis", "node=1"], 2, "there is no axis node; there is code, n"),
+        (&["run", "--refs", "nope"], 2, "code has no value nope; choose from v1"),
+        (&["run", "--axis", "node=1"], 2, "there is no axis node; choose from code, n"),
         (&["run", "--axis", "n"], 2, "write NAME=VALUE"),
         (&["run", "--append", "abc"], 2, "abc"),
         (&["run", "--append", "0"], 2, "0"),
@@ -20,7 +20,7 @@ fn every_mistake_has_its_message() {
         (&["compare", "v1"], 2, "<B>"),
         (&["compare", "n=1", "n=2", "--fail-if", "wrong"], 2, "is not a valid condition"),
         (&["compare", "n=1", "n=2", "--metric", "nope"], 2, "no run has reported nope"),
-        (&["bisect", "--good", "v1", "--bad", "v1"], 2, "which axis"),
+        (&["bisect", "--good", "v1", "--bad", "v1"], 2, "name the axis"),
         (&["bisect", "--axis", "x", "--good", "v1", "--bad", "v1"], 2, "there is no axis x"),
         (&["bisect", "--axis", "code", "--good", "v1", "--bad", "main"], 2, "must differ"),
         (&["bisect", "--axis", "code", "--good", "v1", "--bad", "no"], 1, "no: there is no such"),
@@ -89,13 +89,13 @@ fn a_metric_that_no_run_reports_is_no_answer() {
     // Else a gate with a typing error would never fail.
     let gate = ["run", "--metric", "laod", "--fail-if", "slower:5%"];
     let ran = env.expect(1, &gate);
-    assert!(ran.stderr.contains("no run has reported laod; there is "), "{}", ran.snapshot());
+    assert!(ran.stderr.contains("no run has reported laod; choose from "), "{}", ran.snapshot());
     assert!(ran.stderr.contains("load"), "{}", ran.snapshot());
     env.expect(1, &["run", "--metric", "laod", "--until-sure", "5%", "--budget", "1s"]);
     env.expect(0, &["run", "--metric", "load", "--fail-if", "slower:5%"]);
     let search = ["bisect", "--axis", "code", "--good", "v1", "--bad", "main", "--metric", "laod"];
     let searched = env.expect(1, &search);
-    assert!(searched.stderr.contains("no run has reported laod; there is "));
+    assert!(searched.stderr.contains("no run has reported laod; choose from "));
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn gaps_overlaps_and_other_plans_are_reported() {
     std::fs::copy(&one, &copy).unwrap();
     let twice = import(&[&one, &two, &copy]);
     assert_eq!(twice.code, 1, "{}", twice.snapshot());
-    assert!(twice.stderr.contains("shard 1/2 is there twice"), "{}", twice.snapshot());
+    assert!(twice.stderr.contains("shard 1/2 is given twice"), "{}", twice.snapshot());
     let other = import(&[&filtered, &two]);
     assert_eq!(other.code, 1, "{}", other.snapshot());
     assert!(other.stderr.contains("are of 2 plans"), "{}", other.snapshot());

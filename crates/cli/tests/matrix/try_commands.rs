@@ -180,7 +180,7 @@ fn mistakes_are_said_before_anything_runs() {
         (&["true", "--metric", "x=("], "unclosed group"),
         (&["true", "--until-sure", "2%"], "no two that differ"),
         (&[" "], "a command is empty"),
-        (&["true", "--export", "xml", "f"], "there are csv, markdown, json and hyperfine"),
+        (&["true", "--export", "xml", "f"], "choose from csv, markdown, json and hyperfine"),
     ] {
         let called = tried(&env, 2, arguments);
         assert!(called.stderr.contains(why), "{arguments:?}: {}", called.stderr);

@@ -144,10 +144,10 @@ fn a_timeout_keeps_what_was_printed_and_says_what_to_do() {
     let text = client.text("exec", json!({"argv": ["sh", "wait"], "timeout_seconds": 0.5}));
     assert_eq!(
         steady(&text),
-        "timed out after TIME: it was ended, with everything it had started [run ID]
+        "timed out after TIME: it was terminated, with everything it had started [run ID]
 connecting to the database
 ---
-Look at the last output for what it waited for. Give it longer with timeout_seconds, or start it with exec_start if it is meant to keep running.
+Look at the last output for what it waited for. Allow more time with timeout_seconds, or start it with exec_start if it is meant to keep running.
 "
     );
 }

@@ -45,7 +45,7 @@ fn what_is_started_ends_when_the_policy_says() {
     assert_eq!(ended["structuredContent"]["outcome"], "timed_out", "{ended}");
     // No advice that could not be followed.
     let told = text(&ended);
-    assert!(told.contains("The policy allows no longer time."), "{told}");
+    assert!(told.contains("The policy allows no more time."), "{told}");
     assert!(!told.contains("exec_start") && !told.contains("Give it longer"), "{told}");
 }
 

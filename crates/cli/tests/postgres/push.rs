@@ -399,7 +399,7 @@ fn a_push_waits_for_the_one_that_is_under_way() {
     let mut command = base.command(&["runs", "push", "--to", &base.postgres.url()]);
     let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(said.next().unwrap().unwrap().ends_with("is under way; waiting for it"));
+    assert!(said.next().unwrap().unwrap().ends_with("is in progress; waiting for it"));
     lock.unlock().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(base.count("runs"), 1);

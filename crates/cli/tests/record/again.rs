@@ -44,7 +44,7 @@ fn a_run_is_repeated_and_compared() {
     let changed = sandbox.retake(&["again", &id, "--json"]);
     assert_eq!((changed.code, &changed.json()["exitCode"]), (3, &3.into()));
     assert!(
-        sandbox.settled(&changed.stderr).contains("other output: retake runs diff ID ID"),
+        sandbox.settled(&changed.stderr).contains("the output differs: retake runs diff ID ID"),
         "{}",
         changed.stderr
     );
@@ -71,7 +71,7 @@ fn again_says_what_differs_now() {
     let sha = |line: &str| line.split([' ', ',']).filter(|word| word.len() == 40).count();
     assert!(first.starts_with("retake: the commit is now ") && sha(first) == 2, "{stderr}");
     assert!(
-        rest.starts_with("retake: the program PROJECT/program is another file now (changed AGO)\n"),
+        rest.starts_with("retake: the program PROJECT/program has changed since (modified AGO)\n"),
         "{stderr}"
     );
     assert_eq!((again.code, again.stdout.as_str()), (0, "two\n"));
@@ -88,7 +88,7 @@ fn again_names_variables_that_changed_and_programs_found_elsewhere() {
     assert_eq!(
         said[..3],
         [
-            "retake: other values now: COLOUR",
+            "retake: variables with other values: COLOUR",
             "retake: new variables: NEW",
             "retake: variables no longer set: 1",
         ]

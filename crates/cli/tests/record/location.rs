@@ -113,7 +113,7 @@ fn an_existing_record_stays_until_it_is_moved() {
     let old = sandbox.retake(&["--store", store.to_str().unwrap(), "runs", "list", "--json"]);
     assert_eq!(old.json().as_array().unwrap().len(), 3);
     let again = sandbox.settled_call(&["doctor", "--move"]);
-    assert!(again.contains("moved  nothing: it is where it belongs\n"), "{again}");
+    assert!(again.contains("moved  nothing: the record is in its default location\n"), "{again}");
     let given = sandbox.retake(&["--store", "x", "doctor", "--move"]);
     assert_eq!(given.code, 2, "{}", given.snapshot());
 }
@@ -172,7 +172,11 @@ fn a_later_git_init_hides_nothing() {
     git(&sandbox, "git init -q .");
     assert_eq!(sandbox.listed(&[]).len(), 2, "what is known here is still what it was");
     let first = run_in(&sandbox, &sandbox.project(), "after");
-    assert!(first.stderr.contains("1 run recorded here earlier, in "), "{}", first.stderr);
+    assert!(
+        first.stderr.contains("copied 1 earlier run of this directory from "),
+        "{}",
+        first.stderr
+    );
     assert_eq!(sandbox.listed(&[]), ["echo after", "echo before"]);
     assert_eq!(run_in(&sandbox, &sandbox.project(), "more").stderr, "");
     // A repository inside of the repository.
@@ -202,7 +206,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
     let sandbox = bare_sandbox();
     run_in(&sandbox, &sandbox.project(), "before");
     let init = sandbox.retake(&["init"]);
-    assert!(init.stderr.contains("1 run recorded here earlier"), "{}", init.stderr);
+    assert!(init.stderr.contains("copied 1 earlier run"), "{}", init.stderr);
     assert_eq!(sandbox.listed(&[]), ["echo before"]);
     assert_eq!(store_of(&sandbox, &sandbox.project()), project_data(&sandbox));
 
@@ -210,7 +214,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
     run_in(&sandbox, &sandbox.project(), "before");
     sandbox.file("matrix.yml", "command: 'true'\niterations: 1\naxes: {a: [x]}\n");
     let matrix = sandbox.retake(&["matrix", "run", "--quiet"]);
-    assert!(matrix.stderr.contains("1 run recorded here earlier"), "{}", matrix.snapshot());
+    assert!(matrix.stderr.contains("copied 1 earlier run"), "{}", matrix.snapshot());
     assert!(sandbox.listed(&[]).contains(&"echo before".to_owned()));
 
     // Made by hand, later a repository, and never to be seen by git.
@@ -355,7 +359,11 @@ fn a_user_without_a_home_runs_unrecorded_unless_that_is_refused() {
     };
     let run = homeless("false");
     assert_eq!((run.code, run.stdout.as_str()), (7, "hi\n"), "{}", run.snapshot());
-    assert!(run.stderr.contains("this run is not recorded: there is no place"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("this run is not recorded: there is no directory for the record"),
+        "{}",
+        run.stderr
+    );
     let refused = homeless("true");
     assert_eq!((refused.code, refused.stdout.as_str()), (125, ""), "{}", refused.snapshot());
 }

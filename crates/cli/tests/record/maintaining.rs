@@ -103,7 +103,7 @@ fn a_killed_runner_leaves_an_interrupted_run_and_no_processes() {
         "exit 0\n\
          stdout: ID  STARTED  OUTCOME  TOOK  COMMAND\n\
          stdout: ID  TIME  interrupted  sh -c 'echo partial; sleep 99 & echo $! >&2; wait'\n\
-         stderr: retake: run RUN was interrupted, its runner died: sh -c 'echo partial; sleep 99 & echo $! >&2; wait' (1 process left over, now ended)\n"
+         stderr: retake: run RUN was interrupted, its retake process died: sh -c 'echo partial; sleep 99 & echo $! >&2; wait' (1 process left over, now terminated)\n"
     );
     assert!(!alive(sleeper));
     let left = &sandbox.retake(&["runs", "show", "last", "--json"]).json()["leftProcesses"];
@@ -127,7 +127,7 @@ fn runs_move_to_another_record_without_loss() {
     let exported = sandbox.retake(&["runs", "export"]);
     sandbox.file("runs.jsonl", &exported.stdout);
     let import = sandbox.retake(&["--store", "other", "runs", "import", "runs.jsonl"]);
-    assert_eq!(import.snapshot(), "exit 0\nstderr: retake: 2 runs imported, 0 already here\n");
+    assert_eq!(import.snapshot(), "exit 0\nstderr: retake: 2 runs imported, 0 already recorded\n");
     let other = |arguments: &[&str]| sandbox.retake(&[&["--store", "other"], arguments].concat());
     assert_eq!(
         other(&["runs", "list", "--json"]).stdout,
@@ -402,7 +402,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
          stderr: retake: created PROJECT/new/.agent/config.yml\n\
          stderr: retake: created PROJECT/new/.agent/.gitignore\n\
          stderr: retake: created PROJECT/new/.agent/project-id\n\
-         stderr: retake: what runs below is no longer recorded in PROJECT/.agent\n"
+         stderr: retake: runs below this directory are no longer recorded in PROJECT/.agent\n"
     );
     assert_eq!(
         sandbox.settled(&init().snapshot()),

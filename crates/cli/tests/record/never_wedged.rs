@@ -128,7 +128,7 @@ fn a_full_disk_can_be_left_again(system: FileSystem) {
     let stored = runs[1]["stdoutBytes"].as_u64().expect("as printed");
     let notice = format!("{} bytes of output not in the record", 20_000_000 - stored);
     assert!(stored > 500_000 && done.stderr.contains(&notice), "{system:?}: {}", done.snapshot());
-    assert!(!done.stderr.contains("its runner died"), "{system:?}: {}", done.snapshot());
+    assert!(!done.stderr.contains("its retake process died"), "{system:?}: {}", done.snapshot());
     let rest: Vec<&str> = done.stdout[after_list..].split_whitespace().collect();
     let free: u64 = rest[0].parse().expect("as printed");
     assert!(free > 400, "{system:?}: a repair compresses: {}", done.snapshot());

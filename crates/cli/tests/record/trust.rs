@@ -127,7 +127,7 @@ fn the_duration_of_an_interrupted_run_reaches_to_the_death_of_its_runner() {
     assert!(run["durationMs"].as_u64().unwrap() >= least, "{run}");
     assert_eq!(run["durationIsLowerBound"], serde_json::Value::Null);
     let shown = sandbox.retake(&["runs", "show", run["id"].as_str().unwrap()]).stdout;
-    assert!(shown.contains("interrupted, its runner died"), "{shown}");
+    assert!(shown.contains("interrupted, its retake process died"), "{shown}");
     assert!(!shown.contains('≥'), "{shown}");
 }
 
@@ -141,7 +141,11 @@ fn without_a_witness_the_duration_is_a_lower_bound() {
     // As after a power failure, which nobody sees.
     std::fs::File::options().write(true).open(file()).unwrap().set_len(0).unwrap();
     let listed = sandbox.retake(&["runs", "list"]);
-    assert!(listed.stderr.contains("its runner died"), "said to who looks: {}", listed.stderr);
+    assert!(
+        listed.stderr.contains("its retake process died"),
+        "said to who looks: {}",
+        listed.stderr
+    );
     let listed = sandbox.retake(&["runs", "list"]);
     assert!(listed.stdout.contains('≥'), "{}", listed.stdout);
     let run = only_run(&sandbox);
@@ -185,7 +189,7 @@ fn imported_runs_are_kept_for_one_retention_period() {
     old_export(&sandbox);
     let imported = sandbox.retake(&["runs", "import", "old.jsonl"]);
     assert_eq!(imported.code, 0, "{}", imported.snapshot());
-    assert!(imported.stderr.contains("2 runs imported, 0 already here"), "{}", imported.stderr);
+    assert!(imported.stderr.contains("2 runs imported, 0 already recorded"), "{}", imported.stderr);
     assert!(imported.stderr.contains("2 of them older than 30 days"), "{}", imported.stderr);
     assert!(imported.stderr.contains("kept until 2"), "{}", imported.stderr);
     let due = || sandbox.tamper("DELETE FROM settings WHERE name = 'retention_checked_us'");
@@ -213,7 +217,7 @@ fn an_inherited_secret_that_is_not_set_any_more_is_named() {
     let sandbox = Sandbox::new();
     let arguments = ["exec", "--run-id", "deploy", "--", "true"];
     sandbox.retake_with(&[("DEPLOY_TOKEN", "abcdefgh1234")], &arguments);
-    let said = "the secret variable DEPLOY_TOKEN was set then and is not set now";
+    let said = "the secret variable DEPLOY_TOKEN was set in that run and is not set now";
     let without = sandbox.retake(&["again", "deploy"]);
     assert!(without.code == 0 && without.stderr.contains(said), "{}", without.snapshot());
     let with = sandbox.retake_with(&[("DEPLOY_TOKEN", "other-value-9")], &["again", "deploy"]);

@@ -53,7 +53,7 @@ fn a_crash_test_shows_what_is_lost_and_when() {
     assert_ne!(other, id);
     assert_eq!(document["crash"]["counts"]["syncs"], 2, "{document}");
     assert!(page.contains("<span aria-hidden=\"true\">✓</span> clean"), "{page}");
-    assert!(page.contains("whatever the crash leaves"), "{page}");
+    assert!(page.contains("every state that a crash can leave"), "{page}");
     let answer = ui.get(&format!("/api/v1/loops/{other}?after=3")).json();
     assert_eq!(answer["crash"]["timeline"][0]["seq"], 4, "{answer}");
 }
@@ -126,7 +126,7 @@ fn a_matrix_is_a_heat_map_with_comparisons_and_a_bisection_has_its_answer() {
     assert_eq!(matrix["answer"]["firstBad"], found.json()["firstBad"], "{matrix}");
     assert!(!matrix["steps"].as_array().unwrap().is_empty(), "{matrix}");
     let bad = sandbox.git(&["rev-parse", "v3"]);
-    let sentence = format!("{} the first bad code", &bad[..10]);
+    let sentence = format!("{} the first bad commit", &bad[..10]);
     assert!(page.contains(&sentence), "{sentence}: {page}");
     assert!(page.contains("<span class=\"ref\">first bad</span>"), "{page}");
     assert!(page.contains("class=\"failed\"") && page.contains("Bisection of code"), "{page}");

@@ -133,7 +133,7 @@ impl RecordedWorkload {
             let (processes, them) =
                 if ended == 1 { ("1 process".to_owned(), "it") } else { (format!("{ended} processes"), "them") };
             format!(
-                "the workload left {processes} running, which had to be ended: what a process writes \
+                "the workload left {processes} running, which had to be terminated: what a process writes \
                  after the workload is not tested; wait for {them} in the workload, or stop {them}"
             )
         })

@@ -156,7 +156,7 @@ fn said(status: ExitKind) -> String {
     match status {
         ExitKind::Exited(101) => "exited with code 101 (a panic)".to_owned(),
         ExitKind::Exited(code) => format!("exited with code {code}"),
-        ExitKind::Signaled(signal) => format!("was ended by {}", signal_name(signal)),
+        ExitKind::Signaled(signal) => format!("was terminated by {}", signal_name(signal)),
     }
 }
 

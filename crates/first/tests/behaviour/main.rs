@@ -155,7 +155,7 @@ fn workloads_that_misbehave_are_told_apart() {
         ("misnamed", "the child ended without coming to first::test()"),
         ("hands_its_variables_on", "the FIRST_ variables here are meant for a child of process"),
         ("verify_deletes", "verify deleted or replaced its directory"),
-        ("verify_aborts", "verify was ended by SIGABRT (an abort)"),
+        ("verify_aborts", "verify was terminated by SIGABRT (an abort)"),
         ("verify_exits", "verify ended the process (exit code 0) without returning"),
         ("no_jobs", ".jobs(0): at least one child has to run at a time"),
         ("forgotten_future", "the future of verify_async was dropped before its end"),
@@ -284,7 +284,7 @@ fn what_hangs_is_ended_with_all_it_started() {
 #[test]
 fn what_a_child_leaves_running_does_not_reach_the_next() {
     let stage = Stage::new();
-    let left = "the workload left 3 processes running, which had to be ended";
+    let left = "the workload left 3 processes running, which had to be terminated";
     assert_eq!(stage.play("leaves_processes").passed().count(left), 1);
     assert_eq!(stage.alive(), Vec::<String>::new());
     let stage = Stage::new();

@@ -221,8 +221,8 @@ impl Config {
 pub const TEMPLATE: &str = "\
 # What to run, over which values, how often. See `retake matrix --help`.
 
-# Runs under sh -c in a worktree of its own for each ref, with CODE_REF, CODE_SHA, CODE_DIR and
-# ITERATION set (and CHROME_BIN and CHROME_VERSION where there are browsers).
+# Runs in a worktree of its own for each ref, through sh -c where it needs a shell, with CODE_REF,
+# CODE_SHA, CODE_DIR and ITERATION set (and CHROME_BIN and CHROME_VERSION where there are browsers).
 command: npm test
 
 # Runs once in each worktree. Before every iteration the worktree is reset to the state after it.
@@ -237,6 +237,7 @@ iterations: 5
 warmup: 1
 workers: 1
 
+# Branches, tags and commits to compare, the baseline first, such as [v1.0, main].
 code:
   repo: .
   refs: [main]

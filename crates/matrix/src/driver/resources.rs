@@ -303,7 +303,9 @@ impl Provisioner<'_> {
 fn no_cache() -> BrowserError {
     BrowserError::Io {
         path: PathBuf::from("chrome.cache_dir"),
-        error: io::Error::other("neither it nor $HOME is set, so browsers have no place"),
+        error: io::Error::other(
+            "neither it nor $HOME is set, so there is no directory for browsers",
+        ),
     }
 }
 

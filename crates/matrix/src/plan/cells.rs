@@ -27,9 +27,9 @@ pub struct Matrix {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    #[error("there is no axis {name}; there is {}", list(.known))]
+    #[error("there is no axis {name}; choose from {}", list(.known))]
     Axis { name: String, known: Vec<String> },
-    #[error("{axis} has no value {value}; there is {}", list(.known))]
+    #[error("{axis} has no value {value}; choose from {}", list(.known))]
     Value { axis: String, value: String, known: Vec<String> },
     #[error("no cell is left: what is excluded and what is filtered leave nothing to run")]
     Empty,

@@ -38,7 +38,7 @@ fn one_series(html: &mut Html, history: &CommitHistory, series: &CommitSeries) {
     }
     html.markup("</p>\n");
     let says = match &series.changes[..] {
-        [] => format!("{}: no change is sure", history.metric),
+        [] => format!("{}: no conclusive change", history.metric),
         changes => {
             let all = changes.iter().map(|change| change.sentence(&history.metric, unit));
             all.collect::<Vec<_>>().join("; ")
@@ -49,7 +49,7 @@ fn one_series(html: &mut Html, history: &CommitHistory, series: &CommitSeries) {
         html.fill("<p>{}.</p>\n", &[&change.sentence(&history.metric, unit)]);
     }
     if series.changes.is_empty() {
-        html.fill("<p>No change of {} is sure.</p>\n", &[&history.metric]);
+        html.fill("<p>No conclusive change of {}.</p>\n", &[&history.metric]);
     }
     for session in history.sessions.iter().filter(|session| !session.differs.is_empty()) {
         let differs: Vec<String> =

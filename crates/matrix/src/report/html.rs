@@ -142,7 +142,7 @@ fn in_short(html: &mut Html, page: &Page, tables: &[&Table]) {
             }
         } else if !ours.is_empty() {
             html.fill(
-                "<p>No sure difference of {}: {} the same, {} not sure.</p>\n",
+                "<p>No conclusive difference of {}: {} the same, {} not sure.</p>\n",
                 &[&table.metric, &same, &open],
             );
         }

@@ -42,7 +42,7 @@ impl fmt::Display for Reason {
             Self::TooFewForFamily { samples, comparisons, needed } => write!(
                 f,
                 "{samples} samples of a side are too few for {comparisons} comparisons at once; \
-                 {needed} would do"
+                 {needed} are needed"
             ),
             Self::TooFewBlocks { blocks } => {
                 write!(f, "{blocks} blocks are too few to say anything")

@@ -58,7 +58,8 @@ pub(super) async fn again(
     let (run, mut notes) = exec::wait_for_end(launched, call).await?;
     let taken = |name: &String| format!("{name} comes from the current environment.");
     notes.extend(from_environment.iter().map(taken));
-    let missing = |name: &String| format!("{name} was set then and is not set for this server.");
+    let missing =
+        |name: &String| format!("{name} was set in that run and is not set for this server.");
     notes.extend(secrets_not_set.iter().map(missing));
     let (view, ended) = exec::view_ended(session, &run, notes, exec::budget(max_chars)).await?;
     let compared = match then.state {
@@ -87,7 +88,7 @@ fn comparison_text(comparison: &AgainComparison, ids: [RunId; 2]) -> String {
     let mut parts = vec![pair("outcome", comparison.outcome.clone()), pair("took", took)];
     parts.extend(comparison.same_output.map(|same| match same {
         true => "same output".to_owned(),
-        false => format!("other output: runs_diff {} {}", ids[0].short(), ids[1].short()),
+        false => format!("the output differs: runs_diff {} {}", ids[0].short(), ids[1].short()),
     }));
     parts.join("; ")
 }

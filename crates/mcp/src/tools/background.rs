@@ -231,7 +231,7 @@ fn find(session: &ClientSession, run: &str) -> Result<Arc<ServerRun>, ToolError>
             [] => {
                 format!("no started command is named {run:?}; runs_show knows runs that are over")
             }
-            some => format!("no started command is named {run:?}; there are {}", some.join(", ")),
+            some => format!("no started command is named {run:?}; choose from {}", some.join(", ")),
         })
     })
 }

@@ -120,7 +120,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<background::WaitArguments, RunView>(
                 "exec_wait",
                 "Wait for a started command",
-                "Wait until a command of exec_start ends, prints something that matches a pattern, or a time has passed. Shows what it has printed since the last look.",
+                "Wait until a command of exec_start ends, prints something that matches a pattern, or a time has passed. Shows what it has printed since the last call.",
                 reads(),
             ),
             tool::<background::InputArguments, background::WrittenInput>(
@@ -132,7 +132,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<background::StopArguments, RunView>(
                 "exec_stop",
                 "End a started command",
-                "End a command of exec_start, with everything it has started: TERM, then KILL. Shows its last output.",
+                "End a command of exec_start, with everything it has started: SIGTERM, then SIGKILL. Shows its last output.",
                 steers().idempotent(true),
             ),
             tool::<again::AgainArguments, again::RepeatedRun>(
@@ -289,7 +289,7 @@ pub(super) async fn call(
 ) -> Result<CallToolResult, ErrorData> {
     let Some(tool) = all().iter().find(|tool| tool.name == name) else {
         let known: Vec<_> = all().iter().map(|tool| tool.name.as_ref()).collect();
-        let message = format!("there is no tool {name}; there are {}", known.join(", "));
+        let message = format!("there is no tool {name}; choose from {}", known.join(", "));
         return Err(ErrorData::invalid_params(message, None));
     };
     let form = call.form;

@@ -65,7 +65,7 @@ impl Layers {
             };
             path.map(OsText::from).ok_or_else(|| {
                 let source = &self.values[key].1;
-                format!("{source}: {key}: {word} is below no project; write an absolute path")
+                format!("{source}: {key}: {word} is relative, and there is no project; write an absolute path")
             })
         };
         let made = self.words(key).into_iter().map(absolute);
@@ -98,7 +98,9 @@ mod tests {
         layers.sandbox(None, &mut errors);
         assert_eq!(
             errors,
-            ["c.yml:5: sandbox.allow_write: out is below no project; write an absolute path"]
+            [
+                "c.yml:5: sandbox.allow_write: out is relative, and there is no project; write an absolute path"
+            ]
         );
     }
 }

@@ -19,7 +19,7 @@ pub enum Error {
     NoStore { path: PathBuf },
 
     #[error(
-        "there is no place for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path, and the password database has no home for you"
+        "there is no directory for the record: neither $XDG_DATA_HOME nor $HOME is an absolute path, and the password database has no home for you"
     )]
     NoLocation,
 
@@ -36,7 +36,7 @@ pub enum Error {
     NotWritable { path: PathBuf, source: io::Error },
 
     #[error(
-        "the store {path} vanished while it was in use; what was recorded before went with it, the next command makes a new one"
+        "the store {path} was removed while it was in use, with what was recorded before; the next command creates a new one"
     )]
     Vanished { path: PathBuf },
 
@@ -70,7 +70,7 @@ pub enum Error {
     FileSizeLimit { path: PathBuf },
 
     #[error(
-        "another program kept {path} locked for {}s; find it with `fuser {path}` and end it if it hangs",
+        "another program kept {path} locked for {}s; find it with `fuser {path}`, and stop it if it hangs",
         waited.as_secs()
     )]
     Busy { path: PathBuf, waited: Duration },

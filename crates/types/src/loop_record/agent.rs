@@ -52,7 +52,7 @@ impl std::str::FromStr for Mode {
         match text {
             "loop" => Ok(Self::Loop),
             "iterative" => Ok(Self::Iterative),
-            _ => Err(format!("{text:?} is no mode; write loop or iterative")),
+            _ => Err(format!("{text:?} is not a mode; write loop or iterative")),
         }
     }
 }

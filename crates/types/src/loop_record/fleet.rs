@@ -114,7 +114,7 @@ impl std::str::FromStr for HaltRule {
         let failures = rule.strip_prefix("fail=").and_then(|count| count.parse().ok());
         match (when, failures) {
             ("soon" | "now", Some(failures @ 1..)) => Ok(Self { failures, now: when == "now" }),
-            _ => Err(format!("{text:?} is no halt rule; write fail=2, or now,fail=2")),
+            _ => Err(format!("{text:?} is not a halt rule; write fail=2, or now,fail=2")),
         }
     }
 }

@@ -228,10 +228,9 @@ impl BisectAnswer {
     pub fn write_sentence(&mut self) {
         let (Some(good), Some(bad)) = (&self.last_good, &self.first_bad) else { return };
         let sure = (self.confidence * 1000.0).floor() / 10.0;
-        self.sentence = format!(
-            "{good} is the last good and {bad} the first bad {} ({sure:.1} % sure)",
-            self.axis
-        );
+        let what = if self.axis == "code" { "commit" } else { &self.axis };
+        self.sentence =
+            format!("{good} is the last good and {bad} the first bad {what} ({sure:.1} % sure)");
         if !self.skipped.is_empty() {
             self.sentence += &format!("; {} between them could not be judged", self.skipped.len());
         }

@@ -31,7 +31,7 @@ pub(crate) struct LoopList {
 impl App {
     pub(crate) async fn loops(&self, params: &Params) -> Result<LoopList, RequestError> {
         let (kind, limit) = (params.kind()?, params.limit(50, 200)?);
-        let cursor = params.parsed("cursor", "a place in this list")?;
+        let cursor = params.parsed("cursor", "a position in this list")?;
         let workspaces = self.workspaces.clone();
         self.store
             .read(move |store| {

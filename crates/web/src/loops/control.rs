@@ -98,7 +98,7 @@ pub(crate) fn act(
     let plan = match RecordedPlan::parse(record.kind, &record.plan) {
         RecordedPlan::Agent(plan) => plan,
         RecordedPlan::Fleet(plan) => return fleet::act(workspaces, record, &plan, action),
-        _ => return Err(RequestError::conflict("only loops of agents can be steered")),
+        _ => return Err(RequestError::conflict("only loops of agents can be controlled")),
     };
     let workspace = workspace(workspaces, &plan)?;
     if WorkspaceLock::holder(&workspace).is_none() {

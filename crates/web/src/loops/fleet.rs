@@ -91,7 +91,7 @@ pub(super) fn act(
             "added to its next prompt"
         }
         LoopAction::Tell { agent: None, .. } => {
-            return Err(RequestError::bad_request("name the agent that is to be told"));
+            return Err(RequestError::bad_request("name the agent the message is for"));
         }
         LoopAction::Pause | LoopAction::Resume => {
             return Err(RequestError::conflict("one agent of several cannot be paused"));
@@ -131,7 +131,7 @@ impl App {
     ) -> Result<Result<Arc<TreeDiff>, String>, RequestError> {
         let (place, access) = (self.fleet_agent(id, name).await?, self.project_access()?);
         let asked = tokio::task::spawn_blocking(move || diff(&access, &place)).await;
-        Ok(asked.map_err(|_| RequestError::internal("git could not be asked"))?.map(Arc::new))
+        Ok(asked.map_err(|_| RequestError::internal("git could not be run"))?.map(Arc::new))
     }
 
     /// Merges the work of an agent into the branch that is checked out. Only where the page may run
@@ -143,13 +143,13 @@ impl App {
     ) -> Result<ActionResult, RequestError> {
         if self.rerun.is_none() {
             return Err(RequestError::forbidden(
-                "this page only looks; `retake ui --allow-run` lets it merge, and so does \
+                "this page is read-only; start it with `retake ui --allow-run`, or run \
                  `retake agent fleet apply`",
             ));
         }
         let (place, access) = (self.fleet_agent(id, name).await?, self.project_access()?);
         let asked = tokio::task::spawn_blocking(move || apply(&access, &place)).await;
-        let applied = asked.map_err(|_| RequestError::internal("git could not be asked"))?;
+        let applied = asked.map_err(|_| RequestError::internal("git could not be run"))?;
         let done = match applied.map_err(RequestError::conflict)? {
             Applied::Done { .. } => "merged into the branch that is checked out",
             Applied::AlreadyThere { .. } => "it is in the branch already",

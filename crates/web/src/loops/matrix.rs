@@ -180,7 +180,7 @@ impl MatrixDetail {
             Some(name) if metrics.contains(name) => name.clone(),
             Some(name) => {
                 return Err(RequestError::bad_request(format!(
-                    "no run of this loop has the metric {name}; there is {}",
+                    "no run of this loop has the metric {name}; choose from {}",
                     metrics.join(", ")
                 )));
             }

@@ -81,7 +81,7 @@ pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {
         }
         LoopStatus::Paused => (Mark::Open, "paused"),
         LoopStatus::Running => (Mark::Running, "running"),
-        LoopStatus::RunnerDied => (Mark::Bad, "its runner is gone"),
+        LoopStatus::RunnerDied => (Mark::Bad, "its process died"),
     };
     badge(html, mark, &words(word));
 }

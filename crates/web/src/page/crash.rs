@@ -99,7 +99,9 @@ impl CrashPage<'_> {
             html.markup("<p class=\"empty\">");
             html.markup(match &self.summary.stop_reason {
                 None => "None so far; findings appear when all states are checked.",
-                Some(StopReason::Clean) => "None: whatever the crash leaves, the check accepts it.",
+                Some(StopReason::Clean) => {
+                    "None: the check accepts every state that a crash can leave."
+                }
                 Some(StopReason::CouldNotTest) => {
                     "It could not be tested; what its program or its check printed says why."
                 }
@@ -183,7 +185,7 @@ impl CrashPage<'_> {
             html.lines(&finding.output).markup("</pre>");
         }
         if !finding.repro.is_empty() {
-            html.markup("<h4>To see it again</h4><pre class=\"snippet\">");
+            html.markup("<h4>How to reproduce it</h4><pre class=\"snippet\">");
             html.lines(&finding.repro).markup("</pre>");
         }
         html.markup("</article>");

@@ -23,7 +23,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
     html.markup("<div class=\"tools\"><p class=\"faint\">")
         .text(text::count(matrix.runs as u64, "run"));
     if matrix.running > 0 {
-        html.markup(", ").text(matrix.running).markup(" under way");
+        html.markup(", ").text(matrix.running).markup(" running");
     }
     if matrix.cut {
         html.markup("; older ones were not searched");
@@ -210,12 +210,12 @@ fn over_commits(html: &mut Html, history: &CommitHistory) {
         let sentences: Vec<String> =
             series.changes.iter().map(|one| one.sentence(&history.metric, unit)).collect();
         let says = match &sentences[..] {
-            [] => format!("{}: no change is sure", history.metric),
+            [] => format!("{}: no conclusive change", history.metric),
             sentences => sentences.join("; "),
         };
         report::over_commits(html, series, unit, &says);
         if sentences.is_empty() {
-            html.element("p", "faint", "No change is sure.");
+            html.element("p", "faint", "No change is conclusive.");
         }
         for (change, sentence) in series.changes.iter().zip(&sentences) {
             html.element("p", if change.is_sure() { "" } else { "faint" }, sentence);

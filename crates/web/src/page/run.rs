@@ -288,9 +288,7 @@ pub(super) fn error_text(run: &Run) -> Option<String> {
 /// What a reader of the page can do about an error. Records of earlier releases bring their own.
 fn hint(error: &RunError) -> Option<&'static str> {
     Some(match (error.code, error.detail) {
-        (ErrorCode::Timeout, _) => {
-            "give it more time, or check its output for what it was waiting for"
-        }
+        (ErrorCode::Timeout, _) => "allow more time, or check its output for what it waited for",
         (ErrorCode::LimitExceeded, _) => "raise the limit, or make the command use less",
         (ErrorCode::NotFound, Some(ErrorDetail::MissingInterpreter)) => {
             "install the interpreter, or correct the first line of the script"

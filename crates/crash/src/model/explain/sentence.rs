@@ -219,7 +219,7 @@ impl OperationDescriptions {
             more => format!(" and {}", count(more, "more operation")),
         };
         format!(
-            "the check fails without {} ({}){others}; the cause was not looked for",
+            "the check fails without {} ({}){others}; its cause was not determined",
             description.noun(),
             self.op(number)
         )

@@ -50,7 +50,7 @@ impl fmt::Display for Coverage {
             f,
             "{}, {}, {}, {} distinct (",
             count(self.operations.into(), "operation"),
-            count(self.points, "point"),
+            count(self.points, "crash point"),
             count(self.states(), "state"),
             self.distinct_states()
         )?;

@@ -188,7 +188,7 @@ fn the_coverage_line_counts() {
     assert_eq!(
         coverage.to_string(),
         format!(
-            "4 operations, 5 points, {} states, 6 distinct (1 with nothing lost, 2 with \
+            "4 operations, 5 crash points, {} states, 6 distinct (1 with nothing lost, 2 with \
              everything lost, 2 with one lost, 1 with one kept, 0 with a torn write, 0 with two \
              lost), torn at 512 B",
             coverage.states()
@@ -211,7 +211,7 @@ fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
     );
     assert_eq!(
         told(&TestScript::default().create("a"), Model::Kill),
-        "1 operation, 2 points, 2 states, 2 distinct (2 with nothing lost)"
+        "1 operation, 2 crash points, 2 states, 2 distinct (2 with nothing lost)"
     );
     assert!(told(&TestScript::default(), Model::Ext4).ends_with("), torn at 512 B"));
 }

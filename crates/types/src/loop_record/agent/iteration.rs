@@ -234,7 +234,7 @@ impl std::str::FromStr for IterationStatus {
         Self::ALL
             .into_iter()
             .find(|status| status.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is no iteration status"))
+            .ok_or_else(|| format!("{text:?} is not the status of an iteration"))
     }
 }
 
