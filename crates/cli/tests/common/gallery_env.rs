@@ -204,9 +204,11 @@ pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
 /// one, and its answer.
 pub(crate) fn bisection(store: &mut Store) -> LoopId {
     const FIRST_BAD: usize = 13;
-    let commits: Vec<String> = (1..=24u128)
-        .map(|n| format!("{:040x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c)))
-        .collect();
+    let commit = |n: u64| {
+        let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        format!("{mixed:016x}{:016x}{n:08x}", mixed.rotate_left(29))
+    };
+    let commits: Vec<String> = (1..=24).map(commit).collect();
     let plan = json!({"purpose": "bisect code", "command": "./bench --size small",
         "axes": {"code": commits}});
     let mut recording =
@@ -227,7 +229,7 @@ pub(crate) fn bisection(store: &mut Store) -> LoopId {
                     of: Some((Kind::Matrix, id, n)),
                     labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
                     effects: Some(json!({"metrics": metrics})),
-                    ..plain("", 300 - n as i64, value as u64, 0)
+                    ..plain("", 9000 - n as i64 * 140, value as u64, 0)
                 };
                 add(store, &shown);
                 n += 1;

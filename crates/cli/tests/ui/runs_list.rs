@@ -34,6 +34,18 @@ fn all_rows(ui: &Ui, first: &str) -> Vec<String> {
 }
 
 #[test]
+fn commits_in_the_row_of_a_loop_are_short() {
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.gallery_store();
+    gallery::bisection(&mut store);
+    drop(store);
+    let page = sandbox.ui().get("/runs").text();
+    let extent = page.split("class=\"extent faint\"").nth(1).expect("the values of the loop");
+    let shown = extent.split_once('>').unwrap().1.split('<').next().unwrap();
+    assert_eq!(shown, "9e3779b97f, …, d5336963ee (24)");
+}
+
+#[test]
 fn the_runs_of_a_loop_are_one_row_wherever_pages_end() {
     let sandbox = Sandbox::new();
     let mut store = sandbox.gallery_store();

@@ -120,7 +120,7 @@ pub(super) fn loop_row(
     let extent = plan.extent();
     if !extent.is_empty() {
         html.markup("<span class=\"extent faint\"").attr("title", &extent).markup(">");
-        html.text(&extent).markup("</span> ");
+        html.text(matrix::shorten_commits(&extent)).markup("</span> ");
     }
     html.markup("<span class=\"beside\">");
     let count = match runs.more {
