@@ -84,8 +84,8 @@ pub(crate) fn run() -> Result<(), String> {
 
 fn terminal(picture: &Path) -> Result<(), String> {
     succeed(Command::new("cargo").args(["build", "--quiet", "-p", "retake"]).current_dir(root()))?;
-    let home = std::env::temp_dir().join(format!("retake-screenshots-{}", std::process::id()));
-    let project = home.join("project");
+    let home = std::env::temp_dir().join(format!("retake-{}", std::process::id()));
+    let project = home.join("shop");
     std::fs::create_dir_all(project.join("data")).map_err(text)?;
     std::fs::write(project.join("data/current"), "version 1\n").map_err(text)?;
     succeed(Command::new("git").args(["init", "--quiet"]).current_dir(&project))?;
