@@ -232,7 +232,7 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
         Some(QueueStopReason::BudgetTokens) => Some("the token budget for all agents is exhausted"),
         Some(QueueStopReason::BudgetTime) => Some("the time budget for all agents is exhausted"),
         Some(QueueStopReason::Failed) => Some("too many agents failed"),
-        Some(QueueStopReason::Stopped) => Some("asked to stop"),
+        Some(QueueStopReason::Stopped) => Some("stopped on request"),
         Some(QueueStopReason::Interrupted) => Some("interrupted"),
     };
     if let Some(why) = why {
