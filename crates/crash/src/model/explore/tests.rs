@@ -207,7 +207,7 @@ fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
     };
     assert_eq!(
         told(&TestScript::default(), Model::Kill),
-        "0 operations, 1 point, 1 state, 1 distinct (1 with nothing lost)"
+        "0 operations, 1 crash point, 1 state, 1 distinct (1 with nothing lost)"
     );
     assert_eq!(
         told(&TestScript::default().create("a"), Model::Kill),
