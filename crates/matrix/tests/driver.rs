@@ -27,7 +27,7 @@ use retake_runner::worker::Worker;
 use retake_store::redact::Redactor;
 use retake_store::{RunFilter, Store};
 use retake_types::loop_record::matrix::{CellLabels, CellRole, MatrixEntry, MatrixPurpose};
-use retake_types::{Kind, Outcome, Redacted, Run, RunOutcome, StopReason};
+use retake_types::{Kind, Outcome, Redacted, Run, RunOutcome, State, StopReason};
 
 fn project(directory: &Path, config: &str) -> MatrixProject {
     std::fs::create_dir_all(directory.join(".agent")).unwrap();
@@ -91,6 +91,35 @@ fn store(project: &MatrixProject) -> Store {
 
 fn runs(project: &MatrixProject) -> Vec<Run> {
     store(project).list(&RunFilter::default(), None, 1000).unwrap().runs
+}
+
+/// Looks each step up in the record when it hears of it.
+struct OnRecord<'a>(&'a MatrixProject, Mutex<Vec<State>>);
+
+impl MatrixObserver for OnRecord<'_> {
+    fn event(&self, event: MatrixEvent<'_>) {
+        if let MatrixEvent::StepFinished { result, .. } = event {
+            let run = store(self.0).get(result.id).unwrap();
+            self.1.lock().unwrap().push(run.state);
+        }
+    }
+}
+
+#[test]
+fn a_step_is_on_the_record_before_anyone_hears_of_it() {
+    let hooks = "prepare: echo before\nconclude: echo after\ncleanup: 'true'\n";
+    for config in [TWO_CELLS.to_owned(), format!("{TWO_CELLS}{hooks}")] {
+        let directory = tempfile::tempdir().unwrap();
+        let project = project(directory.path(), &config);
+        for (mode, workers) in [(ScheduleMode::Pending, 1), (ScheduleMode::Replace, 2)] {
+            let observer = OnRecord(&project, Mutex::default());
+            assert_eq!(run(&project, mode, workers, &observer).ok, 4);
+            let states = observer.1.into_inner().unwrap();
+            assert_eq!(states, [State::Finished; 6], "with the warmups");
+        }
+        let left = runs(&project);
+        assert!(left.iter().all(|run| run.state == State::Finished), "{left:?}");
+    }
 }
 
 const TWO_CELLS: &str = "command: echo $AXIS_N; test $AXIS_N != 3\niterations: 2\nwarmup: 1\n\

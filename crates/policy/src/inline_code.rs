@@ -1,6 +1,9 @@
 //! Code that a line hands to an interpreter, or to another program that can start commands. What it
 //! does cannot be determined, but a command that a rule denies may stand in it word for word.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::sed_script;
 use super::word::Word;
 
@@ -37,17 +40,26 @@ const READING: &str = " python python2 python3 pypy pypy3 perl ruby node nodejs 
 /// Names of a program's own input.
 const INPUTS: [&str; 4] = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
 
+/// What tells the code of this program, if it takes any.
+fn options_of(name: &str) -> Option<&'static str> {
+    // Asked about every command.
+    static BY_NAME: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+        let named = PROGRAMS
+            .iter()
+            .flat_map(|(names, options)| names.split(' ').map(move |name| (name, *options)));
+        named.collect()
+    });
+    BY_NAME.get(name).copied()
+}
+
 /// The texts among the arguments of a program that it may take for code.
 pub(super) fn texts(name: &str, words: &[Word]) -> Vec<String> {
-    let has = |names: &str| names.split(' ').any(|one| one == name);
-    let Some((_, options)) = PROGRAMS.iter().find(|(names, _)| has(names)) else {
-        return Vec::new();
-    };
+    let Some(options) = options_of(name) else { return Vec::new() };
     let arguments: Vec<Option<String>> = words.iter().skip(1).map(Word::text).collect();
     if name == "sed" || name == "gsed" {
         return sed_script::executed_text(words).into_iter().collect();
     }
-    if *options == "*" {
+    if options == "*" {
         let starts = |text: &String| text.contains("system") || text.contains('|');
         let has_awk_started = arguments.iter().flatten().any(starts);
         let runs = |text: &String| match name {
@@ -151,9 +163,8 @@ pub(super) fn reads_code(name: &str, words: &[Word]) -> bool {
 
 /// Whether a program that can be given code reads what a process substitution prints.
 pub(super) fn reads_substitution(name: &str, words: &[Word]) -> bool {
-    let takes_code = |names: &str| names.split(' ').any(|one| one == name);
-    (PROGRAMS.iter().any(|(names, _)| takes_code(names)) || takes_code(READING))
-        && words.iter().any(Word::is_process_substitution)
+    words.iter().any(Word::is_process_substitution)
+        && (options_of(name).is_some() || READING.split(' ').any(|one| one == name))
 }
 
 /// The commands that a text may hold: from each word on, the words up to the end of a statement.

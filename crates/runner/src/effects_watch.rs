@@ -28,7 +28,7 @@ const COMPARED: usize = 20;
 /// Watches one run.
 pub struct EffectsWatch {
     files: Option<FileWatch>,
-    parser: Option<TestOutputParser>,
+    tests: Option<TestWatch>,
     printed: Tail,
     /// Where report files are looked for, and the patterns of further places.
     directory: PathBuf,
@@ -43,7 +43,7 @@ impl EffectsWatch {
         let track = wanted.track.as_ref().map(OsText::as_path);
         Self {
             files: track.and_then(|root| FileWatch::begin(root, wanted.exact, redactor, context)),
-            parser: if wanted.tests { parser_of(&request.command) } else { None },
+            tests: if wanted.tests { TestWatch::of(&request.command) } else { None },
             printed: Tail::default(),
             directory: cwd.to_owned(),
             report_patterns: context.test_reports.clone(),
@@ -58,7 +58,7 @@ impl EffectsWatch {
             Outcome::Exited(code) => Some(code),
             _ => None,
         };
-        self.parser.take().and_then(|parser| parser.finish(code, self.reports()))
+        self.tests.take().and_then(|tests| tests.finish(code, self.reports()))
     }
 
     /// Everything that is known of the run.
@@ -95,18 +95,41 @@ impl EffectsWatch {
     }
 }
 
-/// Reads what a command prints; `None` for one that only searches, which runs no tests.
-fn parser_of(command: &CommandRequest) -> Option<TestOutputParser> {
-    let cuts = match &command.form {
-        CommandForm::Arguments(arguments) => {
-            let arguments: Vec<_> = arguments.iter().map(OsText::to_string_lossy).collect();
-            OutputCuts::of_arguments(&arguments)?
+/// Finds the results of tests in what a command prints.
+struct TestWatch {
+    /// What of the output the command leaves out.
+    cuts: OutputCuts,
+    /// Made for the first bytes: many commands print nothing.
+    parser: Option<TestOutputParser>,
+}
+
+impl TestWatch {
+    /// `None` for a command that only searches, which runs no tests.
+    fn of(command: &CommandRequest) -> Option<Self> {
+        let cuts = match &command.form {
+            CommandForm::Arguments(arguments) => {
+                let arguments: Vec<_> = arguments.iter().map(OsText::to_string_lossy).collect();
+                OutputCuts::of_arguments(&arguments)?
+            }
+            CommandForm::Line(_) | CommandForm::ShellArguments(_) => {
+                OutputCuts::of_command_line(&command.text)?
+            }
+        };
+        Some(Self { cuts, parser: None })
+    }
+
+    fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        let new = || TestOutputParser::of_cut_output(self.cuts);
+        self.parser.get_or_insert_with(new).push(stream, bytes);
+    }
+
+    fn finish(self, code: Option<i32>, reports: Vec<TestReport>) -> Option<TestResults> {
+        match self.parser {
+            None if reports.is_empty() => None,
+            None => TestOutputParser::of_cut_output(self.cuts).finish(code, reports),
+            Some(parser) => parser.finish(code, reports),
         }
-        CommandForm::Line(_) | CommandForm::ShellArguments(_) => {
-            OutputCuts::of_command_line(&command.text)?
-        }
-    };
-    Some(TestOutputParser::of_cut_output(cuts))
+    }
 }
 
 /// How the tests went in the recorded runs of the same command in the same directory.
@@ -195,8 +218,8 @@ impl FileWatch {
 
 impl Observer for EffectsWatch {
     fn output(&mut self, stream: Stream, bytes: &[u8]) {
-        if let Some(parser) = &mut self.parser {
-            parser.push(stream, bytes);
+        if let Some(tests) = &mut self.tests {
+            tests.push(stream, bytes);
         }
         if stream == Stream::Stdout {
             self.printed.push(bytes);

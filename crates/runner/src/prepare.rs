@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -304,21 +305,28 @@ pub fn environment(
         |(name, value): &(OsText, OsText)| Variable::new(name.as_os_str(), value.as_os_str());
     let set: Vec<Variable> = asked.set.iter().map(pair).collect();
     let unset: Vec<OsString> = asked.unset.iter().map(|name| name.as_os_str().to_owned()).collect();
-    let rules = EnvironmentRules {
+    let allow = &context.execution.environment_allow[..];
+    let mut rules = EnvironmentRules {
         mode: asked.mode,
         set: &set,
         unset: &unset,
-        allow: &context.execution.environment_allow,
+        allow,
         secret: looks_secret,
     };
     let mut environment = match &asked.base {
         None => {
             let confined = request.sandbox.is_on();
+            let mut merged = None;
+            if asked.mode == EnvMode::Merge {
+                // What is left of our own variables passes as it is.
+                merged = Some(own_merged(allow));
+                rules.mode = EnvMode::Inherit;
+            }
             let own = own_environment().iter().enumerate();
+            let own = own.filter(|(at, _)| merged.as_ref().is_none_or(|merged| merged[*at]));
             let is_withheld = |at: usize, name: &OsStr| {
                 let is_one_of = |list: &[String]| list.iter().any(|listed| name == listed.as_str());
-                is_one_of(&request.sandbox.withheld)
-                    || own_withheld()[at] && !is_one_of(&context.execution.environment_allow)
+                is_one_of(&request.sandbox.withheld) || own_withheld()[at] && !is_one_of(allow)
             };
             let given = own.filter(|(at, known)| !(confined && is_withheld(*at, known.name())));
             rules.apply(&mut given.map(|(_, variable)| variable))
@@ -373,6 +381,29 @@ fn own_secrets() -> &'static [bool] {
 fn own_withheld() -> &'static [bool] {
     static OWN: OnceLock<Vec<bool>> = OnceLock::new();
     OWN.get_or_init(|| of_own_names(is_withheld_variable))
+}
+
+/// Names that are allowed, and which of our own variables `merge` then passes on.
+type OwnMerged = (Vec<String>, Rc<[bool]>);
+
+thread_local! {
+    static MERGED: RefCell<Option<OwnMerged>> = const { RefCell::new(None) };
+}
+
+/// Which of them `merge` passes on where these are allowed: the same for every run of a project.
+fn own_merged(allow: &[String]) -> Rc<[bool]> {
+    let known = MERGED.with_borrow(|known| {
+        let (allowed, merged) = known.as_ref()?;
+        (allowed == allow).then(|| merged.clone())
+    });
+    known.unwrap_or_else(|| {
+        let (mode, set, unset) = (EnvMode::Merge, &[], &[]);
+        let rules = EnvironmentRules { mode, set, unset, allow, secret: looks_secret };
+        let passes = |own| !rules.apply(&mut std::iter::once(own)).is_empty();
+        let merged: Rc<[bool]> = own_environment().iter().map(passes).collect();
+        MERGED.set(Some((allow.to_vec(), merged.clone())));
+        merged
+    })
 }
 
 fn of_own_names(holds: fn(&str) -> bool) -> Vec<bool> {

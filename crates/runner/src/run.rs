@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use retake_engine::{Cancel, LiveOutput, ProcessEvent, ProcessResult};
 use retake_sandbox::{Confinement, DenialWatch, WatchedCalls};
 use retake_store::redact::{CountingRedactor, RedactedBytes, Redactor, StreamRedactor};
-use retake_store::{Recording, Store};
+use retake_store::{EndedRecording, FinishedRecording, Recording, Store};
 use retake_types::request::StdinSource;
 use retake_types::{
     Effects, ErrorCode, ErrorDetail, Intent, LeftForHost, Outcome, Redacted, Redactions, Run,
@@ -148,19 +148,55 @@ fn redacted(
     outcome
 }
 
-/// Runs it. With a recording its intent is already committed.
-pub fn run(
+/// A run that is over, and its recording, whose outcome is not committed.
+pub(crate) struct EndedRun {
+    /// As it will be once that is done.
+    pub(crate) finished: FinishedRun,
+    pub(crate) recording: Option<EndedRecording>,
+    /// Bytes of each stream after redaction.
+    kept: [u64; 2],
+}
+
+impl EndedRun {
+    /// Commits the outcome.
+    pub(crate) fn commit(self, store: Option<&mut Store>, context: &RunContext) -> FinishedRun {
+        let Self { mut finished, recording, kept } = self;
+        let (Some(store), Some(recording)) = (store, recording) else { return finished };
+        match recording.commit(store) {
+            Ok(stored) => finished.run.outcome = Some(committed_outcome(stored, context)),
+            Err(error) => {
+                (context.notify)(Notice::OutcomeNotRecorded(error));
+                if let Some(outcome) = &mut finished.run.outcome {
+                    outcome.set_stored(kept.map(|bytes| (bytes, None)), None);
+                }
+                finished.run.recorded = false;
+            }
+        }
+        finished
+    }
+}
+
+/// The outcome as it was committed. Says what of the output could not be stored.
+pub(crate) fn committed_outcome(
+    stored: FinishedRecording,
+    context: &RunContext,
+) -> Redacted<RunOutcome> {
+    if let Some(error) = stored.error {
+        let bytes = stored.lost[0] + stored.lost[1];
+        (context.notify)(Notice::OutputLost { bytes, error });
+    }
+    stored.outcome
+}
+
+/// Runs it. With a recording its intent is already committed; the outcome is left to the caller.
+pub(crate) fn run_to_end(
     prepared: PreparedRun,
     context: &RunContext,
     (mut keeper, cancel): (Result<RunKeeper<'_>, StartFailure>, &Cancel),
-    record: Option<(&mut Store, Recording)>,
+    (store, mut recording): (Option<&mut Store>, Option<Recording>),
     output_use: OutputUse,
     observer: &mut dyn Observer,
-) -> FinishedRun {
-    let (mut store, mut recording) = match record {
-        Some((store, recording)) => (Some(store), Some(recording)),
-        None => (None, None),
-    };
+) -> EndedRun {
     let death_mark = recording.as_ref().and_then(Recording::death_mark);
     if let Ok(RunKeeper { keeper, .. }) = &mut keeper {
         keeper.mark_death_in(death_mark.map(Into::into));
@@ -170,36 +206,31 @@ pub fn run(
             recording.append(stream, bytes);
         }
     };
-    let past = store.as_deref_mut();
     let executed =
-        execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, past);
+        execute(prepared, context, (keeper, cancel), &mut keep, output_use, observer, store);
     let ExecutedRun { intent, outcome, result, redactor, redactions, output, kept } = executed;
     let mut outcome = redacted(outcome, &redactor, redactions);
-    let record = store.as_mut().zip(recording);
-    let stored = record.map(|(store, recording)| recording.finish(store, outcome.clone()));
-    let recorded = matches!(stored, Some(Ok(_)));
-    match stored {
-        Some(Ok(stored)) => {
-            outcome = stored.outcome;
-            if let Some(error) = stored.error {
-                let bytes = stored.lost[0] + stored.lost[1];
-                (context.notify)(Notice::OutputLost { bytes, error });
-            }
+    let (recording, outcome) = match recording {
+        Some(recording) => {
+            let ended = recording.end(outcome);
+            let outcome = ended.outcome().clone();
+            (Some(ended), outcome)
         }
-        Some(Err(error)) => {
-            (context.notify)(Notice::OutcomeNotRecorded(error));
+        None => {
             outcome.set_stored(kept.map(|bytes| (bytes, None)), None);
+            (None, outcome)
         }
-        None => outcome.set_stored(kept.map(|bytes| (bytes, None)), None),
-    }
+    };
+    let recorded = recording.is_some();
     let run = Run { intent, state: State::Finished, outcome: Some(outcome), recorded };
-    FinishedRun {
+    let finished = FinishedRun {
         run,
         reader_gone: result.relay_error == Some(libc::EPIPE),
         unread_bytes: result.unread.iter().sum(),
         outcome: result.outcome,
         output,
-    }
+    };
+    EndedRun { finished, recording, kept }
 }
 
 /// Runs it and gives every byte that is to be kept, redacted, to `keep`.

@@ -11,14 +11,14 @@ use retake_engine::{
     Cancel, Command, Counter, Counters, EndingKeeper, Keeper, KeeperSession, KeeperSettings,
     Launch, LiveOutput, ProcessEvent,
 };
-use retake_store::{Error, Recording, Store, StoredLoop};
+use retake_store::{EndedRecording, Error, FinishedRecording, Recording, Store, StoredLoop};
 use retake_types::{Intent, Outcome, Redacted, RefusalReason};
 
 use crate::confined::{self, ConfinedKeeper};
 use crate::context::RunContext;
 use crate::notice::Notice;
 use crate::prepare::PreparedRun;
-use crate::run::{self, FinishedRun, Observer, OutputUse};
+use crate::run::{self, EndedRun, FinishedRun, Observer, OutputUse};
 use crate::{recovery, signals};
 
 /// How much of the output of a helper program is kept.
@@ -32,6 +32,10 @@ pub struct Worker {
     cancel: Cancel,
     context: Arc<RunContext>,
     store: Option<Store>,
+    /// The last run, whose outcome is not committed.
+    held: Option<EndedRecording>,
+    /// The outcome of a run could not be committed after its result was given out.
+    has_lost: bool,
     /// The loops that were ended when the record was opened, because their runner had died.
     recovered_loops: Vec<StoredLoop>,
     /// Counters of the processor for what this worker runs, once they were asked for.
@@ -51,6 +55,12 @@ impl EarlyKeeper {
     pub fn start(session: KeeperSession) -> io::Result<Self> {
         Ok(Self { keeper: Keeper::start(settings(session))?, session })
     }
+}
+
+/// A run whose intent is committed. Dropped, it reads `interrupted`.
+pub struct BegunRun {
+    prepared: PreparedRun,
+    recording: Option<Recording>,
 }
 
 /// A run that may not take place, because it could not be recorded and the configuration demands
@@ -87,6 +97,8 @@ impl Worker {
             cancel: cancel.clone(),
             context: context.clone(),
             store: None,
+            held: None,
+            has_lost: false,
             recovered_loops: Vec::new(),
             counters: None,
             signalled: true,
@@ -116,6 +128,8 @@ impl Worker {
             cancel: Cancel::new()?,
             context: context.clone(),
             store: None,
+            held: None,
+            has_lost: false,
             recovered_loops: Vec::new(),
             counters: None,
             signalled: false,
@@ -131,13 +145,21 @@ impl Worker {
         &self.context
     }
 
-    /// Runs on the record. The intent is committed before anything starts.
+    /// Runs on the record. The intent is committed before anything starts, and the outcome before
+    /// the result is given out.
     pub fn run(
         &mut self,
-        mut prepared: PreparedRun,
+        prepared: PreparedRun,
         output_use: OutputUse,
         observer: &mut dyn Observer,
     ) -> Result<FinishedRun, Unrecorded> {
+        let begun = self.begin_run(prepared)?;
+        let ended = self.run_to_end(begun, output_use, observer);
+        Ok(ended.commit(self.store.as_mut(), &self.context))
+    }
+
+    /// Commits the intent of a run, and with it the outcome that was held.
+    pub fn begin_run(&mut self, mut prepared: PreparedRun) -> Result<BegunRun, Unrecorded> {
         prepared.intent.set_start_time(Timestamp::now());
         let audit = self.context.execution.audit;
         let recording = match audit.enabled.then(|| self.begin(&prepared.intent)) {
@@ -153,14 +175,61 @@ impl Worker {
             }
             None => None,
         };
+        Ok(BegunRun { prepared, recording })
+    }
+
+    /// Runs what has begun and holds its outcome, which is committed together with the intent of the
+    /// next run, or by [`settle`](Self::settle): one commit to the disk costs less than two. The
+    /// result says that it is recorded; nobody is to hear of it before it is.
+    pub fn run_held(
+        &mut self,
+        begun: BegunRun,
+        output_use: OutputUse,
+        observer: &mut dyn Observer,
+    ) -> FinishedRun {
+        let ended = self.run_to_end(begun, output_use, observer);
+        self.held = ended.recording;
+        ended.finished
+    }
+
+    fn run_to_end(
+        &mut self,
+        BegunRun { mut prepared, recording }: BegunRun,
+        output_use: OutputUse,
+        observer: &mut dyn Observer,
+    ) -> EndedRun {
         let open = self.store.as_ref().map(Store::path);
         let store = open.or_else(|| self.context.project.store().ok());
         let keepers = (&mut self.keeper, &mut self.confined);
         let parts = (store, self.context.network.as_ref());
         let keeper = confined::choose(keepers, &mut prepared, parts, settings(self.session));
-        let record = self.store.as_mut().zip(recording);
         let parts = (keeper, &self.cancel);
-        Ok(run::run(prepared, &self.context, parts, record, output_use, observer))
+        let record = (self.store.as_mut(), recording);
+        run::run_to_end(prepared, &self.context, parts, record, output_use, observer)
+    }
+
+    /// Whether an outcome is held.
+    pub fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Commits the outcome that is held. Says whether all that were held are on the record.
+    pub fn settle(&mut self) -> bool {
+        if let Some((held, store)) = self.held.take().zip(self.store.as_mut()) {
+            let committed = held.commit(store);
+            self.note_committed(committed);
+        }
+        !std::mem::take(&mut self.has_lost)
+    }
+
+    fn note_committed(&mut self, committed: retake_store::Result<FinishedRecording>) {
+        match committed {
+            Ok(stored) => drop(run::committed_outcome(stored, &self.context)),
+            Err(error) => {
+                (self.context.notify)(Notice::OutcomeNotRecorded(error));
+                self.has_lost = true;
+            }
+        }
     }
 
     pub fn cancel(&self) -> &Cancel {
@@ -229,12 +298,22 @@ impl Worker {
         let parts = (store, self.context.network.as_ref());
         let keeper = confined::choose(keepers, &mut prepared, parts, settings(self.session));
         let parts = (keeper, &self.cancel);
-        run::run(prepared, &self.context, parts, None, OutputUse::NONE, &mut ())
+        let record = (None, None);
+        run::run_to_end(prepared, &self.context, parts, record, OutputUse::NONE, &mut ()).finished
     }
 
-    /// Opens the record if need be, sees to runs whose runner died, and commits the intent.
+    /// Opens the record if need be, sees to runs whose runner died, and commits the intent, together
+    /// with the outcome that is held.
     fn begin(&mut self, intent: &Redacted<Intent>) -> retake_store::Result<Recording> {
-        match self.store()?.begin(intent) {
+        let begun = match self.held.take().zip(self.store.as_mut()) {
+            Some((held, store)) => {
+                let (committed, begun) = held.commit_and_begin(store, intent);
+                self.note_committed(committed);
+                begun
+            }
+            None => self.store()?.begin(intent),
+        };
+        match begun {
             // It was moved while we had it open; opened again, it is followed.
             Err(Error::Vanished { path }) if retake_store::moved_to(&path).is_some() => {
                 self.store = None;
@@ -262,7 +341,8 @@ impl Worker {
 
     /// Has the keeper end and gives signals back their usual meaning, unless they did not reach this
     /// worker. What is left can wait until the answer is printed.
-    pub fn end(self) -> EndedWorker {
+    pub fn end(mut self) -> EndedWorker {
+        self.settle();
         let keeper = self.keeper.end();
         drop(self.confined);
         if self.signalled {

@@ -81,5 +81,5 @@ pub use transfer::reported::{ReportedImport, TakenReport};
 pub use transfer::result_file::ResultFile;
 pub use transfer::take_over::{EarlierRecord, TakenOver};
 pub use write::loop_recording::LoopRecording;
-pub use write::recording::{FinishedRecording, Recording};
+pub use write::recording::{EndedRecording, FinishedRecording, Recording};
 pub use write::remote_runs::has_remote_runs;

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{assert_intact, intent, outcome};
+use common::{assert_intact, intent, outcome, plain};
 use retake_store::{Store, VerifyDepth};
 use retake_types::{RunId, State, Stream};
 
@@ -43,6 +43,18 @@ fn a_recording_survives_a_crash_at_every_step() {
                     fs::rename(env.path("kept"), env.path("acknowledged")).unwrap();
                     store.delete(id).unwrap();
                 }
+            }
+            let mut recording = store.begin_plain(&intent("held")).unwrap();
+            for bytes in [40, 200_000] {
+                let id = recording.id();
+                recording.append_plain(Stream::Stdout, &vec![b'a'; bytes]);
+                recording.append_plain(Stream::Stdout, b"end\n");
+                let ended = recording.end(plain(outcome(0)));
+                let next = plain(intent("next"));
+                let (finished, begun) = ended.commit_and_begin(&mut store, &next);
+                finished.unwrap();
+                acknowledge(&env.path("acknowledged"), id);
+                recording = begun.unwrap();
             }
         })
         .verify(|env, _| {

@@ -67,6 +67,50 @@ fn a_run_reads_back_as_it_was_recorded() {
 }
 
 #[test]
+fn an_outcome_is_committed_together_with_the_next_intent() {
+    let mut test = TestStore::new();
+    let mut before = intent("first");
+    let mut recording = test.store.begin_plain(&before).unwrap();
+    for nth in 0..40 {
+        recording.append_plain(Stdout, b"out\n");
+        let ended = recording.end(plain(outcome(nth)));
+        assert_eq!(ended.outcome().stdout_bytes, 4);
+        assert_eq!(test.store.get(before.id()).unwrap().state, State::Running);
+        let next = intent("next");
+        let (finished, begun) = ended.commit_and_begin(&mut test.store, &plain(next.clone()));
+        let committed = finished.unwrap().outcome;
+        let run = test.store.get(before.id()).unwrap();
+        assert_eq!((run.state, run.outcome), (State::Finished, Some(committed)));
+        assert_eq!(test.output(before.id(), Stdout), b"out\n");
+        assert_eq!(test.store.get(next.id()).unwrap().state, State::Running);
+        (before, recording) = (next, begun.unwrap());
+    }
+    // An intent that cannot be committed costs the outcome nothing.
+    let ended = recording.end(plain(outcome(0)));
+    let (finished, begun) = ended.commit_and_begin(&mut test.store, &plain(before.clone()));
+    assert!(finished.unwrap().error.is_none());
+    assert!(matches!(begun, Err(Error::Duplicate { id }) if id == before.id()), "{begun:?}");
+    assert_eq!(test.store.get(before.id()).unwrap().state, State::Finished);
+    assert_eq!(test.assert_intact().runs, 41);
+    test.reopen();
+    assert!(test.store.recover().unwrap().is_empty());
+    assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
+}
+
+#[test]
+fn a_run_whose_outcome_was_held_for_ever_reads_interrupted_with_its_output() {
+    let mut test = TestStore::new();
+    let held = intent("held");
+    let mut recording = test.store.begin_plain(&held).unwrap();
+    recording.append_plain(Stdout, b"out\n");
+    drop(recording.end(plain(outcome(0))));
+    assert_eq!(test.store.recover().unwrap().runs.len(), 1);
+    assert_eq!(test.store.get(held.id()).unwrap().state, State::Interrupted);
+    assert_eq!(test.output(held.id(), Stdout), b"out\n");
+    test.assert_intact();
+}
+
+#[test]
 fn nothing_but_the_owner_can_read_the_store() {
     let mut test = TestStore::new();
     test.record(&intent("a"), 0, &[(Stdout, &[b'x'; 100_000])]);

@@ -16,7 +16,7 @@ use retake_types::loop_record::matrix::{CellHook, CellKey, CellLabels, CellRole}
 use retake_types::request::{CommandRequest, LoopPosition, MetricsRequest};
 use retake_types::{Kind, LoopId, Metrics, Outcome, Run, RunRequest};
 
-use super::checkout::CheckedOutCode;
+use super::checkout::{CheckedOutCode, CodeTree};
 use super::error::MatrixError;
 use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
@@ -25,9 +25,10 @@ use super::resources::{Resources, short_sha};
 use super::shell_start::ShellStart;
 use crate::config::{CHROME, CODE, COMMAND, MetricConfig, ResetMode};
 use crate::iteration::Iteration;
-use crate::plan::{CellResult, CellStep, CellStepKind, FailedHook, Matrix, MatrixPlan};
+use crate::plan::{
+    CellResult, CellStep, CellStepKind, FailedHook, FinishedStep, Matrix, MatrixPlan,
+};
 use crate::shell_free;
-use crate::tree::TreeError;
 
 /// Runs the cells of a loop: everything that all of its runs share.
 pub(super) struct CellRunner<'a> {
@@ -57,6 +58,11 @@ pub(super) struct CellWorker<'a> {
     pub(super) scratch: ScratchDir,
     /// Its own, by which its trees are found.
     pub(super) number: usize,
+    /// Outcomes are committed together with the next intent. For who settles the worker when there is
+    /// no next step.
+    pub(super) holds: bool,
+    /// The step whose outcome is held: nobody hears of it before that is on the record.
+    unsettled: Option<FinishedStep>,
     shell: ShellStart,
     /// The processor's counters were asked for and cannot be read: nobody asks again.
     uncounted: bool,
@@ -80,7 +86,15 @@ impl<'a> CellWorker<'a> {
         let parent = project.scratch();
         let scratch = ScratchDir::new(&parent, &format!("w{number}"))
             .map_err(|error| MatrixError::Scratch { path: parent, error })?;
-        Ok(Self { worker, scratch, number, shell: ShellStart::default(), uncounted: false })
+        Ok(Self {
+            worker,
+            scratch,
+            number,
+            holds: false,
+            unsettled: None,
+            shell: ShellStart::default(),
+            uncounted: false,
+        })
     }
 }
 
@@ -99,7 +113,11 @@ impl CellRunner<'_> {
             .renew()
             .map_err(|error| failed(MatrixError::Scratch { path: tmp.clone(), error }))?;
         lock(&self.ran).insert(step.cell);
-        self.reset(cell_worker.number, step).map_err(|error| failed(error.into()))?;
+        if let Some(tree) = self.tree_to_reset(cell_worker.number, step) {
+            // That takes longer than an outcome should be held.
+            self.settle_worker(cell_worker).map_err(failed)?;
+            tree.reset().map_err(|error| failed(error.into()))?;
+        }
         if let Some(hook) = self.run_hook(cell_worker, step, CellHook::Prepare)? {
             return Ok(not_run(hook));
         }
@@ -114,7 +132,7 @@ impl CellRunner<'_> {
         let mut observer = MetricsObserver::new(&metrics, &self.metrics_request(step), &directory)
             .without_shell(cost)
             .counting(counters);
-        let finished = run_recorded(cell_worker.worker, prepared, &mut observer)?;
+        let finished = self.run_recorded(cell_worker, prepared, &mut observer)?;
         self.add_result(&finished.run);
         let failed_hook = self.run_hook(cell_worker, step, CellHook::Conclude)?;
         let outcome = finished.run.outcome.as_ref();
@@ -136,20 +154,16 @@ impl CellRunner<'_> {
         })
     }
 
-    /// Makes the tree that a step runs in what its setup left, if every iteration is to find it so.
-    fn reset(&self, number: usize, step: &CellStep) -> Result<(), TreeError> {
-        match self.code(step.cell) {
-            Some(code) if self.project.config.reset == ResetMode::Iteration => {
-                code.trees[number].reset()
-            }
-            _ => Ok(()),
-        }
+    /// The tree that a step runs in, if every iteration is to find it as its setup left it.
+    fn tree_to_reset(&self, number: usize, step: &CellStep) -> Option<&CodeTree> {
+        let code = self.code(step.cell)?;
+        (self.project.config.reset == ResetMode::Iteration).then(|| &code.trees[number])
     }
 
     /// Runs what comes around an iteration, if there is such a thing; gives one that failed.
     fn run_hook(
         &self,
-        CellWorker { worker, scratch, number, .. }: &mut CellWorker<'_>,
+        cell_worker: &mut CellWorker<'_>,
         step: &CellStep,
         hook: CellHook,
     ) -> Result<Option<FailedHook>, StepError<MatrixError>> {
@@ -160,13 +174,13 @@ impl CellRunner<'_> {
             CellHook::Cleanup => &config.cleanup,
         };
         let Some(text) = text else { return Ok(None) };
-        let (tmp, metrics) = (scratch.tmp(), scratch.metrics());
+        let (tmp, metrics) = (cell_worker.scratch.tmp(), cell_worker.scratch.metrics());
         let role = CellRole::Hook(hook, self.keys[step.cell]);
         let command = CommandRequest::shell(self.matrix.fill(&self.matrix.cells[step.cell], text));
-        let request = self.request(*number, (&tmp, &metrics), step, command, role);
+        let request = self.request(cell_worker.number, (&tmp, &metrics), step, command, role);
         let prepared = PreparedRun::new(request, &self.project.context)
             .map_err(|refused| StepError::Failed(refused.into()))?;
-        let finished = run_recorded(worker, prepared, &mut ())?;
+        let finished = self.run_recorded(cell_worker, prepared, &mut ())?;
         let exit_code = finished.outcome.exit_code().unwrap_or(1);
         let run = finished.run.intent.id();
         Ok((!finished.outcome.success()).then_some(FailedHook { hook, exit_code, run }))
@@ -323,6 +337,45 @@ impl CellRunner<'_> {
         if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
     }
 
+    /// Runs on the record. A run that is not recorded is none, and neither is one that the signal
+    /// ended that ends the loop.
+    fn run_recorded(
+        &self,
+        cell_worker: &mut CellWorker<'_>,
+        prepared: PreparedRun,
+        observer: &mut dyn Observer,
+    ) -> Result<FinishedRun, StepError<MatrixError>> {
+        let failed = StepError::Failed;
+        let begun = cell_worker.worker.begin_run(prepared);
+        let begun = begun.map_err(|unrecorded| failed(unrecorded.into()))?;
+        // What was held is on the record now.
+        self.settle_worker(cell_worker).map_err(failed)?;
+        let finished = cell_worker.worker.run_held(begun, OutputUse::NONE, observer);
+        if !finished.run.recorded {
+            return Err(failed(MatrixError::NotRecorded));
+        }
+        if matches!(finished.outcome, Outcome::Cancelled(_)) {
+            return Err(StepError::Cancelled);
+        }
+        if !cell_worker.holds {
+            self.settle_worker(cell_worker).map_err(failed)?;
+        }
+        Ok(finished)
+    }
+
+    /// Has the outcome that is held committed, and reports its step.
+    fn settle_worker(&self, cell_worker: &mut CellWorker<'_>) -> Result<(), MatrixError> {
+        let settled = cell_worker.worker.settle();
+        let finished = cell_worker.unsettled.take();
+        if !settled {
+            return Err(MatrixError::NotRecorded);
+        }
+        if let Some(finished) = finished {
+            self.finish(cell_worker.worker, &finished);
+        }
+        Ok(())
+    }
+
     /// Keeps what a run says about its cell, if it is an iteration.
     pub(super) fn add_result(&self, run: &Run) {
         lock(&self.new).rows.extend(ResultRow::of(run));
@@ -330,14 +383,19 @@ impl CellRunner<'_> {
 
     /// Reports the step that the plan has just taken, and erases the runs that it replaces.
     pub(super) fn finish_step(&self, worker: &mut Worker, plan: &mut MatrixPlan) {
-        let Some(finished) = plan.take_finished() else { return };
+        if let Some(finished) = plan.take_finished() {
+            self.finish(worker, &finished);
+        }
+    }
+
+    fn finish(&self, worker: &mut Worker, finished: &FinishedStep) {
         self.observer.event(MatrixEvent::StepFinished {
             name: &self.name(finished.step.cell),
             step: &finished.step,
             total: finished.total,
             result: &finished.result,
         });
-        for run in finished.replaced {
+        for &run in &finished.replaced {
             // The new run is there; readers ignore an old one that cannot be erased.
             match worker.store().and_then(|store| store.delete(run)) {
                 Ok(_) => _ = lock(&self.new).erased.insert(run),
@@ -362,32 +420,24 @@ impl<'w> StepRunner<MatrixPlan, CellWorker<'w>> for CellRunner<'_> {
     }
 
     fn reported(&self, worker: &mut CellWorker<'w>, plan: &mut MatrixPlan, _step: &CellStep) {
-        self.finish_step(worker.worker, plan);
+        let Some(finished) = plan.take_finished() else { return };
+        match worker.worker.holds() {
+            true => worker.unsettled = Some(finished),
+            false => self.finish(worker.worker, &finished),
+        }
+    }
+
+    fn holds(&self, worker: &CellWorker<'w>) -> bool {
+        worker.unsettled.is_some()
+    }
+
+    fn settle(&self, worker: &mut CellWorker<'w>) -> Result<(), MatrixError> {
+        self.settle_worker(worker)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs on the record. A run that is not recorded is none, and neither is one that the signal ended
-/// that ends the loop.
-fn run_recorded(
-    worker: &mut Worker,
-    prepared: PreparedRun,
-    observer: &mut dyn Observer,
-) -> Result<FinishedRun, StepError<MatrixError>> {
-    let failed = StepError::Failed;
-    let finished = worker
-        .run(prepared, OutputUse::NONE, observer)
-        .map_err(|unrecorded| failed(unrecorded.into()))?;
-    if !finished.run.recorded {
-        return Err(failed(MatrixError::NotRecorded));
-    }
-    if matches!(finished.outcome, Outcome::Cancelled(_)) {
-        return Err(StepError::Cancelled);
-    }
-    Ok(finished)
 }
 
 /// The result of a step whose command was not run.

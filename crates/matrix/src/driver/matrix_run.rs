@@ -543,8 +543,10 @@ fn drive_here(
     let mut workers: Vec<CellWorker<'_>> = workers
         .map(|(number, worker)| CellWorker::new(worker, number, runner.project))
         .collect::<Result<_, _>>()?;
+    workers.iter_mut().for_each(|worker| worker.holds = true);
     let progress = ProgressEvents { observer: runner.observer, started: Instant::now() };
     let driven = drive_steps(plan, &mut workers, &progress, runner);
+    workers.iter_mut().for_each(|worker| worker.holds = false);
     if !driven.cancelled && driven.failure.is_none() {
         runner.clean_up(&mut workers[0])?;
     }

@@ -45,10 +45,7 @@ impl ShellStart {
         for _ in 0..count {
             let start = Instant::now();
             let Some(cost) = start_once(worker) else { break };
-            // The first ones are paid once.
-            if count == 1 {
-                self.spent += start.elapsed();
-            }
+            self.spent += start.elapsed();
             self.latest.push_back(cost);
             if self.latest.len() > LATEST {
                 self.latest.pop_front();

@@ -1,6 +1,9 @@
 //! Options of ordinary programs that name a command: `split --filter`, `tar --to-command`,
 //! `rsync -e`. What they name is judged like any other command.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::{ProgramCall, StartedCommands};
 use crate::refusal::HiddenBecause;
 use crate::sed_script;
@@ -41,6 +44,17 @@ const TAR_VALUES: &str = "bCfFgHIKLNTVX";
 const FINDERS: [&str; 2] = ["fd", "fdfind"];
 const FINDER_OPTIONS: [&str; 4] = ["-x", "-X", "--exec", "--exec-batch"];
 
+fn options_of(name: &str) -> Option<&'static str> {
+    // Asked about every command.
+    static BY_NAME: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+        let named = OPTIONS
+            .iter()
+            .flat_map(|(names, options)| names.split(' ').map(move |name| (name, *options)));
+        named.collect()
+    });
+    BY_NAME.get(name).copied()
+}
+
 impl StartedCommands {
     /// Adds the commands that options name, and notes a script of `sed` that runs something.
     pub(super) fn add_option_commands(&mut self, call: ProgramCall<'_>) {
@@ -60,8 +74,7 @@ impl StartedCommands {
             "scp" | "sftp" => self.settings(call, &SSH_SETTINGS),
             _ => {}
         }
-        let has = |names: &str| names.split(' ').any(|one| one == name);
-        let Some((_, options)) = OPTIONS.iter().find(|(names, _)| has(names)) else { return };
+        let Some(options) = options_of(&name) else { return };
         for value in values(options, call.arguments()) {
             let Some(value) = value else {
                 self.hide(call.words, HiddenBecause::LineKnownLater);

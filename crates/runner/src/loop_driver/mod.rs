@@ -91,6 +91,17 @@ pub trait StepRunner<P: LoopPlan, W>: Sync {
     /// The plan has taken the report of a step that this worker ran, and is locked: what follows
     /// from the report can be done on the worker.
     fn reported(&self, _worker: &mut W, _plan: &mut P, _step: &P::Step) {}
+
+    /// Whether something of the last step is left to do, with the next step or when the worker
+    /// [settles](Self::settle).
+    fn holds(&self, _worker: &W) -> bool {
+        false
+    }
+
+    /// The worker has nothing to run for now: does what is left.
+    fn settle(&self, _worker: &mut W) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 /// Runs steps by a function.
@@ -121,6 +132,15 @@ struct Shared<P, E> {
     state: Mutex<State<E>>,
     /// Told when a worker leaves.
     left: Condvar,
+}
+
+/// What a thread finds when it asks for a step.
+enum Asked<S> {
+    Run(S),
+    /// It has to wait.
+    Later(Duration),
+    /// There is none any more.
+    Over,
 }
 
 struct State<E> {
@@ -179,16 +199,23 @@ where
     };
     observer.tick(&lock(&shared.plan));
     std::thread::scope(|scope| {
-        for (number, worker) in workers.iter_mut().enumerate() {
-            let shared = &shared;
-            scope.spawn(move || {
-                shared.work(worker, number, observer, runner);
-                lock(&shared.state).working -= 1;
-                shared.changed.notify_all();
-                shared.left.notify_all();
-            });
+        let shared = &shared;
+        let work = move |number, worker: &mut W| {
+            shared.work(worker, number, observer, runner);
+            lock(&shared.state).working -= 1;
+            shared.changed.notify_all();
+            shared.left.notify_all();
+        };
+        let mut workers = workers.iter_mut().enumerate();
+        // One of them works in the thread that calls, whose memory is at hand.
+        let here = workers.next();
+        for (number, worker) in workers {
+            scope.spawn(move || work(number, worker));
         }
-        shared.watch(observer);
+        scope.spawn(|| shared.watch(observer));
+        if let Some((number, worker)) = here {
+            work(number, worker);
+        }
     });
     let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     let plan = shared.plan.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -236,29 +263,53 @@ impl<P: LoopPlan, E> Shared<P, E> {
         observer: &impl LoopObserver<P>,
         runner: &impl StepRunner<P, W, Error = E>,
     ) {
-        while let Some(step) = self.next_step() {
-            match runner.run(worker, number, &step) {
-                Ok(report) => {
-                    let mut plan = lock(&self.plan);
-                    plan.report(&step, report);
-                    runner.reported(worker, &mut plan, &step);
-                    observer.reported(&plan, &step);
-                    observer.tick(&plan);
-                    drop(plan);
-                    self.changed.notify_all();
-                }
-                Err(error) => {
-                    let mut state = lock(&self.state);
-                    match error {
-                        StepError::Cancelled => state.cancelled = true,
-                        StepError::Failed(failure) => {
-                            state.failure.get_or_insert(failure);
-                        }
-                    }
-                    state.stop = true;
-                    return;
+        let ended = self.run_steps(worker, number, observer, runner);
+        // Whatever ended it.
+        let settled = runner.settle(worker).map_err(StepError::Failed);
+        if let Err(error) = ended.and(settled) {
+            let mut state = lock(&self.state);
+            match error {
+                StepError::Cancelled => state.cancelled = true,
+                StepError::Failed(failure) => {
+                    state.failure.get_or_insert(failure);
                 }
             }
+            state.stop = true;
+        }
+    }
+
+    fn run_steps<W>(
+        &self,
+        worker: &mut W,
+        number: usize,
+        observer: &impl LoopObserver<P>,
+        runner: &impl StepRunner<P, W, Error = E>,
+    ) -> Result<(), StepError<E>> {
+        let mut plan = lock(&self.plan);
+        loop {
+            let step = match self.ask(&mut plan) {
+                Asked::Run(step) => step,
+                Asked::Over | Asked::Later(_) if runner.holds(worker) => {
+                    drop(plan);
+                    runner.settle(worker).map_err(StepError::Failed)?;
+                    plan = lock(&self.plan);
+                    continue;
+                }
+                Asked::Over => return Ok(()),
+                Asked::Later(wait) => {
+                    let waited = self.changed.wait_timeout(plan, wait);
+                    plan = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    continue;
+                }
+            };
+            drop(plan);
+            let report = runner.run(worker, number, &step)?;
+            plan = lock(&self.plan);
+            plan.report(&step, report);
+            runner.reported(worker, &mut plan, &step);
+            observer.reported(&plan, &step);
+            observer.tick(&plan);
+            self.changed.notify_all();
         }
     }
 
@@ -266,20 +317,15 @@ impl<P: LoopPlan, E> Shared<P, E> {
         lock(&self.state).stop || signals::received().is_some()
     }
 
-    fn next_step(&self) -> Option<P::Step> {
-        let mut plan = lock(&self.plan);
-        loop {
-            if self.stopped() {
-                return None;
-            }
-            let wait = match plan.next(Instant::now()) {
-                Next::Run(step) => return Some(step),
-                Next::Done => return None,
-                Next::Wait => LOOK,
-                Next::Delay(left) => left.min(LOOK),
-            };
-            let waited = self.changed.wait_timeout(plan, wait);
-            plan = waited.unwrap_or_else(PoisonError::into_inner).0;
+    fn ask(&self, plan: &mut P) -> Asked<P::Step> {
+        if self.stopped() {
+            return Asked::Over;
+        }
+        match plan.next(Instant::now()) {
+            Next::Run(step) => Asked::Run(step),
+            Next::Done => Asked::Over,
+            Next::Wait => Asked::Later(LOOK),
+            Next::Delay(left) => Asked::Later(left.min(LOOK)),
         }
     }
 
@@ -348,6 +394,55 @@ mod tests {
             done.sort_unstable();
             assert_eq!(done, (1..=20).collect::<Vec<_>>());
             assert!(!driven.cancelled && driven.failure.is_none());
+        }
+    }
+
+    /// Leaves the end of each step to the next one, or to the time when the worker has to wait.
+    struct Holding;
+
+    #[derive(Default)]
+    struct Holder {
+        held: Option<u32>,
+        settled: Vec<u32>,
+    }
+
+    impl StepRunner<Countdown, Holder> for Holding {
+        type Error = ();
+
+        fn run(&self, holder: &mut Holder, _: usize, step: &u32) -> Result<u32, StepError<()>> {
+            self.settle(holder).map_err(StepError::Failed)?;
+            if *step == 15 {
+                return Err(StepError::Cancelled);
+            }
+            Ok(step * 2)
+        }
+
+        fn reported(&self, holder: &mut Holder, _: &mut Countdown, step: &u32) {
+            holder.held = Some(*step);
+        }
+
+        fn holds(&self, holder: &Holder) -> bool {
+            holder.held.is_some()
+        }
+
+        fn settle(&self, holder: &mut Holder) -> Result<(), ()> {
+            holder.settled.extend(holder.held.take());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_settled_before_a_worker_waits_and_whatever_ends_it() {
+        for (steps, workers) in [(12, 1), (12, 3), (17, 1), (17, 2)] {
+            let mut holders: Vec<Holder> = (0..workers).map(|_| Holder::default()).collect();
+            let driven = drive_steps(countdown(steps), &mut holders, &(), &Holding);
+            assert!(holders.iter().all(|holder| holder.held.is_none()));
+            let mut settled: Vec<u32> = holders.into_iter().flat_map(|h| h.settled).collect();
+            settled.sort_unstable();
+            let mut done = driven.plan.done;
+            done.sort_unstable();
+            assert_eq!(settled, done);
+            assert_eq!(driven.cancelled, steps > 15);
         }
     }
 

@@ -42,6 +42,8 @@ const ALMOST_FULL: u64 = 1024 * 1024;
 pub(crate) enum Claim {
     /// A new run or loop: its outcome has to fit too, and so has an erasure.
     Begin,
+    /// The same together with the outcome of the run before it, which has this many bytes of output.
+    BeginAfter(u64),
     /// What belongs to a run or loop that has begun.
     Continue,
     /// The same with this many bytes of output, which can be given up.
@@ -54,17 +56,22 @@ impl Claim {
     /// How long the WAL may be on a full disk for this to be tried.
     pub(crate) fn wal_limit(self) -> u64 {
         match self {
-            Self::Begin => WAL_ROOM / 2,
+            Self::Begin | Self::BeginAfter(_) => WAL_ROOM / 2,
             Self::Continue | Self::Output(_) => WAL_ROOM * 3 / 4,
             Self::Erase => u64::MAX,
         }
+    }
+
+    /// Whether a run or loop begins with it.
+    pub(crate) fn begins(self) -> bool {
+        matches!(self, Self::Begin | Self::BeginAfter(_))
     }
 
     /// How much room the database's file needs on a full disk for this to be tried.
     pub(crate) fn database_room(self) -> u64 {
         match self {
             Self::Begin => ROOM_TO_BEGIN,
-            Self::Output(bytes) => ROOM_TO_BEGIN + bytes,
+            Self::Output(bytes) | Self::BeginAfter(bytes) => ROOM_TO_BEGIN + bytes,
             Self::Continue | Self::Erase => 0,
         }
     }

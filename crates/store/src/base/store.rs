@@ -384,7 +384,7 @@ impl Store {
     /// Before a write: allocates the WAL's room, and on a full disk keeps what is left of it for
     /// those with a better claim.
     fn keep_room(&self) -> Result<()> {
-        if self.claim == Claim::Begin {
+        if self.claim.begins() {
             reserve::check_file_size_limit(&self.dir)?;
         }
         reserve::keep_wal_room(&self.dir);

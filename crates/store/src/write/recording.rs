@@ -9,6 +9,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use retake_types::{Intent, Redacted, RunId, RunOutcome, Stream};
+use rusqlite::Connection;
 
 use super::run_entries::{StreamContent, insert_intent, insert_outcome};
 use super::spool::Spool;
@@ -38,6 +39,17 @@ pub struct Recording {
     spool_error: Option<Error>,
 }
 
+/// A run that is over, with its outcome, which is not committed. When this is dropped, or its process
+/// dies, the run reads `interrupted`.
+#[derive(Debug)]
+pub struct EndedRecording {
+    recording: Recording,
+    outcome: Redacted<RunOutcome>,
+    /// What was stored of each stream that has bytes.
+    hashes: [Option<OutputHash>; 2],
+    lost: [u64; 2],
+}
+
 /// A run whose outcome is committed, and what could not be stored of it.
 #[derive(Debug)]
 pub struct FinishedRecording {
@@ -55,15 +67,25 @@ impl Store {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
-        // Before the intent: a committed intent without a lock means that its runner died.
-        let live = self.take_live_file(intent.id())?;
-        crash_point("live file made");
-        let committed = self.claiming(Claim::Begin, |store| {
-            store.write(Durability::Process, "record the intent", |tx, dir| {
-                insert_intent(tx, dir, intent)
+        self.begin_by(intent.id(), |store| {
+            store.claiming(Claim::Begin, |store| {
+                store.write(Durability::Process, "record the intent", |tx, dir| {
+                    insert_intent(tx, dir, intent)
+                })
             })
-        });
-        let seq = match committed {
+        })
+    }
+
+    /// Makes the live file of a run, has its intent committed, and hands out what it is recorded with.
+    fn begin_by(
+        &mut self,
+        id: RunId,
+        commit: impl FnOnce(&mut Self) -> Result<i64>,
+    ) -> Result<Recording> {
+        // Before the intent: a committed intent without a lock means that its runner died.
+        let live = self.take_live_file(id)?;
+        crash_point("live file made");
+        let seq = match commit(self) {
             Ok(seq) => seq,
             Err(error) => {
                 if !matches!(error, Error::Duplicate { .. }) {
@@ -75,7 +97,7 @@ impl Store {
         };
         Ok(Recording {
             dir: self.dir.clone(),
-            id: intent.id(),
+            id,
             seq,
             live,
             begun: Instant::now(),
@@ -186,72 +208,26 @@ impl Recording {
         self.spool_error.as_ref().filter(|_| lost > 0).map(|error| (lost, error))
     }
 
-    /// What was stored of each stream that has bytes.
-    fn hashes(&self) -> [Option<OutputHash>; 2] {
-        self.streams.each_ref().map(Spool::hash)
-    }
-
     /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
     /// knows; what was stored of each stream is filled in here. On an error the run stays in the
     /// record without an outcome and reads `interrupted`.
     pub fn finish(
-        mut self,
+        self,
         store: &mut Store,
-        mut outcome: Redacted<RunOutcome>,
+        outcome: Redacted<RunOutcome>,
     ) -> Result<FinishedRecording> {
-        self.sync_large_output();
-        crash_point("output synced");
-        let lost = match self.commit(store, &mut outcome) {
-            // The outcome is worth more than what little output the database would have held.
-            Err(full @ Error::DiskFull { .. }) => {
-                self.streams.iter_mut().for_each(Spool::give_up_small);
-                let lost = self.commit(store, &mut outcome)?;
-                self.spool_error.get_or_insert(full);
-                lost
-            }
-            committed => committed?,
-        };
-        // A full disk that cost no byte is not worth a word; a failed sync is.
-        let error = self
-            .spool_error
-            .take()
-            .filter(|error| lost != [0, 0] || !matches!(error, Error::DiskFull { .. }));
-        let removed = self.remove_files(store);
-        Ok(FinishedRecording { outcome, lost, error: error.or(removed.err()) })
+        self.end(outcome).commit(store)
     }
 
-    /// Fills in what was stored of each stream and commits the outcome. Gives the bytes that are lost
-    /// of each stream.
-    fn commit(&self, store: &mut Store, outcome: &mut Redacted<RunOutcome>) -> Result<[u64; 2]> {
-        let hashes = self.hashes();
-        let chunks = hashes.iter().any(Option::is_some).then_some(self.chunks.bytes());
-        let stored = hashes.each_ref().map(|stored| match stored {
-            Some(stored) => (stored.bytes, Some(stored.hash.to_hex().to_string())),
-            None => (0, None),
-        });
-        outcome.set_stored(stored, chunks.map(order_hash));
-        let lost = [self.streams[0].lost, self.streams[1].lost];
-        if lost != [0, 0] {
-            outcome.set_truncated();
-        }
-
-        let mut contents = Vec::with_capacity(2);
-        for (stream, output) in Stream::BOTH.into_iter().zip(hashes) {
-            if let Some(output) = output {
-                let spool = &self.streams[stream.index()];
-                let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
-                contents.push(StreamContent { stream, output, inline });
-            }
-        }
-        let inline: usize =
-            contents.iter().filter_map(|content| content.inline).map(<[u8]>::len).sum();
-        let claim = if inline > 0 { Claim::Output(inline as u64) } else { Claim::Continue };
-        store.claiming(claim, |store| {
-            store.write(Durability::Power, "record the outcome", |tx, dir| {
-                insert_outcome(tx, dir, (self.id, self.seq), outcome, &contents, chunks)
-            })
-        })?;
-        Ok(lost)
+    /// Ends the recording without committing the outcome, for who does that together with the
+    /// intent of the next run. Large output is synced, and what was stored of each stream filled in.
+    pub fn end(mut self, outcome: Redacted<RunOutcome>) -> EndedRecording {
+        self.sync_large_output();
+        crash_point("output synced");
+        let (hashes, lost) = Default::default();
+        let mut ended = EndedRecording { recording: self, outcome, hashes, lost };
+        ended.fill_in();
+        ended
     }
 
     fn sync_large_output(&mut self) {
@@ -293,5 +269,109 @@ impl Recording {
         }
         crash_point("live file removed");
         removed
+    }
+}
+
+impl EndedRecording {
+    /// The outcome as it will be committed: byte counts and hashes are those of the stored bytes.
+    pub fn outcome(&self) -> &Redacted<RunOutcome> {
+        &self.outcome
+    }
+
+    /// Fills in what was stored of each stream, and what was not.
+    fn fill_in(&mut self) {
+        let Self { recording, outcome, hashes, lost } = self;
+        *hashes = recording.streams.each_ref().map(Spool::hash);
+        let chunks = hashes.iter().any(Option::is_some).then_some(recording.chunks.bytes());
+        let stored = hashes.each_ref().map(|stored| match stored {
+            Some(stored) => (stored.bytes, Some(stored.hash.to_hex().to_string())),
+            None => (0, None),
+        });
+        outcome.set_stored(stored, chunks.map(order_hash));
+        *lost = [recording.streams[0].lost, recording.streams[1].lost];
+        if *lost != [0, 0] {
+            outcome.set_truncated();
+        }
+    }
+
+    /// Commits the outcome to disk. On an error the run stays in the record without an outcome and
+    /// reads `interrupted`.
+    pub fn commit(mut self, store: &mut Store) -> Result<FinishedRecording> {
+        match self.commit_by(store, Claim::Continue, |_, _| Ok(())) {
+            // The outcome is worth more than what little output the database would have held.
+            Err(full @ Error::DiskFull { .. }) => {
+                self.recording.streams.iter_mut().for_each(Spool::give_up_small);
+                self.fill_in();
+                self.commit_by(store, Claim::Continue, |_, _| Ok(()))?;
+                self.recording.spool_error.get_or_insert(full);
+            }
+            committed => committed?,
+        }
+        Ok(self.finished(store))
+    }
+
+    /// Commits the outcome to disk, and with it the intent of the next run: one commit costs less
+    /// than two. Where that fails each is tried by itself, and says why it cannot be committed.
+    pub fn commit_and_begin(
+        mut self,
+        store: &mut Store,
+        next: &Redacted<Intent>,
+    ) -> (Result<FinishedRecording>, Result<Recording>) {
+        let begun = store.begin_by(next.id(), |store| {
+            self.commit_by(store, Claim::Begin, |tx, dir| insert_intent(tx, dir, next))
+        });
+        match begun {
+            Ok(begun) => (Ok(self.finished(store)), Ok(begun)),
+            Err(_) => {
+                let finished = self.commit(store);
+                (finished, store.begin(next))
+            }
+        }
+    }
+
+    /// Commits the outcome with what else `work` writes.
+    fn commit_by<T>(
+        &mut self,
+        store: &mut Store,
+        claim: Claim,
+        work: impl FnOnce(&Connection, &StoreDir) -> Result<T>,
+    ) -> Result<T> {
+        let Self { recording, outcome, hashes, .. } = self;
+        let chunks = hashes.iter().any(Option::is_some).then_some(recording.chunks.bytes());
+        let mut contents = Vec::with_capacity(2);
+        for (stream, output) in Stream::BOTH.into_iter().zip(hashes) {
+            if let Some(output) = output.clone() {
+                let spool = &recording.streams[stream.index()];
+                let inline = (spool.bytes <= INLINE_LIMIT).then_some(&spool.small[..]);
+                contents.push(StreamContent { stream, output, inline });
+            }
+        }
+        let inline: usize =
+            contents.iter().filter_map(|content| content.inline).map(<[u8]>::len).sum();
+        let claim = match claim {
+            Claim::Begin => Claim::BeginAfter(inline as u64),
+            _ if inline > 0 => Claim::Output(inline as u64),
+            claim => claim,
+        };
+        let of = (recording.id, recording.seq);
+        store.claiming(claim, |store| {
+            store.write(Durability::Power, "record the outcome", |tx, dir| {
+                insert_outcome(tx, dir, of, outcome, &contents, chunks)?;
+                work(tx, dir)
+            })
+        })
+    }
+
+    /// The outcome is committed.
+    fn finished(mut self, store: &mut Store) -> FinishedRecording {
+        let lost = self.lost;
+        // A full disk that cost no byte is not worth a word; a failed sync is.
+        let error = self
+            .recording
+            .spool_error
+            .take()
+            .filter(|error| lost != [0, 0] || !matches!(error, Error::DiskFull { .. }));
+        let removed = self.recording.remove_files(store);
+        FinishedRecording { outcome: self.outcome, lost, error: error.or(removed.err()) }
     }
 }

@@ -128,13 +128,14 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
             }
             Part::Match(matcher) => {
                 for (name, is_directory) in self.entries(directory).iter() {
-                    if !matcher.is_match(name) {
+                    let is_on_the_way = *is_directory && !(left_out(name) || hidden(name));
+                    // Looked at first, which costs less than a match.
+                    if !(rest.is_empty() || is_on_the_way) || !matcher.is_match(name) {
                         continue;
                     }
-                    if rest.is_empty() {
-                        self.offer(directory.join(name));
-                    } else if *is_directory && !(left_out(name) || hidden(name)) {
-                        self.along(&directory.join(name), rest, depth + 1);
+                    match rest.is_empty() {
+                        true => self.offer(directory.join(name)),
+                        false => self.along(&directory.join(name), rest, depth + 1),
                     }
                 }
             }
