@@ -54,6 +54,7 @@ pub use denials::{DenialWatch, WatchedCalls, first_call};
 pub use enter::SetupFailure;
 pub use git_config::{NamedByGit, entries as git_config_entries};
 pub use host_rules::PrivateTemp;
+pub use lists::has_protected_name;
 pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
 pub use proxy::{ParentProxyError, Parents};

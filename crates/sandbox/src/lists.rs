@@ -1,5 +1,7 @@
 //! Which paths are hidden and which are protected when nobody says otherwise.
 
+use std::path::Path;
+
 /// Below the home directory, unreadable: credentials, keys, browser profiles, histories. A name
 /// that ends with `*` means every name that begins so.
 pub(crate) const SECRETS: [&str; 52] = [
@@ -82,6 +84,12 @@ pub(crate) const PROTECTED: [&str; 15] = [
 /// Below git's own directory, not writable: each can name a program for git to run.
 pub(crate) const GIT_PROTECTED: [&str; 6] =
     ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
+
+/// Whether a path has one of these names, so that it is protected where its directory is not.
+pub fn has_protected_name(path: &Path) -> bool {
+    PROTECTED.iter().any(|name| path.ends_with(name))
+        || GIT_PROTECTED.iter().any(|name| path.ends_with(Path::new(".git").join(name)))
+}
 
 /// What the kernel tells root about all processes of the machine. Nobody else may read it.
 pub(crate) const OF_ALL_PROCESSES: [&str; 2] = ["/sys/kernel/debug", "/sys/kernel/tracing"];

@@ -244,6 +244,7 @@ pub(crate) fn plan<'m>(policy: &Policy, layers: &[CacheLayer], memory: &'m PlanM
 fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
     let mut paths: BTreeMap<PathBuf, Option<Area>> =
         policy.areas.iter().map(|(path, area)| (path.clone(), Some(*area))).collect();
+    let mut pinned = BTreeSet::new();
     for rule in policy.rules.iter() {
         let path = rule.path.as_path();
         // Inside of what is writable, a parent that could be renamed would take the rule with it.
@@ -254,6 +255,7 @@ fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
                 .take_while(|dir| policy.access(dir) == PathAccess::Writable);
             for parent in writable {
                 paths.entry(parent.to_owned()).or_default();
+                pinned.insert(parent.to_owned());
             }
         }
         paths.entry(path.to_owned()).or_default();
@@ -278,12 +280,14 @@ fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
             }
             (None, access) => Shown::Real(access),
         };
-        let pinned = now == Shown::Real(PathAccess::Writable);
+        // A path in a cache that was allowed by itself is shown as it really is.
+        let stays = now == Shown::Real(PathAccess::Writable)
+            && (pinned.contains(path) || policy.caches.iter().any(|cache| path.starts_with(cache)));
         let nothing_there =
             matches!(above, Shown::Area(_) | Shown::Passage | Shown::Real(PathAccess::Hidden));
         let needed = match now {
             Shown::Real(PathAccess::Hidden) | Shown::Passage => !nothing_there,
-            Shown::Real(_) => pinned || now != above,
+            Shown::Real(_) => stays || now != above,
             Shown::Area(_) => true,
         };
         if needed {
