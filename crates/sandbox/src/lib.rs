@@ -28,6 +28,7 @@ mod proc_entries;
 mod proxy;
 mod real_path;
 mod seccomp;
+mod secret_places;
 mod set_id;
 
 use std::ffi::{CString, OsStr, OsString};
@@ -311,6 +312,7 @@ impl Confinement {
 
     /// The level of a machine without namespaces.
     pub fn landlock(policy: &Policy) -> Result<Self, SandboxFailure> {
+        let policy = &policy.without_files_of_root();
         let abi = landlock::abi();
         if abi == 0 {
             let (part, errno) = (SandboxPart::Landlock, libc::ENOSYS);

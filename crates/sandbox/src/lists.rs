@@ -61,6 +61,40 @@ pub(crate) const SECRETS: [&str; 52] = [
     ".boto",
 ];
 
+/// Variables that name a file or directory with secrets, wherever it is.
+pub(crate) const SECRET_VARIABLES: [&str; 17] = [
+    "GNUPGHOME",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONFIG_FILE",
+    "AZURE_CONFIG_DIR",
+    "CLOUDSDK_CONFIG",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "KUBECONFIG",
+    "DOCKER_CONFIG",
+    "GH_CONFIG_DIR",
+    "NETRC",
+    "NPM_CONFIG_USERCONFIG",
+    "PASSWORD_STORE_DIR",
+    "PGPASSFILE",
+    "RCLONE_CONFIG",
+    "BOTO_CONFIG",
+    "CLAUDE_CONFIG_DIR",
+    "CODEX_HOME",
+];
+
+/// Unreadable where root is confined; nobody else can read them anyway.
+pub(crate) const SECRETS_OF_ROOT: [&str; 9] = [
+    "etc/shadow",
+    "etc/shadow-",
+    "etc/gshadow",
+    "etc/gshadow-",
+    "etc/ssh/ssh_host_*",
+    "etc/ssl/private",
+    "etc/krb5.keytab",
+    "etc/wireguard",
+    "etc/NetworkManager/system-connections",
+];
+
 /// Below a writable project, not writable: what the host executes or trusts later.
 pub(crate) const PROTECTED: [&str; 15] = [
     ".gitmodules",
