@@ -18,6 +18,7 @@ mod git_files;
 mod host_rules;
 mod landlock;
 mod lists;
+mod mechanism;
 mod network;
 mod own_network;
 mod path_rules;
@@ -39,10 +40,11 @@ use std::sync::Arc;
 
 use caches::CacheLayers;
 use denials::Judge;
-use enter::{FailedStep, Setup, part};
+use enter::{FailedStep, part};
 use lists::{RECORD_IN_TEMP, RECORD_INSIDE};
+use mechanism::{Entered, Filters, Mechanism};
 use network::Network;
-use own_network::{HelperStack, OwnNetwork};
+use own_network::HelperStack;
 use plan::Plan;
 use plan_memory::{PlanMemory, PlannedEntry};
 use retake_types::{
@@ -116,30 +118,6 @@ pub struct Confinement {
     directory: Option<CString>,
 }
 
-/// The filters of system calls.
-#[derive(Debug)]
-struct Filters {
-    filter: Vec<libc::sock_filter>,
-    /// The same, and has calls notified that can be denied. Empty where that is not wanted.
-    notified: Vec<libc::sock_filter>,
-}
-
-impl Filters {
-    fn new(sockets: Sockets, reports: bool) -> Self {
-        let mut rules = seccomp::rules(sockets);
-        let program = |rules: &[seccomp::Rule]| seccomp::program(&set_id::checked(rules));
-        let filter = program(&rules);
-        let notified = match reports {
-            false => Vec::new(),
-            true => {
-                rules.extend(denials::rules());
-                program(&rules)
-            }
-        };
-        Self { filter, notified }
-    }
-}
-
 /// Whether the network of a confinement is also that of others.
 #[derive(Clone, Debug, Default)]
 enum Shared {
@@ -190,40 +168,6 @@ impl SharedNetwork {
     }
 }
 
-/// What a process that has its mechanism still needs.
-struct Entered<'a> {
-    /// The rules that have to be enforced.
-    ruleset: Option<OwnedFd>,
-    filter: &'a [libc::sock_filter],
-    notified: &'a [libc::sock_filter],
-    sockets: Listeners,
-    /// The namespaces that others may join.
-    shared: Option<SharedNetwork>,
-}
-
-#[derive(Debug)]
-enum Mechanism {
-    Namespaces {
-        policy: Policy,
-        /// Where the writable layers of caches are kept.
-        base: Option<PathBuf>,
-        layers: Option<CacheLayers>,
-        /// The plan, once there is one.
-        memory: PlanMemory,
-        uid_map: Vec<u8>,
-        gid_map: Vec<u8>,
-        /// For the process that makes the network meanwhile.
-        stack: HelperStack,
-        judge: Option<Arc<Judge>>,
-    },
-    Landlock {
-        ruleset: OwnedFd,
-        temp: PrivateTemp,
-        filters: Filters,
-        judge: Arc<Judge>,
-    },
-}
-
 impl Confinement {
     /// The full level. Whether the kernel allows it shows only when a process is made for it. `base` is
     /// where the writable layers of caches are kept; without, caches are read-only.
@@ -232,7 +176,7 @@ impl Confinement {
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let memory = PlanMemory::new().map_err(missing(SandboxPart::Mounts))?;
         let mechanism = Mechanism::Namespaces {
-            policy: policy.clone(),
+            policy: Box::new(policy.clone()),
             base: base.map(Path::to_owned),
             layers: None,
             memory,
@@ -271,7 +215,7 @@ impl Confinement {
                 CacheLayers::new(base, workspace, &policy.caches, policy.home.as_deref()).ok();
             *layers = made.filter(|made| !made.layers.is_empty());
             if layers.is_some() {
-                *policy = policy.with_writable_caches(base);
+                **policy = policy.with_writable_caches(base);
             }
         }
         memory.clear();
@@ -589,56 +533,4 @@ impl Confinement {
 /// A failure that is about a part of the sandbox.
 fn missing(part: SandboxPart) -> impl Fn(std::io::Error) -> SandboxFailure {
     move |error| SandboxFailure::Missing { part, errno: enter::errno_of(&error) }
-}
-
-impl Mechanism {
-    fn enter(
-        &mut self,
-        (network, shared, abi): (&Network, &Shared, u32),
-        (kept, needed): (RawFd, RawFd),
-        set_up: impl FnOnce(),
-        planned: impl FnOnce() -> bool,
-    ) -> Result<Entered<'_>, SetupFailure> {
-        let close = |kept: &[RawFd]| -> Setup {
-            enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
-        };
-        match self {
-            Self::Namespaces { memory, uid_map, gid_map, stack, .. } => {
-                close(&[kept.min(needed), kept.max(needed)])?;
-                let joins = matches!(shared, Shared::Joins(_));
-                let mut own = OwnNetwork::new(network)?;
-                if !joins {
-                    own.begin(stack)?;
-                }
-                set_up();
-                enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
-                let user = match shared {
-                    Shared::First => Some(own.user_namespace()?),
-                    Shared::No | Shared::Joins(_) => None,
-                };
-                // A runner that is gone has none.
-                let gone = || std::io::Error::from_raw_os_error(libc::EPIPE);
-                let entry = planned().then(|| memory.entry()).flatten();
-                let (entry, places) = entry.ok_or_else(|| part(SandboxPart::Mounts)(gone()))?;
-                let PlannedEntry { steps, filter, notified, .. } = entry;
-                let ruleset = enter::carry_out(steps, places, abi)?;
-                let (sockets, shared) = match joins {
-                    true => (network.listen().map_err(part(SandboxPart::Loopback))?, None),
-                    false => {
-                        let (network, sockets) = own.enter()?;
-                        (sockets, user.map(|user| SharedNetwork { user, network }))
-                    }
-                };
-                Ok(Entered { ruleset, filter, notified, sockets, shared })
-            }
-            Self::Landlock { ruleset, filters: Filters { filter, notified }, .. } => {
-                set_up();
-                let fd = ruleset.as_raw_fd();
-                close(&[kept.min(fd), kept.max(fd)])?;
-                let ruleset = ruleset.try_clone().map_err(part(SandboxPart::Descriptors))?;
-                let sockets = network.listen().map_err(part(SandboxPart::Loopback))?;
-                Ok(Entered { ruleset: Some(ruleset), filter, notified, sockets, shared: None })
-            }
-        }
-    }
 }
