@@ -44,7 +44,8 @@ fn tree(root: &Path) -> Vec<PathBuf> {
 }
 
 fn start(policy: &Policy) -> Option<Lab> {
-    match Keeper::start_confined(KeeperSettings::default(), Confinement::full(policy, None)) {
+    let full = Confinement::full(policy, None).map_err(ConfineError::Sandbox);
+    match full.and_then(|full| Keeper::start_confined(KeeperSettings::default(), full)) {
         Ok(keeper) => Some(Lab { keeper, cancel: Cancel::new().unwrap() }),
         Err(ConfineError::Sandbox(failure)) => {
             #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]

@@ -286,12 +286,13 @@ fn start(
     // A file system or kernel that has no layers has none for the next sandbox either.
     static NO_LAYERS: AtomicBool = AtomicBool::new(false);
     let layers = layers_directory().filter(|_| !NO_LAYERS.load(Ordering::Relaxed));
-    let mut entered = enter(Confinement::full(policy, layers.as_deref()));
+    let full = |layers| Confinement::full(policy, layers).map_err(ConfineError::Sandbox);
+    let mut entered = full(layers.as_deref()).and_then(enter);
     if let Err(ConfineError::Sandbox(failure)) = &entered
         && matches!(failure, SandboxFailure::Missing { part: SandboxPart::CacheLayers, .. })
     {
         NO_LAYERS.store(true, Ordering::Relaxed);
-        entered = enter(Confinement::full(policy, None));
+        entered = full(None).and_then(enter);
     }
     let full = match entered {
         Ok(keeper) => return Ok(keeper),

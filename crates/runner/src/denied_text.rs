@@ -70,6 +70,11 @@ fn remedy(denial: &Denial, cwd: &Path, home: Option<&Path>) -> Option<Remedy> {
     if itself && path.exists() {
         return Some(Remedy::AllowWrite(path.to_owned()));
     }
+    let moved = matches!(denial.operation, DeniedOperation::Remove | DeniedOperation::Rename);
+    if moved && retake_sandbox::has_protected_name(path) {
+        // Its directory may be written anyway.
+        return Some(Remedy::AllowWrite(path.to_owned()));
+    }
     let parent = path.parent()?;
     // What lies in the project is protected although its directory is writable.
     let too_much = parent.parent().is_none()
@@ -119,6 +124,12 @@ mod tests {
         assert_eq!(of(Remove, "cache/old"), Some(Remedy::AllowWrite(home.join("cache"))));
         assert_eq!(of(Create, "directory"), None);
         assert_eq!(of(DeniedOperation::Rename, "project/.git"), None);
+        let config = home.join("project/.git/config");
+        assert_eq!(of(Remove, "project/.git/config"), Some(Remedy::AllowWrite(config.clone())));
+        assert_eq!(
+            of(DeniedOperation::Rename, "project/.git/config"),
+            Some(Remedy::AllowWrite(config))
+        );
         assert_eq!(of(Connect, "socket"), Some(Remedy::AllowSocket(home.join("socket"))));
         let network = remedy(&denial(Connect, "192.0.2.1:443"), Path::new("/"), None);
         assert_eq!(network, Some(Remedy::AllowNetwork));

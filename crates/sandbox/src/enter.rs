@@ -125,7 +125,7 @@ pub(crate) fn join_namespace(namespace: &OwnedFd, kind: c_int) -> io::Result<()>
 
 /// Carries out the steps. `slots` has room for what they save.
 pub(crate) fn carry_out(
-    steps: &[Step],
+    steps: &[Step<'_>],
     slots: &mut [Option<OwnedFd>],
     abi: u32,
 ) -> Result<Option<OwnedFd>, SetupFailure> {
@@ -139,7 +139,7 @@ pub(crate) fn carry_out(
 }
 
 fn carry_out_unmasked(
-    steps: &[Step],
+    steps: &[Step<'_>],
     slots: &mut [Option<OwnedFd>],
     abi: u32,
 ) -> Result<Option<OwnedFd>, SetupFailure> {
@@ -162,7 +162,7 @@ fn carry_out_unmasked(
 }
 
 fn one(
-    step: &Step,
+    step: &Step<'_>,
     slots: &mut [Option<OwnedFd>],
     ruleset: Option<&OwnedFd>,
     abi: u32,
@@ -237,7 +237,7 @@ fn one(
 
 /// Mounts `/proc` over the memory, which stays below it: to unmount that would wait for all
 /// processors. What is read-only in it becomes so all at once.
-fn make_proc(read_only: &[CString]) -> io::Result<()> {
+fn make_proc(read_only: &[&CStr]) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     mount(Some(c"proc"), c"/proc", Some(c"proc"), flags)?;
     let proc = open(c"/proc")?;

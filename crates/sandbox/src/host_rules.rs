@@ -16,8 +16,8 @@ use crate::lists::DEVICES;
 use crate::network;
 use crate::policy::Policy;
 
-/// A directory for temporary files that only this user can enter; gone when dropped, or with the next
-/// sandbox if this program is killed. A lock beside it, which nobody inside can reach, says that it is
+/// A directory for temporary files that only this user can enter; gone when dropped, or when the next
+/// sandbox ends if this program is killed. A lock beside it, which nobody inside can reach, says that it is
 /// in use.
 #[derive(Debug)]
 pub struct PrivateTemp {
@@ -36,7 +36,6 @@ impl PrivateTemp {
     }
 
     fn new_in(base: &Path) -> io::Result<Self> {
-        remove_abandoned(base);
         let own = std::process::id();
         for number in 0..1000 {
             let name = format!("{TEMP_NAME}{own}-{number}");
@@ -71,6 +70,10 @@ impl Drop for PrivateTemp {
         // What cannot be removed is only temporary files; there is nobody to tell.
         _ = std::fs::remove_dir_all(&self.path);
         _ = std::fs::remove_file(&self.lock);
+        // Not when a sandbox begins, which somebody waits for: everybody has temporary files here.
+        if let Some(base) = self.path.parent() {
+            remove_abandoned(base);
+        }
     }
 }
 
@@ -233,9 +236,10 @@ mod tests {
         std::fs::write(base.path().join(format!("{TEMP_NAME}1-0{LOCK_ENDING}")), "").unwrap();
         std::fs::write(base.path().join("other.lock"), "").unwrap();
         let next = PrivateTemp::new_in(base.path()).unwrap();
-        assert!(used.path().is_dir() && next.path().is_dir() && !left.exists());
         assert_ne!(used.path(), next.path());
-        drop((used, next));
+        drop(next);
+        assert!(used.path().is_dir() && !left.exists());
+        drop(used);
         let names: Vec<_> = std::fs::read_dir(base.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())

@@ -18,15 +18,18 @@ mod git_files;
 mod host_rules;
 mod landlock;
 mod lists;
+mod mechanism;
 mod network;
 mod own_network;
 mod path_rules;
 mod plan;
+mod plan_memory;
 mod policy;
 mod proc_entries;
 mod proxy;
 mod real_path;
 mod seccomp;
+mod secret_places;
 mod set_id;
 
 use std::ffi::{CString, OsStr, OsString};
@@ -37,11 +40,13 @@ use std::sync::Arc;
 
 use caches::CacheLayers;
 use denials::Judge;
-use enter::{FailedStep, Setup, part};
+use enter::{FailedStep, part};
 use lists::{RECORD_IN_TEMP, RECORD_INSIDE};
+use mechanism::{Entered, Filters, Mechanism};
 use network::Network;
-use own_network::{HelperStack, OwnNetwork};
-use plan::{Plan, Step};
+use own_network::HelperStack;
+use plan::Plan;
+use plan_memory::{PlanMemory, PlannedEntry};
 use retake_types::{
     DroppedPromise, SandboxFailure, SandboxLevel, SandboxMode, SandboxPart, SandboxReport,
 };
@@ -52,6 +57,7 @@ pub use denials::{DenialWatch, WatchedCalls, first_call};
 pub use enter::SetupFailure;
 pub use git_config::{NamedByGit, entries as git_config_entries};
 pub use host_rules::PrivateTemp;
+pub use lists::has_protected_name;
 pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
 pub use proxy::{ParentProxyError, Parents};
@@ -96,10 +102,8 @@ pub fn enclosing() -> Option<SandboxLevel> {
 #[derive(Debug)]
 pub struct Confinement {
     mechanism: Mechanism,
-    filter: Vec<libc::sock_filter>,
-    /// The same, and has calls notified that can be denied. Empty where that is not possible.
-    notified: Vec<libc::sock_filter>,
-    judge: Arc<Judge>,
+    /// What of it is denied is reported.
+    reports: bool,
     abi: u32,
     dropped: Vec<DroppedPromise>,
     network: Network,
@@ -112,21 +116,6 @@ pub struct Confinement {
     watch: Option<DenialWatch>,
     /// Where the process begins.
     directory: Option<CString>,
-}
-
-/// The filter, and the one that also has calls notified, if this machine can do that.
-fn filters(sockets: Sockets) -> [Vec<libc::sock_filter>; 2] {
-    let mut rules = seccomp::rules(sockets);
-    let program = |rules: &[seccomp::Rule]| seccomp::program(&set_id::checked(rules));
-    let filter = program(&rules);
-    let notified = match denials::is_possible() {
-        false => Vec::new(),
-        true => {
-            rules.extend(denials::rules());
-            program(&rules)
-        }
-    };
-    [filter, notified]
 }
 
 /// Whether the network of a confinement is also that of others.
@@ -179,77 +168,67 @@ impl SharedNetwork {
     }
 }
 
-/// What a process that has its mechanism still needs.
-struct Entered {
-    /// The rules that have to be enforced.
-    ruleset: Option<OwnedFd>,
-    sockets: Listeners,
-    /// The namespaces that others may join.
-    shared: Option<SharedNetwork>,
-}
-
-#[derive(Debug)]
-enum Mechanism {
-    Namespaces {
-        steps: Vec<Step>,
-        slots: Vec<Option<OwnedFd>>,
-        uid_map: Vec<u8>,
-        gid_map: Vec<u8>,
-        layers: Option<CacheLayers>,
-        /// For the process that makes the network meanwhile.
-        stack: HelperStack,
-    },
-    Landlock {
-        ruleset: OwnedFd,
-        temp: PrivateTemp,
-    },
-}
-
 impl Confinement {
-    /// The full level. Whether the kernel allows it shows only when it is entered. `base` is where
-    /// the writable layers of caches are kept; without, caches are read-only.
-    pub fn full(policy: &Policy, base: Option<&Path>) -> Self {
-        let layers = base.zip(policy.workspace.as_deref()).and_then(|(base, workspace)| {
-            if policy.caches.is_empty() {
-                return None;
-            }
-            // Caches are a convenience: where no layer can be made, they are read-only.
-            CacheLayers::new(base, workspace, &policy.caches, policy.home.as_deref()).ok()
-        });
-        let made = layers.as_ref().map_or(&[][..], |layers| &layers.layers[..]);
-        let policy = match base.filter(|_| !made.is_empty()) {
-            None => policy,
-            Some(base) => &policy.with_writable_caches(base),
-        };
-        let Plan { steps, slots } = plan::plan(policy, made);
+    /// The full level. Whether the kernel allows it shows only when a process is made for it. `base` is
+    /// where the writable layers of caches are kept; without, caches are read-only.
+    pub fn full(policy: &Policy, base: Option<&Path>) -> Result<Self, SandboxFailure> {
         // SAFETY: no arguments, no failure.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let memory = PlanMemory::new().map_err(missing(SandboxPart::Mounts))?;
         let mechanism = Mechanism::Namespaces {
-            steps,
-            slots: (0..slots).map(|_| None).collect(),
+            policy: Box::new(policy.clone()),
+            base: base.map(Path::to_owned),
+            layers: None,
+            memory,
             uid_map: format!("{uid} {uid} 1").into_bytes(),
             gid_map: format!("{gid} {gid} 1").into_bytes(),
-            layers,
             stack: HelperStack::new(),
+            judge: None,
         };
-        let [filter, notified] = filters(Sockets::Namespaced);
-        let judge = Arc::new(Judge::full(policy));
-        let (abi, dropped, network) = (landlock::abi(), Vec::new(), Network::own(policy));
-        let (shared, caches, variables) = (Shared::No, Vec::new(), Vec::new());
-        Self {
+        Ok(Self {
             mechanism,
-            filter,
-            notified,
-            judge,
-            abi,
-            dropped,
-            network,
-            shared,
-            caches,
-            variables,
+            reports: denials::is_possible(),
+            abi: landlock::abi(),
+            dropped: Vec::new(),
+            network: Network::own(policy),
+            shared: Shared::No,
+            caches: Vec::new(),
+            variables: Vec::new(),
             watch: None,
             directory: None,
+        })
+    }
+
+    /// Makes the plan that a process waits for which was made with [`Self::clone_flags`]; meanwhile that
+    /// one makes its network. Gives whether one waits.
+    pub fn plan(&mut self) -> std::io::Result<bool> {
+        let reports = self.reports;
+        let Mechanism::Namespaces { policy, base, layers, memory, .. } = &mut self.mechanism else {
+            return Ok(false);
+        };
+        if layers.is_none()
+            && let Some((base, workspace)) = base.as_deref().zip(policy.workspace.as_deref())
+            && !policy.caches.is_empty()
+        {
+            // Caches are a convenience: where no layer can be made, they are read-only.
+            let made =
+                CacheLayers::new(base, workspace, &policy.caches, policy.home.as_deref()).ok();
+            *layers = made.filter(|made| !made.layers.is_empty());
+            if layers.is_some() {
+                **policy = policy.with_writable_caches(base);
+            }
         }
+        memory.clear();
+        let made = layers.as_ref().map_or(&[][..], |layers| &layers.layers[..]);
+        let Plan { steps, slots } = plan::plan(policy, made, memory);
+        let Filters { filter, notified } = Filters::new(Sockets::Namespaced, reports);
+        memory.publish(PlannedEntry {
+            steps: memory.slice(&steps),
+            slots,
+            filter: memory.slice(&filter),
+            notified: memory.slice(&notified),
+        })?;
+        Ok(true)
     }
 
     /// Has the process begin in this directory, as it is named inside. Later it would be notified of
@@ -277,12 +256,7 @@ impl Confinement {
 
     /// The level of a machine without namespaces.
     pub fn landlock(policy: &Policy) -> Result<Self, SandboxFailure> {
-        let missing = |part: SandboxPart| {
-            move |error: std::io::Error| SandboxFailure::Missing {
-                part,
-                errno: enter::errno_of(&error),
-            }
-        };
+        let policy = &policy.without_files_of_root();
         let abi = landlock::abi();
         if abi == 0 {
             let (part, errno) = (SandboxPart::Landlock, libc::ENOSYS);
@@ -294,22 +268,19 @@ impl Confinement {
         let ruleset = host_rules::ruleset(policy, temp.path(), &ports, abi)
             .map_err(missing(SandboxPart::Landlock))?;
         let sockets = Sockets::Host { unix: policy.sockets, tcp: !ports.is_empty() };
-        let [filter, notified] = filters(sockets);
-        let dropped = host_rules::dropped(policy, abi);
+        let reports = denials::is_possible();
         let judge = Arc::new(Judge::landlock(policy, temp.path()));
-        let mechanism = Mechanism::Landlock { ruleset, temp };
-        let (shared, caches, variables) = (Shared::No, Vec::new(), Vec::new());
+        let filters = Filters::new(sockets, reports);
+        let mechanism = Mechanism::Landlock { ruleset, temp, filters, judge };
         Ok(Self {
             mechanism,
-            filter,
-            notified,
-            judge,
+            reports,
             abi,
-            dropped,
+            dropped: host_rules::dropped(policy, abi),
             network,
-            shared,
-            caches,
-            variables,
+            shared: Shared::No,
+            caches: Vec::new(),
+            variables: Vec::new(),
             watch: None,
             directory: None,
         })
@@ -368,8 +339,8 @@ impl Confinement {
     /// be needed.
     pub fn prepare(&mut self) -> std::io::Result<()> {
         self.note_caches();
-        if !self.notified.is_empty() {
-            self.watch = Some(DenialWatch::start(self.judge.clone())?);
+        if self.reports {
+            self.watch = Some(DenialWatch::start(self.judge())?);
         }
         self.network.prepare()
     }
@@ -379,7 +350,7 @@ impl Confinement {
     pub fn watch(&mut self, listener: OwnedFd, root: OwnedFd) -> std::io::Result<DenialWatch> {
         let mut watch = match self.watch.take() {
             Some(watch) => watch,
-            None => DenialWatch::start(self.judge.clone())?,
+            None => DenialWatch::start(self.judge())?,
         };
         watch.begin(listener, root)?;
         Ok(watch)
@@ -389,7 +360,25 @@ impl Confinement {
     /// calls and does not take the answers.
     pub fn give_up_watching(&mut self) {
         denials::give_up();
-        (self.notified, self.watch) = (Vec::new(), None);
+        self.report_nothing();
+        self.watch = None;
+    }
+
+    fn report_nothing(&mut self) {
+        self.reports = false;
+        if let Mechanism::Landlock { filters, .. } = &mut self.mechanism {
+            filters.notified = Vec::new();
+        }
+    }
+
+    /// What knows which calls are denied. Made when it is needed first, while the process confines itself.
+    fn judge(&mut self) -> Arc<Judge> {
+        match &mut self.mechanism {
+            Mechanism::Namespaces { policy, judge, .. } => {
+                judge.get_or_insert_with(|| Arc::new(Judge::full(policy))).clone()
+            }
+            Mechanism::Landlock { judge, .. } => judge.clone(),
+        }
     }
 
     /// How many sockets the confined process hands out.
@@ -460,22 +449,26 @@ impl Confinement {
 
     /// Reports nothing that is denied and lets nothing through to the network: both need a thread.
     pub fn without_threads(&mut self) {
-        self.notified = Vec::new();
+        self.report_nothing();
         self.network.close();
     }
 
     /// Confines the calling process for good, and closes every descriptor above stderr but `kept`
     /// and those that it hands out. `set_up` does what else the process must do first, may use
     /// `needed` for it, and is called while the network is being made; the death of a child must not
-    /// be ignored even before. For a process made with [`Self::clone_flags`] and not yet threaded;
-    /// allocates nothing.
+    /// be ignored even before. `planned` waits until the runner has made the plan, and says whether it
+    /// has. For a process made with [`Self::clone_flags`] and not yet threaded; allocates nothing.
     pub fn enter(
         &mut self,
         (kept, needed): (RawFd, RawFd),
         set_up: impl FnOnce(),
+        planned: impl FnOnce() -> bool,
     ) -> Result<Handed, SetupFailure> {
+        let Self { mechanism, network, shared, directory, abi, .. } = self;
+        let parts = (&*network, &*shared, *abi);
         // Sockets are made before the right to do so at low ports is given up.
-        let Entered { ruleset, sockets, shared } = self.enter_mechanism((kept, needed), set_up)?;
+        let entered = mechanism.enter(parts, (kept, needed), set_up, planned)?;
+        let Entered { ruleset, filter, notified, sockets, shared } = entered;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
         if let Some(ruleset) = ruleset {
             landlock::restrict(&ruleset).map_err(part(SandboxPart::Landlock))?;
@@ -489,58 +482,16 @@ impl Confinement {
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
         // Before calls are notified of which there is nobody yet to read.
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
-        if let Some(directory) = &self.directory {
+        if let Some(directory) = directory {
             // Where that fails it is tried again by the command that needs it, whose failure it is.
             _ = enter::change_directory(directory);
         }
-        let notified = Some(&*self.notified).filter(|program| !program.is_empty());
+        let notified = Some(notified).filter(|program| !program.is_empty());
         let listener = notified.and_then(denials::install);
         if listener.is_none() {
-            enter::install_filter(&self.filter).map_err(part(SandboxPart::Seccomp))?;
+            enter::install_filter(filter).map_err(part(SandboxPart::Seccomp))?;
         }
         Ok(Handed { sockets, root, listener, shared })
-    }
-
-    fn enter_mechanism(
-        &mut self,
-        (kept, needed): (RawFd, RawFd),
-        set_up: impl FnOnce(),
-    ) -> Result<Entered, SetupFailure> {
-        let close = |kept: &[RawFd]| -> Setup {
-            enter::close_all_but(kept).map_err(part(SandboxPart::Descriptors))
-        };
-        match &mut self.mechanism {
-            Mechanism::Namespaces { steps, slots, uid_map, gid_map, stack, .. } => {
-                close(&[kept.min(needed), kept.max(needed)])?;
-                let joins = matches!(self.shared, Shared::Joins(_));
-                let mut network = OwnNetwork::new(&self.network)?;
-                if !joins {
-                    network.begin(stack)?;
-                }
-                set_up();
-                enter::map_ids(uid_map, gid_map).map_err(part(SandboxPart::UserMapping))?;
-                let user = match self.shared {
-                    Shared::First => Some(network.user_namespace()?),
-                    Shared::No | Shared::Joins(_) => None,
-                };
-                let ruleset = enter::carry_out(steps, slots, self.abi)?;
-                if joins {
-                    let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
-                    return Ok(Entered { ruleset, sockets, shared: None });
-                }
-                let (network, sockets) = network.enter()?;
-                let shared = user.map(|user| SharedNetwork { user, network });
-                Ok(Entered { ruleset, sockets, shared })
-            }
-            Mechanism::Landlock { ruleset, .. } => {
-                set_up();
-                let fd = ruleset.as_raw_fd();
-                close(&[kept.min(fd), kept.max(fd)])?;
-                let ruleset = ruleset.try_clone().map_err(part(SandboxPart::Descriptors))?;
-                let sockets = self.network.listen().map_err(part(SandboxPart::Loopback))?;
-                Ok(Entered { ruleset: Some(ruleset), sockets, shared: None })
-            }
-        }
     }
 
     /// What a failed step means.
@@ -550,14 +501,15 @@ impl Confinement {
             FailedStep::Part(part) => return SandboxFailure::Missing { part, errno },
             FailedStep::Planned(at) => at,
         };
-        let Mechanism::Namespaces { steps, .. } = &self.mechanism else {
+        let Mechanism::Namespaces { memory, .. } = &self.mechanism else {
             return SandboxFailure::Missing { part: SandboxPart::Landlock, errno };
         };
-        let (part, path) = steps.get(at).map_or((SandboxPart::Mounts, None), Step::part);
+        let step = memory.planned().and_then(|planned| planned.steps.get(at));
+        let (part, path) = step.map_or((SandboxPart::Mounts, None), plan::Step::part);
         // What the kernel does not allow at all is not about one path.
         match path.filter(|_| !matches!(errno, libc::EPERM | libc::ENOSYS)) {
             Some(path) => {
-                let path = PathBuf::from(OsStr::from_bytes(path.as_bytes()));
+                let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
                 SandboxFailure::Path { path, errno }
             }
             None => SandboxFailure::Missing { part, errno },
@@ -576,4 +528,9 @@ impl Confinement {
     pub fn satisfies(&self, mode: SandboxMode) -> bool {
         mode == SandboxMode::BestEffort || self.dropped.is_empty()
     }
+}
+
+/// A failure that is about a part of the sandbox.
+fn missing(part: SandboxPart) -> impl Fn(std::io::Error) -> SandboxFailure {
+    move |error| SandboxFailure::Missing { part, errno: enter::errno_of(&error) }
 }

@@ -1,5 +1,7 @@
 //! Which paths are hidden and which are protected when nobody says otherwise.
 
+use std::path::Path;
+
 /// Below the home directory, unreadable: credentials, keys, browser profiles, histories. A name
 /// that ends with `*` means every name that begins so.
 pub(crate) const SECRETS: [&str; 52] = [
@@ -59,6 +61,40 @@ pub(crate) const SECRETS: [&str; 52] = [
     ".boto",
 ];
 
+/// Variables that name a file or directory with secrets, wherever it is.
+pub(crate) const SECRET_VARIABLES: [&str; 17] = [
+    "GNUPGHOME",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONFIG_FILE",
+    "AZURE_CONFIG_DIR",
+    "CLOUDSDK_CONFIG",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "KUBECONFIG",
+    "DOCKER_CONFIG",
+    "GH_CONFIG_DIR",
+    "NETRC",
+    "NPM_CONFIG_USERCONFIG",
+    "PASSWORD_STORE_DIR",
+    "PGPASSFILE",
+    "RCLONE_CONFIG",
+    "BOTO_CONFIG",
+    "CLAUDE_CONFIG_DIR",
+    "CODEX_HOME",
+];
+
+/// Unreadable where root is confined; nobody else can read them anyway.
+pub(crate) const SECRETS_OF_ROOT: [&str; 9] = [
+    "etc/shadow",
+    "etc/shadow-",
+    "etc/gshadow",
+    "etc/gshadow-",
+    "etc/ssh/ssh_host_*",
+    "etc/ssl/private",
+    "etc/krb5.keytab",
+    "etc/wireguard",
+    "etc/NetworkManager/system-connections",
+];
+
 /// Below a writable project, not writable: what the host executes or trusts later.
 pub(crate) const PROTECTED: [&str; 15] = [
     ".gitmodules",
@@ -82,6 +118,12 @@ pub(crate) const PROTECTED: [&str; 15] = [
 /// Below git's own directory, not writable: each can name a program for git to run.
 pub(crate) const GIT_PROTECTED: [&str; 6] =
     ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
+
+/// Whether a path has one of these names, so that it is protected where its directory is not.
+pub fn has_protected_name(path: &Path) -> bool {
+    PROTECTED.iter().any(|name| path.ends_with(name))
+        || GIT_PROTECTED.iter().any(|name| path.ends_with(Path::new(".git").join(name)))
+}
 
 /// What the kernel tells root about all processes of the machine. Nobody else may read it.
 pub(crate) const OF_ALL_PROCESSES: [&str; 2] = ["/sys/kernel/debug", "/sys/kernel/tracing"];

@@ -1,12 +1,11 @@
 //! The full level as a list of steps: which mounts make the rules true, in which order.
 //!
-//! Pure but for looking at what kind of file a path is. The steps are made in the runner, where
-//! memory can be had, and carried out in the new process, where it cannot.
+//! Pure but for looking at what kind of file a path is. The steps are made in the runner, which may
+//! allocate, and carried out in the new process, which may not.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 use retake_types::{PathAccess, SandboxPart};
@@ -14,6 +13,7 @@ use retake_types::{PathAccess, SandboxPart};
 use crate::caches::CacheLayer;
 use crate::landlock::Rights;
 use crate::lists::{DEVICES, RECORD_INSIDE};
+use crate::plan_memory::PlanMemory;
 use crate::policy::{Area, Policy};
 use crate::proc_entries;
 
@@ -21,22 +21,22 @@ use crate::proc_entries;
 pub(crate) const MEMORY: &str = "/proc";
 
 /// One step, with everything it needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step<'m> {
     /// Takes hold of a path as it is now.
     Save {
-        path: CString,
+        path: &'m CStr,
         slot: usize,
         read_only: bool,
     },
     /// The same for a device, whose path only root can change.
     SaveDevice {
-        path: CString,
+        path: &'m CStr,
         slot: usize,
     },
     /// Takes hold of a path for a rule about what it is now.
     Hold {
-        path: CString,
+        path: &'m CStr,
         slot: usize,
     },
     /// Makes everything read-only, and device nodes useless.
@@ -47,59 +47,59 @@ pub(crate) enum Step {
     MakeMemory,
     /// Makes an empty directory in it, to cover another one with.
     MakeArea {
-        place: CString,
+        place: &'m CStr,
         mode: libc::mode_t,
         slot: usize,
     },
     /// Nothing more is made in it but through its areas.
     SealMemory,
     Directory {
-        path: CString,
+        path: &'m CStr,
         mode: libc::mode_t,
     },
-    File(CString),
+    File(&'m CStr),
     Link {
-        target: CString,
-        path: CString,
+        target: &'m CStr,
+        path: &'m CStr,
     },
     /// Puts what was saved at a path.
     Attach {
-        path: CString,
+        path: &'m CStr,
         slot: usize,
     },
     /// The same at a path that was just made, in an empty directory of the sandbox's own.
     AttachMade {
-        path: CString,
+        path: &'m CStr,
         slot: usize,
     },
     /// Makes a writable layer over a directory. Before anything is read-only: a layer that is made later
     /// would be so too.
     SaveLayer {
-        lower: CString,
-        upper: CString,
-        work: CString,
+        lower: &'m CStr,
+        upper: &'m CStr,
+        work: &'m CStr,
         slot: usize,
     },
     /// Makes a directory of a layer a mount point, so that it cannot be renamed.
-    Pin(CString),
+    Pin(&'m CStr),
     /// Covers a path with the empty file or directory.
     Mask {
-        path: CString,
+        path: &'m CStr,
         directory: bool,
     },
     /// Terminals of its own.
-    Terminals(CString),
+    Terminals(&'m CStr),
     /// Makes a covered directory read-only, once everything in it is made.
     Seal {
         slot: usize,
     },
     /// A `/proc` of its own, in which these paths are read-only.
     Proc {
-        read_only: Vec<CString>,
+        read_only: &'m [&'m CStr],
     },
     /// Adds a Landlock rule.
     Rule {
-        path: CString,
+        path: &'m CStr,
         directory: bool,
         rights: Rights,
     },
@@ -111,9 +111,9 @@ pub(crate) enum Step {
     },
 }
 
-impl Step {
+impl<'m> Step<'m> {
     /// What a failure of it means, and which path it is about.
-    pub(crate) fn part(&self) -> (SandboxPart, Option<&CString>) {
+    pub(crate) fn part(&self) -> (SandboxPart, Option<&'m CStr>) {
         match self {
             Self::Save { path, .. }
             | Self::SaveDevice { path, .. }
@@ -140,8 +140,8 @@ impl Step {
 
 /// The steps, and how many paths they hold at once.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) steps: Vec<Step>,
+pub(crate) struct Plan<'m> {
+    pub(crate) steps: Vec<Step<'m>>,
     pub(crate) slots: usize,
 }
 
@@ -156,15 +156,16 @@ enum Shown {
     Passage,
 }
 
-struct Builder<'a> {
+struct Builder<'a, 'm> {
+    memory: &'m PlanMemory,
     layers: &'a [CacheLayer],
     kinds: &'a Kinds,
     devices: &'a [&'a Path],
     /// Every path at which something else is shown than its parent would show.
     shown: BTreeMap<PathBuf, Shown>,
-    saves: Vec<Step>,
-    areas: Vec<Step>,
-    attaches: Vec<Step>,
+    saves: Vec<Step<'m>>,
+    areas: Vec<Step<'m>>,
+    attaches: Vec<Step<'m>>,
     slots: usize,
     /// What is shown at a path, by the slot it is held in.
     held: BTreeMap<PathBuf, usize>,
@@ -189,11 +190,12 @@ impl Kinds {
 }
 
 /// The steps that make a policy true.
-pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
+pub(crate) fn plan<'m>(policy: &Policy, layers: &[CacheLayer], memory: &'m PlanMemory) -> Plan<'m> {
     let kinds = Kinds::default();
     let devices: Vec<&Path> =
         DEVICES.iter().map(Path::new).filter(|device| device.exists()).collect();
     let mut builder = Builder {
+        memory,
         layers,
         kinds: &kinds,
         devices: &devices,
@@ -219,7 +221,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
         let slot = builder.held.get(path).filter(|_| sealed)?;
         Some(Step::Seal { slot: *slot })
     });
-    let seals: Vec<Step> = seals.collect();
+    let seals: Vec<Step<'_>> = seals.collect();
     let shown_again = builder.shown_again(&policy.shown_at);
     let Builder { saves: mut steps, areas, attaches, slots, held, .. } = builder;
     steps.extend([Step::Freeze, Step::MakeMemory]);
@@ -228,8 +230,10 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
     steps.extend(attaches);
     steps.extend(seals);
     steps.extend(shown_again);
-    steps.push(Step::Proc { read_only: proc_entries::writable() });
-    steps.extend(rules(policy, &held, (&kinds, &devices)));
+    let read_only = proc_entries::writable();
+    let read_only: Vec<&CStr> = read_only.iter().map(|path| memory.path(path)).collect();
+    steps.push(Step::Proc { read_only: memory.slice(&read_only) });
+    steps.extend(rules(policy, &held, (&kinds, &devices), memory));
     // A terminal that was handed in is one of those outside.
     let (directory, rights) = (true, Rights::Write);
     steps.extend(terminals.map(|slot| Step::SavedRule { slot, directory, rights }));
@@ -240,6 +244,7 @@ pub(crate) fn plan(policy: &Policy, layers: &[CacheLayer]) -> Plan {
 fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
     let mut paths: BTreeMap<PathBuf, Option<Area>> =
         policy.areas.iter().map(|(path, area)| (path.clone(), Some(*area))).collect();
+    let mut pinned = BTreeSet::new();
     for rule in policy.rules.iter() {
         let path = rule.path.as_path();
         // Inside of what is writable, a parent that could be renamed would take the rule with it.
@@ -250,6 +255,7 @@ fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
                 .take_while(|dir| policy.access(dir) == PathAccess::Writable);
             for parent in writable {
                 paths.entry(parent.to_owned()).or_default();
+                pinned.insert(parent.to_owned());
             }
         }
         paths.entry(path.to_owned()).or_default();
@@ -274,12 +280,14 @@ fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
             }
             (None, access) => Shown::Real(access),
         };
-        let pinned = now == Shown::Real(PathAccess::Writable);
+        // A path in a cache that was allowed by itself is shown as it really is.
+        let stays = now == Shown::Real(PathAccess::Writable)
+            && (pinned.contains(path) || policy.caches.iter().any(|cache| path.starts_with(cache)));
         let nothing_there =
             matches!(above, Shown::Area(_) | Shown::Passage | Shown::Real(PathAccess::Hidden));
         let needed = match now {
             Shown::Real(PathAccess::Hidden) | Shown::Passage => !nothing_there,
-            Shown::Real(_) => pinned || now != above,
+            Shown::Real(_) => stays || now != above,
             Shown::Area(_) => true,
         };
         if needed {
@@ -289,7 +297,7 @@ fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
     shown
 }
 
-impl Builder<'_> {
+impl<'m> Builder<'_, 'm> {
     fn slot(&mut self) -> usize {
         self.slots += 1;
         self.slots - 1
@@ -297,19 +305,19 @@ impl Builder<'_> {
 
     fn save(&mut self, path: &Path, read_only: bool) -> usize {
         let slot = self.slot();
-        self.saves.push(Step::Save { path: c_string(path), slot, read_only });
+        self.saves.push(Step::Save { path: self.memory.path(path), slot, read_only });
         self.held.insert(path.to_owned(), slot);
         slot
     }
 
     /// Shows directories a second time, with everything that is mounted in them by now. All are taken
     /// hold of first: one may cover another.
-    fn shown_again(&mut self, shown: &[(PathBuf, PathBuf)]) -> Vec<Step> {
+    fn shown_again(&mut self, shown: &[(PathBuf, PathBuf)]) -> Vec<Step<'m>> {
         let (mut saves, mut attaches) = (Vec::new(), Vec::new());
         for (path, at) in shown {
             let slot = self.slot();
-            saves.push(Step::Save { path: c_string(path), slot, read_only: false });
-            attaches.push(Step::Attach { path: c_string(at), slot });
+            saves.push(Step::Save { path: self.memory.path(path), slot, read_only: false });
+            attaches.push(Step::Attach { path: self.memory.path(at), slot });
         }
         saves.extend(attaches);
         saves
@@ -317,14 +325,14 @@ impl Builder<'_> {
 
     fn hold(&mut self, path: &Path) -> usize {
         let slot = self.slot();
-        self.saves.push(Step::Hold { path: c_string(path), slot });
+        self.saves.push(Step::Hold { path: self.memory.path(path), slot });
         slot
     }
 
     /// An empty directory to cover another one with.
     fn area(&mut self, path: &Path, mode: libc::mode_t) -> usize {
         let slot = self.slot();
-        let place = c_string(&Path::new(MEMORY).join(slot.to_string()));
+        let place = self.memory.path(&Path::new(MEMORY).join(slot.to_string()));
         self.areas.push(Step::MakeArea { place, mode, slot });
         self.held.insert(path.to_owned(), slot);
         slot
@@ -332,7 +340,7 @@ impl Builder<'_> {
 
     fn mounts(&mut self) {
         for (path, shown) in self.shown.clone() {
-            let place = c_string(&path);
+            let place = self.memory.path(&path);
             match shown {
                 Shown::Real(PathAccess::Hidden) => {
                     self.attaches
@@ -374,16 +382,16 @@ impl Builder<'_> {
         let whole = Path::new(MEMORY).join(format!("layer-{layer}"));
         if self.made.insert(whole.clone()) {
             let slot = self.slot();
-            let (upper, work) = (c_string(upper), c_string(work));
-            self.saves.push(Step::SaveLayer { lower: c_string(lower), upper, work, slot });
+            let (upper, work) = (self.memory.path(upper), self.memory.path(work));
+            self.saves.push(Step::SaveLayer { lower: self.memory.path(lower), upper, work, slot });
             if lower == cache {
                 return Some(slot);
             }
-            self.areas.push(Step::Directory { path: c_string(&whole), mode: 0o755 });
-            self.areas.push(Step::AttachMade { path: c_string(&whole), slot });
+            self.areas.push(Step::Directory { path: self.memory.path(&whole), mode: 0o755 });
+            self.areas.push(Step::AttachMade { path: self.memory.path(&whole), slot });
         }
         let slot = self.slot();
-        let path = c_string(&whole.join(cache.strip_prefix(lower).ok()?));
+        let path = self.memory.path(&whole.join(cache.strip_prefix(lower).ok()?));
         self.areas.push(Step::Save { path, slot, read_only: false });
         Some(slot)
     }
@@ -414,11 +422,11 @@ impl Builder<'_> {
         let mode = if passage { 0o111 } else { 0o755 };
         for parent in parents[..covered].iter().rev() {
             if self.made.insert((*parent).to_owned()) {
-                self.attaches.push(Step::Directory { path: c_string(parent), mode });
+                self.attaches.push(Step::Directory { path: self.memory.path(parent), mode });
             }
         }
         if self.made.insert(path.to_owned()) {
-            let place = c_string(path);
+            let place = self.memory.path(path);
             self.attaches.push(match directory {
                 true => Step::Directory { path: place, mode },
                 false => Step::File(place),
@@ -427,14 +435,14 @@ impl Builder<'_> {
     }
 
     fn directory(&mut self, path: &Path) {
-        self.attaches.push(Step::Directory { path: c_string(path), mode: 0o755 });
+        self.attaches.push(Step::Directory { path: self.memory.path(path), mode: 0o755 });
     }
 
     /// An empty directory inside of the own `/dev`.
     fn area_in_devices(&mut self, path: &Path, mode: libc::mode_t) {
         self.directory(path);
         let slot = self.area(path, mode);
-        self.attaches.push(Step::AttachMade { path: c_string(path), slot });
+        self.attaches.push(Step::AttachMade { path: self.memory.path(path), slot });
     }
 
     /// A `/dev` with what every program may use.
@@ -443,25 +451,22 @@ impl Builder<'_> {
             if self.shown.contains_key(device) {
                 continue;
             }
-            let (path, slot) = (c_string(device), self.slot());
-            self.saves.push(Step::SaveDevice { path: path.clone(), slot });
+            let (path, slot) = (self.memory.path(device), self.slot());
+            self.saves.push(Step::SaveDevice { path, slot });
             self.held.insert(device.to_owned(), slot);
-            self.attaches.push(Step::File(path.clone()));
+            self.attaches.push(Step::File(path));
             self.attaches.push(Step::AttachMade { path, slot });
         }
         let links = [
-            ("/proc/self/fd", "/dev/fd"),
-            ("/proc/self/fd/0", "/dev/stdin"),
-            ("/proc/self/fd/1", "/dev/stdout"),
-            ("/proc/self/fd/2", "/dev/stderr"),
-            ("pts/ptmx", "/dev/ptmx"),
+            (c"/proc/self/fd", c"/dev/fd"),
+            (c"/proc/self/fd/0", c"/dev/stdin"),
+            (c"/proc/self/fd/1", c"/dev/stdout"),
+            (c"/proc/self/fd/2", c"/dev/stderr"),
+            (c"pts/ptmx", c"/dev/ptmx"),
         ];
-        for (target, path) in links {
-            let (target, path) = (c_string(Path::new(target)), c_string(Path::new(path)));
-            self.attaches.push(Step::Link { target, path });
-        }
+        self.attaches.extend(links.map(|(target, path)| Step::Link { target, path }));
         self.directory(Path::new("/dev/pts"));
-        self.attaches.push(Step::Terminals(c"/dev/pts".to_owned()));
+        self.attaches.push(Step::Terminals(c"/dev/pts"));
         self.area_in_devices(Path::new(RECORD_INSIDE), 0o700);
         if self.made.insert("/dev/shm".into()) {
             self.area_in_devices(Path::new("/dev/shm"), 0o1777);
@@ -474,14 +479,15 @@ fn is_cache(layers: &[CacheLayer], path: &Path) -> bool {
 }
 
 /// The same rules once more for Landlock, as far as it can hold them: where anything is writable.
-fn rules(
+fn rules<'m>(
     policy: &Policy,
     held: &BTreeMap<PathBuf, usize>,
     (kinds, devices): (&Kinds, &[&Path]),
-) -> Vec<Step> {
+    memory: &'m PlanMemory,
+) -> Vec<Step<'m>> {
     let rule = |path: &Path, directory: bool, rights: Rights| match held.get(path) {
         Some(slot) => Step::SavedRule { slot: *slot, directory, rights },
-        None => Step::Rule { path: c_string(path), directory, rights },
+        None => Step::Rule { path: memory.path(path), directory, rights },
     };
     let mut steps = vec![
         rule(Path::new("/dev/shm"), true, Rights::All),
@@ -499,9 +505,4 @@ fn rules(
         steps.push(rule(path, kinds.is_dir(path), Rights::All));
     }
     steps
-}
-
-/// Paths come from the system, which has none with a NUL.
-fn c_string(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }

@@ -1,20 +1,17 @@
 //! From what was asked for to exact rules about paths that exist: names resolved, defaults added.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use retake_types::{ListedWrites, NetworkRequest, PathAccess, PathGrant, PathRule, SandboxRequest};
 
 use crate::git_config::NamedByGit;
 use crate::git_files::GitRules;
-use crate::lists::{MOST_PORTS, OF_ALL_PROCESSES, PROTECTED, RUN_KEPT, SECRETS};
+use crate::lists::{MOST_PORTS, OF_ALL_PROCESSES, PROTECTED, RUN_KEPT};
 use crate::path_rules::PathRules;
 use crate::proxy::{ParentProxyError, Parents};
 use crate::real_path::real_path;
-use crate::{always_protected, bound_sockets, caches, git_files};
+use crate::{always_protected, bound_sockets, caches, git_files, secret_places};
 
 /// Where the run takes place, as far as the defaults depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +70,8 @@ pub struct Policy {
     pub(crate) shown_at: Vec<(PathBuf, PathBuf)>,
     /// What git's configuration leads to and what is not there: nothing can cover it.
     missing: Vec<NamedByGit>,
+    /// Files of the machine that only root may read, hidden unless something else is asked for.
+    of_root: Vec<PathBuf>,
 }
 
 /// What a request asks for, with real paths.
@@ -158,6 +157,12 @@ impl Policy {
             rules.asked.push(PathRule::new(PathGrant::AllowRead, path.clone()));
         }
         let sockets = !sockets.is_empty();
+        let mut of_root: Vec<PathBuf> =
+            secret_places::of_root().iter().filter_map(|path| real_path(path).ok()).collect();
+        of_root.retain(|path| !rules.asked.iter().any(|rule| rule.path.as_path() == path));
+        rules
+            .defaults
+            .extend(of_root.iter().map(|path| PathRule::new(PathGrant::DenyRead, path.clone())));
         let mut caches = home.as_deref().map(caches::existing).unwrap_or_default();
         let network = request.network.clone();
         let mut rules = rules.merged();
@@ -175,6 +180,7 @@ impl Policy {
             caches,
             shown_at,
             missing,
+            of_root,
         })
     }
 
@@ -193,6 +199,16 @@ impl Policy {
             self.rules.push(PathRule::new(PathGrant::DenyRead, store.clone()));
         }
         self
+    }
+
+    /// The same without what only root may read. Where all but a few files of a directory must be allowed by
+    /// name, one that is replaced cannot be read any more, and `/etc` is read by everything.
+    pub(crate) fn without_files_of_root(&self) -> Self {
+        let mut policy = self.clone();
+        for path in std::mem::take(&mut policy.of_root) {
+            policy.rules = policy.rules.without(&path);
+        }
+        policy
     }
 
     /// The same with the caches writable, each of which has a layer of its own. The layers of all
@@ -250,10 +266,8 @@ impl Rules {
         home: Option<&Path>,
         workspace: Option<&Path>,
     ) -> Vec<NamedByGit> {
-        if let Some(home) = home {
-            for path in secrets(home) {
-                self.default(PathGrant::DenyRead, &path);
-            }
+        for path in secret_places::all(home, workspace) {
+            self.default(PathGrant::DenyRead, &path);
         }
         // SAFETY: no arguments, no failure.
         if unsafe { libc::geteuid() } == 0 {
@@ -409,60 +423,6 @@ fn workspace(places: &Places<'_>, home: Option<&Path>) -> Option<PathBuf> {
         path.parent().is_some() && !home.is_some_and(|home| home.starts_with(path))
     };
     [project, tree, Some(cwd)].into_iter().flatten().find(harmless)
-}
-
-fn secrets(home: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let known = EntryNames::of(home);
-    for name in SECRETS {
-        let first = name.split('/').next().unwrap_or(name);
-        let may_exist = match first.strip_suffix('*') {
-            Some(start) => known.may_have_beginning(start),
-            None => known.may_have(first),
-        };
-        if !may_exist {
-            continue;
-        }
-        let path = home.join(name);
-        let Some(prefix) = name.strip_suffix('*') else {
-            found.push(path);
-            continue;
-        };
-        let prefix = home.join(prefix);
-        let (Some(parent), Some(start)) = (prefix.parent(), prefix.file_name()) else { continue };
-        let Ok(entries) = std::fs::read_dir(parent) else { continue };
-        found.extend(entries.flatten().map(|entry| entry.path()).filter(|path| {
-            path.file_name().is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()))
-        }));
-    }
-    found
-}
-
-/// The names in a directory, read at once: of what is looked for there, most does not exist. Some file
-/// systems do not tell small letters from capital ones, so all are small here.
-struct EntryNames(Option<BTreeSet<OsString>>);
-
-impl EntryNames {
-    fn of(directory: &Path) -> Self {
-        let names = std::fs::read_dir(directory).and_then(|entries| {
-            entries.map(|entry| entry.map(|entry| entry.file_name().to_ascii_lowercase())).collect()
-        });
-        Self(names.ok())
-    }
-
-    /// Not if it is known to be absent. A directory that cannot be listed may have anything.
-    fn may_have(&self, name: &str) -> bool {
-        let name = OsString::from(name.to_ascii_lowercase());
-        self.0.as_ref().is_none_or(|names| names.contains(&name))
-    }
-
-    fn may_have_beginning(&self, start: &str) -> bool {
-        let start = OsString::from(start.to_ascii_lowercase());
-        self.0.as_ref().is_none_or(|names| {
-            let first = names.range(start.clone()..).next();
-            first.is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()))
-        })
-    }
 }
 
 fn has_entries(directory: &Path) -> bool {

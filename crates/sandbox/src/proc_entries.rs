@@ -4,10 +4,11 @@ use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// The paths of everything in `/proc` that is not about a process and that someone could write: as
 /// root one still owns it without any capability.
-pub(crate) fn writable() -> Vec<CString> {
+pub(crate) fn writable() -> Vec<PathBuf> {
     let Ok(proc) = File::open("/proc") else { return Vec::new() };
     let found = entries(&proc).into_iter();
     let found = found
@@ -17,8 +18,8 @@ pub(crate) fn writable() -> Vec<CString> {
         libc::DT_LNK => false,
         _ => is_writable(&proc, name),
     });
-    let path = |name: CString| CString::new([b"/proc/", name.as_bytes()].concat()).ok();
-    writable.filter_map(|(name, _)| path(name)).collect()
+    let path = |name: CString| Path::new("/proc").join(OsStr::from_bytes(name.as_bytes()));
+    writable.map(|(name, _)| path(name)).collect()
 }
 
 fn is_writable(proc: &File, name: &CStr) -> bool {

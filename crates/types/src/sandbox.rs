@@ -429,7 +429,10 @@ impl fmt::Display for SandboxFailure {
 /// Whether a variable that is only inherited stays outside: it holds a secret, or leads to a socket
 /// of the session.
 pub fn is_withheld_variable(name: &str) -> bool {
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 15] = [
+        "TOKEN",
+        "SECRET",
+        "APIKEY",
         "SSH_AUTH_SOCK",
         "SSH_AGENT_PID",
         "GPG_AGENT_INFO",
@@ -447,8 +450,12 @@ pub fn is_withheld_variable(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
     NAMES.contains(&upper.as_str())
         || ["AWS_", "DBUS_", "VSCODE_"].iter().any(|prefix| upper.starts_with(prefix))
-        || ["_TOKEN", "_KEY"].iter().any(|suffix| upper.ends_with(suffix))
-        || ["_SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"].iter().any(|part| upper.contains(part))
+        || ["_TOKEN", "_KEY", "_APIKEY", "_PAT", "_PASS"]
+            .iter()
+            .any(|suffix| upper.ends_with(suffix))
+        || ["_SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"]
+            .iter()
+            .any(|part| upper.contains(part))
 }
 
 #[cfg(test)]
@@ -495,12 +502,21 @@ mod tests {
 
     #[test]
     fn variables_that_hold_secrets_or_lead_to_the_session_stay_outside() {
-        for name in
-            ["GITHUB_TOKEN", "AWS_REGION", "MY_SECRET_1", "OPENAI_API_KEY", "DBUS_X", "PGPASSWORD"]
-        {
+        for name in [
+            "GITHUB_TOKEN",
+            "AWS_REGION",
+            "MY_SECRET_1",
+            "OPENAI_API_KEY",
+            "DBUS_X",
+            "PGPASSWORD",
+            "TOKEN",
+            "SECRET",
+            "GITHUB_PAT",
+            "DB_PASS",
+        ] {
             assert!(is_withheld_variable(name), "{name}");
         }
-        for name in ["PATH", "HOME", "KEYBOARD", "TOKENIZERS_PARALLELISM", "LANG"] {
+        for name in ["PATH", "HOME", "KEYBOARD", "TOKENIZERS_PARALLELISM", "LANG", "COMPASS"] {
             assert!(!is_withheld_variable(name), "{name}");
         }
     }

@@ -208,3 +208,31 @@ fn root_leaves_nothing_of_its_own_in_another_user_s_project() {
     assert_eq!(std::fs::read_to_string(&package).unwrap(), "{}", "{}", run.snapshot());
     assert_eq!(of_root(&project), "", "{}", run.snapshot());
 }
+
+/// Where variables say that secrets are, and where only root can read them.
+#[test]
+fn secrets_that_are_not_below_the_home_directory_are_hidden() {
+    let Some(host) = Host::new() else { return };
+    let outside = host.dir.path().canonicalize().unwrap().join("outside");
+    std::fs::create_dir_all(outside.join("gh")).unwrap();
+    for name in ["gh/hosts.yml", "kube", "other"] {
+        std::fs::write(outside.join(name), "SECRETKEY").unwrap();
+    }
+    let script = format!("cd {}; cat gh/hosts.yml; cat kube; echo; cat other", outside.display());
+    let run = called(
+        host.sandbox
+            .command(RETAKE)
+            .args(["exec", "--sandbox", "--", "sh", "-c", &script])
+            .current_dir(host.project())
+            .env("XDG_CONFIG_HOME", &outside)
+            .env("KUBECONFIG", outside.join("kube")),
+    );
+    assert_eq!(run.stdout, "\nSECRETKEY", "{}", run.snapshot());
+    if is_root() && Path::new("/etc/shadow").exists() {
+        let hidden = host.confined(&[], "cat /etc/shadow");
+        assert_ne!(hidden.code, 0);
+        assert_eq!(hidden.stdout, "");
+        let shown = host.confined(&["--allow-read", "/etc/shadow"], "cat /etc/shadow");
+        assert_eq!(shown.code, 0, "{}", shown.stderr);
+    }
+}

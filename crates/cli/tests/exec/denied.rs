@@ -128,6 +128,30 @@ fn skip(reason: &str) {
     }
 }
 
+/// A file is also changed by another one that takes its place. The advice is followed.
+#[test]
+fn replacing_a_protected_file_is_reported_and_allowed_by_the_option_that_is_named() {
+    let Some(lab) = Lab::new(NOBODY, false) else { return };
+    let config = lab.project().join(".git/config").display().to_string();
+    for (script, operation, program) in
+        [("git config a.b c", "rename", "git"), ("rm -f .git/config", "remove", "rm")]
+    {
+        let refused = lab.exec(&[], script);
+        let told = format!(
+            "denied: {operation} {config} by {program}; allow with --allow-write {config}\n"
+        );
+        assert_ne!(refused.code, 0, "{}", refused.snapshot());
+        assert!(refused.stderr.contains(&told), "{}", refused.snapshot());
+        let allowed = lab.exec(&["--allow-write", &config], script);
+        assert_eq!(allowed.code, 0, "{}", allowed.snapshot());
+    }
+    let hook = lab.exec(
+        &["--allow-write", &lab.project().join(".git").display().to_string()],
+        ": > .git/hooks/x",
+    );
+    assert_ne!(hook.code, 0, "the rest is as protected as before: {}", hook.snapshot());
+}
+
 /// Everything that is denied at either level, with things that are not in between.
 fn told(user: u32, landlock: bool) {
     let Some(lab) = Lab::new(user, landlock) else { return };

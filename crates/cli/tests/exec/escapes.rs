@@ -14,6 +14,7 @@ use crate::common::{RETAKE, called, skip};
 use crate::escape_attempts::ATTEMPTS;
 use crate::escape_attempts::Kept::{AtFullOnly, Everywhere, Nowhere};
 use crate::further_attempts::FURTHER;
+use crate::rare_attempts::RARE;
 
 /// A copy of the program where everybody can execute it: below a directory that only root may enter, a
 /// clone's own is out of reach. One for all attempts of a test, since a copy takes longer than an attempt.
@@ -334,7 +335,7 @@ struct How {
 fn all_attempts(user: Option<u32>, how: &How) {
     let mut escaped = Vec::new();
     let program = Program::new();
-    for &(name, script, kept) in ATTEMPTS.iter().chain(FURTHER) {
+    for &(name, script, kept) in ATTEMPTS.iter().chain(FURTHER).chain(RARE) {
         let must_fail = match kept {
             Everywhere => true,
             AtFullOnly => !how.landlock,
@@ -436,9 +437,24 @@ fn without_a_sandbox_the_attempts_succeed() {
         "set-id-of-a-new-file",
         "set-id-of-a-file-without-a-name",
         "set-id-behind-a-pointer",
+        "call-changed-by-a-tracer",
+        "filter-suspended-by-a-tracer",
+        "high-bits-of-arguments",
+        "calls-that-came-later",
+        "second-listener",
+        "capabilities-regained",
+        "times-and-owners-by-descriptors",
+        "namespaces-above",
+        "written-by-descriptors-for-reading",
+        "file-by-its-handle",
+        "secret-by-a-path-without-links",
+        "network-of-the-machine-seen",
+        "netlink-of-the-machine",
+        "advice-and-locks-of-victim",
+        "git-hooks-one-by-one",
     ] {
         let Some(mut arena) = Arena::new(None) else { return };
-        let all = || ATTEMPTS.iter().chain(FURTHER);
+        let all = || ATTEMPTS.iter().chain(FURTHER).chain(RARE);
         let (_, script, _) = all().find(|(name, ..)| *name == wanted).unwrap();
         assert!(arena.attempt(script, &how, &program).is_some(), "{wanted}");
     }

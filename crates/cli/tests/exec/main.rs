@@ -20,6 +20,7 @@ mod faults;
 mod further_attempts;
 mod nested;
 mod network;
+mod rare_attempts;
 mod running;
 mod set_id;
 mod settings;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use retake_sandbox::{Confinement, DenialWatch, SharedNetwork};
 use retake_types::{SandboxFailure, SandboxPart};
 
-use super::protocol::RawReport;
+use super::protocol::{KeeperOrder, RawReport};
 use super::{Keeper, KeeperSettings};
 use crate::syscalls::{self, MAX_FDS, Received};
 
@@ -131,6 +131,11 @@ impl Keeper {
                 None => ConfineError::Process(error),
             }
         })?;
+        let Some(confinement) = &mut keeper.confinement else { return Ok(keeper) };
+        // The process is on its way by now. One that has failed says so in its report.
+        if confinement.plan().map_err(ConfineError::Process)? {
+            keeper.order(KeeperOrder::Confine);
+        }
         if let Some(confinement) = &mut keeper.confinement {
             confinement.prepare().map_err(ConfineError::Process)?;
         }

@@ -13,6 +13,8 @@ use crate::variable::Variable;
 /// Runner to keeper.
 #[derive(Clone, Copy)]
 pub(super) enum KeeperOrder {
+    /// Enter the confinement: its plan is made. Only where one is waited for, and then first.
+    Confine,
     /// Start what the shared block says, with descriptors of the working directory, stdout,
     /// stderr, stdin if it has one, the user's terminal if it is in use, cgroup files, then the
     /// death mark if there is one.

@@ -165,7 +165,7 @@ fn confine(confinement: &mut Confinement, (socket, null): (RawFd, RawFd), set_up
     // The process that makes the network is waited for.
     handle(libc::SIGCHLD, wake as extern "C" fn(c_int) as usize);
     // A runner that is gone shows as a closed socket on the next look.
-    match confinement.enter((socket, null), set_up) {
+    match confinement.enter((socket, null), set_up, || begins(socket)) {
         Ok(handed) => {
             let Handed { sockets, root, listener, shared } = &handed;
             let report =
@@ -194,6 +194,20 @@ fn confine(confinement: &mut Confinement, (socket, null): (RawFd, RawFd), set_up
             _ = syscalls::send(socket, &RawReport::NotConfined(failure), &[]);
             // SAFETY: ends the process without running the runner's exit handlers.
             unsafe { libc::_exit(1) }
+        }
+    }
+}
+
+/// Waits until the runner says that the plan is made; no if it is gone.
+fn begins(socket: RawFd) -> bool {
+    loop {
+        match syscalls::receive::<KeeperOrder>(socket) {
+            Received::Message(order, _) => return matches!(order, KeeperOrder::Confine),
+            Received::Closed => return false,
+            Received::Nothing => {
+                let events = libc::POLLIN;
+                syscalls::poll(&mut [libc::pollfd { fd: socket, events, revents: 0 }], None);
+            }
         }
     }
 }
@@ -371,6 +385,8 @@ impl KeeperProcess {
             Received::Message(KeeperOrder::Spawn, fds) => self.spawn(fds),
             Received::Message(KeeperOrder::Signal(signal), _) => self.signal(signal),
             Received::Message(KeeperOrder::Kill, _) => self.killing = Some(0),
+            // Only ever the first order, which was read before.
+            Received::Message(KeeperOrder::Confine, _) => {}
             Received::Message(KeeperOrder::Keep(pid), _) => {
                 if let Some(place) = self.scratch.kept.get_mut(self.kept) {
                     *place = pid;

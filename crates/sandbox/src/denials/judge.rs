@@ -86,6 +86,11 @@ impl Judge {
         found.copied().unwrap_or(PathAccess::ReadOnly)
     }
 
+    /// Whether an entry of a directory cannot be moved, removed or replaced: something is mounted there.
+    fn stays(&self, wants: Wants, path: &Path) -> bool {
+        matches!(wants, Wants::OldEntry | Wants::Entry) && self.pinned.contains(path)
+    }
+
     /// Whether a call may be denied, as far as the name of the path says. Wrong where a symbolic
     /// link leads elsewhere.
     pub(super) fn suspects(&self, operation: DeniedOperation, place: &CallPath) -> bool {
@@ -93,8 +98,8 @@ impl Judge {
             return false;
         }
         let path = normal(&place.path);
-        let moved = place.wants == Wants::OldEntry && self.pinned.contains(&path);
-        !about_process(&path) && (moved || self.access(&path) < PathAccess::Writable)
+        !about_process(&path)
+            && (self.stays(place.wants, &path) || self.access(&path) < PathAccess::Writable)
     }
 
     /// Whether the sandbox denies it. `root` is its root directory.
@@ -134,7 +139,7 @@ impl Judge {
         }
         let denied = match self.level {
             SandboxLevel::Full => {
-                let moved = place.wants == Wants::OldEntry && self.pinned.contains(&path);
+                let moved = self.stays(place.wants, &path);
                 let hidden = self.access(&path) == PathAccess::Hidden;
                 match writable(subject.as_raw_fd()) {
                     Ok(()) => moved,
