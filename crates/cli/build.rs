@@ -1,16 +1,35 @@
 //! Tells the program which commit it was built from, in which profile, and for what, and has it linked
 //! so that it starts quickly (`docs/design/start-up.md`).
 
-use std::fs::Permissions;
+mod link_order;
+
+use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 /// A packager who builds without a repository gives the commit in this variable.
 const COMMIT: &str = "RETAKE_COMMIT";
 
-fn main() {
+/// The first argument when gcc runs this program in the place of the linker.
+const LINK: &str = "link";
+
+/// Where a map of the program is wanted, with every function as it is: for the tool that finds the order
+/// of functions.
+const MAP: &str = "RETAKE_LINK_MAP";
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let [what, list, command @ ..] = &arguments[..]
+        && what == LINK
+    {
+        return link(&list.to_string_lossy(), command);
+    }
+    set_up();
+    ExitCode::SUCCESS
+}
+
+fn set_up() {
     println!("cargo:rerun-if-env-changed={COMMIT}");
     let given = std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty());
     let commit = given.or_else(commit).unwrap_or_else(|| "unknown".to_owned());
@@ -19,9 +38,16 @@ fn main() {
     println!("cargo:rustc-env=RETAKE_TARGET={}", std::env::var("TARGET").unwrap_or_default());
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|environment| environment == "gnu") {
         link_unwinder();
-        write_in_one_piece();
+        run_the_linker();
         leave_out_unwind_tables();
-        leave_out_symbols();
+        println!("cargo:rerun-if-env-changed={MAP}");
+        match std::env::var(MAP) {
+            Ok(map) => link_with(&[&format!("-Wl,-Map={map}")]),
+            Err(_) => {
+                leave_out_symbols();
+                fold_identical();
+            }
+        }
     }
 }
 
@@ -45,32 +71,104 @@ fn link_unwinder() {
     }
 }
 
-/// Has the linker's output written in one piece.
+/// Has this program run the linker: what it adds is below, in [`link`].
+///
+/// gcc runs the linker, and all else, through another program if it is told one. A compiler that
+/// knows no such option links as usual.
+fn run_the_linker() {
+    let Ok(own) = std::env::current_exe() else { return };
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("start-up-order.txt");
+    println!("cargo:rerun-if-changed={}", list.display());
+    let orders = links_with(&["-Wl,--no-warn-symbol-ordering"]) == Some(true);
+    let list = if orders { list.display().to_string() } else { String::new() };
+    let wrapper = format!("{},{LINK},{list}", own.display());
+    // The option takes a list, with commas between.
+    if optimised() && wrapper.matches(',').count() == 2 {
+        link_with(&["-wrapper", &wrapper]);
+    }
+}
+
+/// Runs the linker, or whatever gcc runs, with the functions of a start side by side, and writes its output anew.
+///
+/// A page of the program costs a start as much as the sixteen around it, and 80 of these steps are taken by
+/// functions that lie anywhere.
 ///
 /// Linkers write a program piece by piece or through a mapping, and the page cache then holds it in
-/// single pages, of which each is mapped on its own at every start. Of one that is written in large
-/// pieces it holds large ones. gcc runs the linker through a script that does that; a compiler that
-/// knows no such option, or has no shell, links as usual.
-fn write_in_one_piece() {
-    const SCRIPT: &str = "#!/bin/sh\n\
-        \"$@\" || exit\n\
-        while [ $# -gt 1 ]; do\n\
-        \tif [ \"$1\" = -o ]; then\n\
-        \t\tcat <\"$2\" >\"$2.whole\" && chmod +x \"$2.whole\" && mv -f \"$2.whole\" \"$2\"\n\
-        \t\trm -f \"$2.whole\"\n\
-        \t\texit 0\n\
-        \tfi\n\
-        \tshift\n\
-        done\n";
-    let optimised = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    let Some(out) = std::env::var_os("OUT_DIR").filter(|_| optimised) else { return };
-    let script = Path::new(&out).join("link-whole");
-    let written = std::fs::write(&script, SCRIPT)
-        .and_then(|()| std::fs::set_permissions(&script, Permissions::from_mode(0o755)));
-    // The option takes a list, with commas between.
-    let name = script.to_str().filter(|name| written.is_ok() && !name.contains(','));
-    let Some(name) = name else { return };
-    link_with(&["-wrapper", name]);
+/// single pages, of which each is mapped on its own at every start. Of one that is written in larger
+/// pieces it holds larger ones.
+fn link(list: &str, command: &[OsString]) -> ExitCode {
+    let Some((program, arguments)) = command.split_first() else { return ExitCode::FAILURE };
+    let mut linker = Command::new(program);
+    linker.args(arguments);
+    let output =
+        arguments.iter().position(|word| word == "-o").and_then(|at| arguments.get(at + 1));
+    let order = output.map(|output| Path::new(output).with_extension("order"));
+    let ordered = order.as_ref().is_some_and(|order| write_order(list, arguments, order).is_some());
+    if let Some(order) = order.as_ref().filter(|_| ordered) {
+        linker.arg("--no-warn-symbol-ordering");
+        linker.arg(format!("--symbol-ordering-file={}", order.display()));
+    }
+    let status = linker.status();
+    if let Some(order) = order.filter(|_| ordered) {
+        // Of no use to anything else.
+        _ = std::fs::remove_file(order);
+    }
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => return ExitCode::from(status.code().map_or(1, |code| code as u8)),
+        Err(error) => {
+            // To the compiler, which shows it.
+            _ = writeln!(std::io::stderr(), "{}: {error}", program.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    if let Some(output) = output {
+        // It is linked all the same.
+        _ = write_anew(Path::new(output));
+    }
+    ExitCode::SUCCESS
+}
+
+fn write_anew(output: &Path) -> std::io::Result<()> {
+    /// As much as a start maps at once. Larger pieces make fewer steps and map what is not needed too, which counts as
+    /// memory of the program: with 256 KiB a tenth fewer, and a third more memory.
+    const PIECE: usize = 64 << 10;
+    let whole = output.with_extension("whole");
+    let written = std::fs::read(output)
+        .and_then(|bytes| {
+            let mut file = std::fs::File::create(&whole)?;
+            bytes.chunks(PIECE).try_for_each(|piece| file.write_all(piece))
+        })
+        .and_then(|()| std::fs::set_permissions(&whole, std::fs::metadata(output)?.permissions()))
+        .and_then(|()| std::fs::rename(&whole, output));
+    if written.is_err() {
+        // There may be none.
+        _ = std::fs::remove_file(&whole);
+    }
+    written
+}
+
+/// Writes the file that tells the linker in which order functions come.
+fn write_order(list: &str, arguments: &[OsString], order: &Path) -> Option<()> {
+    let list = std::fs::read_to_string(list).ok()?;
+    let is_object = |word: &&OsString| {
+        let word = word.to_string_lossy();
+        !word.starts_with('-') && (word.ends_with(".o") || word.ends_with(".rlib"))
+    };
+    let objects: Vec<&OsString> = arguments.iter().filter(is_object).collect();
+    // One that does not link a program.
+    objects.get(1)?;
+    let symbols =
+        Command::new("nm").args(["-A", "-P", "--defined-only"]).args(&objects).output().ok()?;
+    let symbols = String::from_utf8_lossy(&symbols.stdout);
+    let defined = symbols.lines().filter_map(|line| {
+        let (object, symbol) = line.split_once(": ")?;
+        let mut words = symbol.split(' ');
+        let (name, kind) = (words.next()?, words.next()?);
+        matches!(kind, "t" | "T" | "W" | "V").then_some((object, name))
+    });
+    let ordered = link_order::order(&list, defined);
+    std::fs::write(order, ordered.join("\n")).ok()
 }
 
 /// The tables that lead from one frame of a stack to the next are a tenth of the program. A panic ends it
@@ -93,6 +191,15 @@ fn leave_out_unwind_tables() {
 fn leave_out_symbols() {
     if profile().is_some_and(|profile| profile == "dist") {
         link_with(&["-Wl,--strip-all"]);
+    }
+}
+
+/// Has functions and constants that are the same kept once: each crate that uses a generic function has its own, and its own
+/// places that a panic in it would name. Of the constants that the loader writes addresses into at every start, a
+/// third goes. Nothing here compares the addresses of two constants or functions to tell them apart.
+fn fold_identical() {
+    if optimised() {
+        link_with(&["-Wl,--icf=all", "-Wl,--ignore-data-address-equality"]);
     }
 }
 
@@ -140,6 +247,11 @@ fn commit() -> Option<String> {
         }
     }
     git(&["rev-parse", "--short=9", "HEAD"])
+}
+
+/// Whether the profile is `release` or one that inherits from it.
+fn optimised() -> bool {
+    std::env::var("PROFILE").is_ok_and(|profile| profile == "release")
 }
 
 /// The directory that cargo names after the profile: `target/PROFILE/build/retake-HASH/out`.

@@ -22,6 +22,7 @@ mod page;
 mod promises;
 mod public_api;
 mod screenshots;
+mod start_up_order;
 mod test;
 mod test_programs;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         ["docs"] => test::write_docs(),
         ["gallery", ref options @ ..] => gallery::run(options),
         ["screenshots"] => screenshots::run(),
+        ["start-up-order"] => start_up_order::run(),
         ["dist", ref options @ ..] => dist::run(options),
         ["bench", "build"] => build_time::run(),
         ["bench", "promises"] => promises::write(),
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds, ref lines @ ..] if lines.len() < 2 => fuzz::run(seconds, lines.first().copied()),
         #[cfg(not(feature = "bench"))]
         ["fuzz", ref words @ ..] if (1..3).contains(&words.len()) => fuzz_with_policy(words),
-        _ => Err("usage: cargo xtask test | docs | screenshots | gallery [--short] [--write] [--built] [--model NAME] [--budget TIME] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS [LINES]".into()),
+        _ => Err("usage: cargo xtask test | docs | screenshots | start-up-order | gallery [--short] [--write] [--built] [--model NAME] [--budget TIME] [CASE] | dist [--check] [--reproduce] | bench NAME, such as exec | fuzz SECONDS [LINES]".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! The command line: one file per subcommand.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -101,26 +101,43 @@ struct MockAgent {
 
 impl Cli {
     /// What was typed. A plain `retake exec`, of which there are thousands for each other command, does
-    /// not wait for clap.
+    /// not wait for clap, and neither does a plain `retake runs list`.
     fn read(typed: &[OsString]) -> Result<Self, clap::Error> {
-        Self::read_exec(typed).map_or_else(|| Self::try_parse_from(typed), Ok)
+        Self::read_directly(typed).map_or_else(|| Self::try_parse_from(typed), Ok)
     }
 
-    /// A command line of `exec` that can be read without clap.
-    fn read_exec(typed: &[OsString]) -> Option<Self> {
-        let [_, command, words @ ..] = typed else { return None };
+    /// A command line that can be read without clap.
+    fn read_directly(typed: &[OsString]) -> Option<Self> {
+        let (_, words) = typed.split_first()?;
         // A record can be named before the command as well.
-        let (args, store) = match (command.to_str()?, words) {
-            ("exec", words) => exec::Args::read_directly(words)?,
-            ("--store", [directory, command, words @ ..]) if command == "exec" => {
-                let named = [OsString::from("--store"), directory.clone()];
-                exec::Args::read_directly(&[&named, words].concat())?
+        let (named, words) = match words {
+            [option, directory, words @ ..] if option == "--store" => {
+                (vec![option.clone(), directory.clone()], words)
+            }
+            words => (Vec::new(), words),
+        };
+        let (command, store) = match words {
+            [exec, words @ ..] if exec == "exec" => {
+                let (args, store) = exec::Args::read_directly(&[&named, words].concat())?;
+                (Command::Exec(Box::new(args)), store)
+            }
+            [runs, words @ ..] if runs == "runs" => {
+                let args = runs::Args::read_directly(words)?;
+                (Command::Runs(args), directory(&named)?)
             }
             _ => return None,
         };
         let store = store.or_else(|| std::env::var_os("RETAKE_STORE")).map(PathBuf::from);
-        Some(Self { store, command: Command::Exec(Box::new(args)) })
+        Some(Self { store, command })
     }
+}
+
+/// The directory after `--store`, or that there is none; one that looks like an option, or like nothing, is
+/// clap's to judge.
+fn directory(named: &[OsString]) -> Option<Option<OsString>> {
+    let Some(directory) = named.get(1) else { return Some(None) };
+    let plain = !directory.is_empty() && !directory.as_encoded_bytes().starts_with(b"-");
+    plain.then(|| Some(directory.clone()))
 }
 
 pub(crate) fn main() -> Exit {
@@ -138,10 +155,21 @@ pub(crate) fn main() -> Exit {
             &typed,
         );
     }
-    let answered = match cli.command {
+    match cli.command {
+        Command::Exec(args) => exec::exec(*args, store),
+        Command::Runs(args) => runs::runs(args, store).unwrap_or_else(|failure| failure.tell()),
+        other => carry_out(other, store),
+    }
+}
+
+/// Every other command. On its own, so that a plain `exec` has none of their values on its stack.
+#[inline(never)]
+fn carry_out(command: Command, store: Option<&Path>) -> Exit {
+    let answered = match command {
+        // Answered already.
         Command::Exec(args) => return exec::exec(*args, store),
-        Command::Again(args) => return again::again(&args, store),
         Command::Runs(args) => runs::runs(args, store),
+        Command::Again(args) => return again::again(&args, store),
         Command::Tests(args) => test_history::tests(&args, store),
         Command::Agent(args) => agent::agent(*args, store),
         Command::Matrix(args) => matrix::matrix(args, store),
@@ -322,7 +350,7 @@ mod tests {
             let words = words.iter().chain(&separator).chain(&end).cloned();
             let line: Vec<OsString> =
                 before.iter().map(ToString::to_string).chain(words).map(OsString::from).collect();
-            if let Some(read) = Cli::read_exec(&line) {
+            if let Some(read) = Cli::read_directly(&line) {
                 let clap = Cli::try_parse_from(&line);
                 let clap = clap.map_err(|error| TestCaseError::fail(format!("{line:?}: {error}")))?;
                 prop_assert_eq!(exec_args(read), exec_args(clap), "{:?}", line);
@@ -340,13 +368,62 @@ mod tests {
             "retake exec --json --timeout 5m --limit memory=4G --limit cpu=5s --tests -- cargo test",
             "retake exec --sandbox --allow-net=localhost --label a=b -q -- make",
         ] {
-            let read = Cli::read_exec(&words(line)).and_then(exec_args);
+            let read = Cli::read_directly(&words(line)).and_then(exec_args);
             let clap = Cli::try_parse_from(words(line)).ok().and_then(exec_args);
             assert!(read.is_some() && read == clap, "{line}");
         }
         // A mistake is clap's to explain.
         for line in ["retake exec --timeout", "retake exec --exact -- x", "retake exec --no -- x"] {
-            assert!(Cli::read_exec(&words(line)).is_none(), "{line}");
+            assert!(Cli::read_directly(&words(line)).is_none(), "{line}");
+        }
+    }
+
+    fn list_args(cli: Cli) -> Option<(Option<PathBuf>, impl PartialEq + std::fmt::Debug)> {
+        match cli.command {
+            Command::Runs(args) => Some((cli.store, args.into_list()?)),
+            _ => None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_that_is_read_directly_is_what_clap_reads(
+            words in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "--limit", "-n", "-n5", "--limit=7", "50", "0", "x", "-1", "+3", "", "--json", "--failed",
+                    "--json=", "--status", "--status=ok", "--", "--store", "dir", "--help",
+                ]),
+                0..5,
+            ),
+            with_store in any::<bool>(),
+        ) {
+            let before: &[&str] = match with_store {
+                true => &["retake", "--store", "dir", "runs", "list"],
+                false => &["retake", "runs", "list"],
+            };
+            let line: Vec<_> = before.iter().chain(&words).map(OsString::from).collect();
+            if let Some(read) = Cli::read_directly(&line) {
+                let clap = Cli::try_parse_from(&line);
+                let clap = clap.map_err(|error| TestCaseError::fail(format!("{line:?}: {error}")))?;
+                prop_assert_eq!(list_args(read), list_args(clap), "{:?}", line);
+            }
+        }
+    }
+
+    #[test]
+    fn usual_lists_are_read_directly() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in [
+            "retake runs list",
+            "retake runs list --limit 50 --json",
+            "retake --store dir runs list -n 5 --failed",
+        ] {
+            let read = Cli::read_directly(&words(line)).and_then(list_args);
+            let clap = Cli::try_parse_from(words(line)).ok().and_then(list_args);
+            assert!(read.is_some() && read == clap, "{line}");
+        }
+        for line in ["retake runs", "retake runs list --limit", "retake runs list --since 3d"] {
+            assert!(Cli::read_directly(&words(line)).is_none(), "{line}");
         }
     }
 

@@ -31,22 +31,22 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// A project with a workspace and an agent that is a shell script.
-struct BenchProject {
+pub(super) struct BenchProject {
     home: PathBuf,
 }
 
 impl BenchProject {
-    fn new() -> Result<Self, String> {
+    pub(super) fn new() -> Result<Self, String> {
         let home = std::env::temp_dir().join(format!("retake-bench-agent-{}", std::process::id()));
         fs::create_dir_all(home.join("project/.agent")).map_err(|error| error.to_string())?;
         Ok(Self { home })
     }
 
-    fn project(&self) -> PathBuf {
+    pub(super) fn project(&self) -> PathBuf {
         self.home.join("project")
     }
 
-    fn agent(&self, name: &str, script: &str) -> Result<PathBuf, String> {
+    pub(super) fn agent(&self, name: &str, script: &str) -> Result<PathBuf, String> {
         let path = self.home.join(name);
         let text = format!("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n{script}\n");
         fs::write(&path, text)
@@ -56,7 +56,7 @@ impl BenchProject {
     }
 
     /// A loop of this many iterations, as a command line.
-    fn command(
+    pub(super) fn command(
         &self,
         retake: &Path,
         agent: &Path,
@@ -92,7 +92,7 @@ impl Drop for BenchProject {
     }
 }
 
-const RESULT: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"ok","num_turns":1,"total_cost_usd":0.01,"session_id":"s","permission_denials":[]}"#;
+pub(super) const RESULT: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"ok","num_turns":1,"total_cost_usd":0.01,"session_id":"s","permission_denials":[]}"#;
 
 fn iterations(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
@@ -195,7 +195,7 @@ fn stream(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), 
 }
 
 /// The size of all files below a directory.
-fn bytes_below(directory: &Path) -> std::io::Result<f64> {
+pub(super) fn bytes_below(directory: &Path) -> std::io::Result<f64> {
     let mut sum = 0.0;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -9,6 +9,7 @@ mod effects;
 mod exec;
 mod first;
 mod fleet;
+mod growth;
 mod matrix;
 mod mcp;
 mod postgres;
@@ -21,7 +22,7 @@ mod ui;
 /// A benchmark that writes a page of its own.
 type Benchmark = fn() -> Result<(), String>;
 
-const ALL: [(&str, Benchmark); 13] = [
+const ALL: [(&str, Benchmark); 14] = [
     ("exec", exec::run),
     ("record", record::run),
     ("sandbox", sandbox::run),
@@ -35,6 +36,7 @@ const ALL: [(&str, Benchmark); 13] = [
     ("ui", ui::run),
     ("slurm", slurm::run),
     ("postgres", postgres::run),
+    ("growth", growth::run),
 ];
 
 /// Runs one of them, or `all`, and says anew which promises are held.
@@ -56,6 +58,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     match batch {
         ["agent", batch @ ..] => agent::spin(batch),
         ["effects", batch @ ..] => effects::spin(batch),
+        ["growth", batch @ ..] => growth::spin(batch),
         ["matrix", batch @ ..] => matrix::spin(batch),
         ["record", batch @ ..] => record_output::spin(batch),
         ["sandbox", batch @ ..] => sandbox::spin(batch),

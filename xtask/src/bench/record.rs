@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -245,9 +246,14 @@ fn read(page: &mut Page) -> Result<(), String> {
 }
 
 pub(super) fn fill(root: &Path) -> Result<(), String> {
+    fill_with(root, 0..RUNS)
+}
+
+/// Adds the runs of these numbers.
+pub(super) fn fill_with(root: &Path, numbers: Range<u64>) -> Result<(), String> {
     let mut store = Store::open(root).map_err(text)?;
     let mut lines = String::new();
-    for n in 0..RUNS {
+    for n in numbers.clone() {
         let mut intent = intent();
         intent.request.command.text = format!("cargo test case_{}", n % 500);
         intent.request.correlation_ids.session_id = Some(format!("session-{}", n / 100));
@@ -264,8 +270,8 @@ pub(super) fn fill(root: &Path) -> Result<(), String> {
             let part = serde_json::json!({"output": {"run": intent.id(), "stream": "stdout", "offset": 0, "base64": base64}});
             lines.push_str(&format!("{part}\n"));
         }
-        if n % 5000 == 4999 || n == RUNS - 1 {
-            eprint!("\rfilling: {} of {RUNS} runs", n + 1);
+        if n % 5000 == 4999 || n + 1 == numbers.end {
+            eprint!("\rfilling: {} of {} runs", n + 1, numbers.end);
             store.import(&mut lines.as_bytes()).map_err(text)?;
             lines.clear();
         }
@@ -273,7 +279,7 @@ pub(super) fn fill(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn size(root: &Path) -> u64 {
+pub(super) fn size(root: &Path) -> u64 {
     ["retake.db", "retake.db-wal"]
         .iter()
         .filter_map(|name| std::fs::metadata(root.join(name)).ok())

@@ -84,14 +84,14 @@ fn fill_tests(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-struct Server {
+pub(super) struct Server {
     child: Child,
     port: u16,
     token: String,
 }
 
 impl Server {
-    fn start(retake: &Path, root: &Path) -> Result<Self, String> {
+    pub(super) fn start(retake: &Path, root: &Path) -> Result<Self, String> {
         let mut child = Command::new(retake)
             .args(["--store", &root.display().to_string(), "ui", "--port", "0"])
             .stdout(Stdio::piped())
@@ -116,7 +116,7 @@ impl Server {
     }
 
     /// Milliseconds until the whole answer is there, and the answer.
-    fn get(&self, path: &str) -> Result<(f64, String), String> {
+    pub(super) fn get(&self, path: &str) -> Result<(f64, String), String> {
         let start = Instant::now();
         let mut answer = Vec::new();
         self.send(path)?.read_to_end(&mut answer).map_err(text)?;
@@ -128,7 +128,7 @@ impl Server {
         Ok((took, answer))
     }
 
-    fn peak_mib(&self) -> Result<f64, String> {
+    pub(super) fn peak_mib(&self) -> Result<f64, String> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).map_err(text)?;
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).ok_or("no VmHWM")?;

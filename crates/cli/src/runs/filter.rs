@@ -8,7 +8,7 @@ use retake_runner::point_in_time;
 use retake_store::{RunFilter, RunStatus};
 use retake_types::{Kind, LoopId, OutcomeKind};
 
-#[derive(clap::Args)]
+#[derive(Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Which runs")]
 pub(super) struct FilterArgs {
     /// Only runs that did not succeed
@@ -56,6 +56,11 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
+    /// All runs, or those that did not succeed.
+    pub(super) fn plain(failed: bool) -> Self {
+        Self { failed, ..Self::default() }
+    }
+
     pub(super) fn filter(&self) -> RunFilter {
         RunFilter {
             status: if self.failed { Some(RunStatus::Failed) } else { self.status },

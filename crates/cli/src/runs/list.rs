@@ -1,5 +1,6 @@
 //! `retake runs list`: what was run, newest first.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use jiff::Timestamp;
@@ -11,20 +12,45 @@ use crate::record::Record;
 use crate::term::{Cell, Column, Palette, Table};
 use crate::{Exit, Failure, record, term, words};
 
+/// How many runs are listed unless it is said.
+const LIMIT: usize = 50;
+
 /// List runs, newest first
 ///
 /// In a terminal: a table as wide as the terminal, with ages. Elsewhere: times in UTC, nothing cut.
 /// Any unique end (or beginning) of an id names a run in the other commands.
-#[derive(clap::Args)]
+#[derive(Debug, PartialEq, clap::Args)]
 pub(crate) struct Args {
     /// Maximum number of runs
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = LIMIT)]
     limit: usize,
     /// Print an array of runs as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     filter: FilterArgs,
+}
+
+impl Args {
+    /// A command line with the usual options in their usual form; anything else is clap's to read.
+    pub(super) fn read_directly(words: &[OsString]) -> Option<Self> {
+        let (mut limit, mut json, mut failed) = (None, false, false);
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let given_before = match word.to_str()? {
+                "--json" => std::mem::replace(&mut json, true),
+                "--failed" => std::mem::replace(&mut failed, true),
+                "--limit" | "-n" => {
+                    let number = words.next()?.to_str()?;
+                    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+                    limit.replace(digits.then(|| number.parse().ok())??).is_some()
+                }
+                _ => return None,
+            };
+            (!given_before).then_some(())?;
+        }
+        Some(Self { limit: limit.unwrap_or(LIMIT), json, filter: FilterArgs::plain(failed) })
+    }
 }
 
 pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {

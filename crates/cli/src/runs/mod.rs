@@ -23,6 +23,7 @@ mod summary;
 #[cfg(all(feature = "postgres", feature = "web"))]
 pub(crate) use push::shared_address;
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use super::{Exit, Failure};
@@ -54,6 +55,27 @@ enum Command {
     Database(database::Args),
     Prune(prune::Args),
     Delete(delete::Args),
+}
+
+impl Args {
+    /// A plain `list`, which asks one short question and is started often, as by a prompt.
+    pub(crate) fn read_directly(words: &[OsString]) -> Option<Self> {
+        match words {
+            [list, words @ ..] if list == "list" => {
+                let command = Command::List(Box::new(list::Args::read_directly(words)?));
+                Some(Self { command })
+            }
+            _ => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_list(self) -> Option<list::Args> {
+        match self.command {
+            Command::List(args) => Some(*args),
+            _ => None,
+        }
+    }
 }
 
 pub(super) fn runs(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
