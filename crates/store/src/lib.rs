@@ -61,7 +61,7 @@ pub use read::page_cursor::BadCursor;
 pub use read::record_reader::RecordReader;
 pub use read::run_lookup::StoredRunTree;
 pub use read::run_series::{NearestRun, RunNeighbours, RunSeries, RunsBetween};
-pub use read::runs::{RunCursor, RunFilter, RunPage, RunStatus, StartOrder};
+pub use read::runs::{RunCursor, RunDetail, RunFilter, RunPage, RunStatus, StartOrder};
 pub use read::runs_by_duration::{DurationOrder, DurationPage, DurationPlace, RunsByDuration};
 pub use read::runs_over_time::{TimeSlice, Totals};
 pub use read::scan::{ScannedLines, scan_lines, scan_threads};

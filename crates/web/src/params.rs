@@ -138,7 +138,7 @@ impl Params {
 
     /// Whether there is any filter, besides the words to search and how the list is shown.
     pub(crate) fn filters(&self) -> bool {
-        let view = |name: &str| matches!(name, "q" | "cursor" | "limit" | "col" | "sort");
+        let view = |name: &str| matches!(name, "q" | "cursor" | "limit" | "col" | "sort" | "deep");
         self.pairs.iter().any(|(name, _)| !view(name))
     }
 

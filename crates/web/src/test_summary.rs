@@ -213,7 +213,7 @@ pub(crate) enum Order {
 
 impl Order {
     pub(crate) const ALL: [(Self, &'static str, &'static str); 6] = [
-        (Self::Attention, "", "what needs attention"),
+        (Self::Attention, "", "needs attention"),
         (Self::Name, "name", "name"),
         (Self::Flaky, "flaky", "flakiest"),
         (Self::Slow, "slow", "slowest"),

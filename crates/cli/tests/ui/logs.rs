@@ -112,6 +112,39 @@ fn a_search_opens_the_output_at_what_it_found() {
 }
 
 #[test]
+fn the_middle_of_a_large_output_is_searched_when_the_index_has_nothing() {
+    let sandbox = Sandbox::new();
+    let run = recorded(&sandbox, "seq 1 400000; echo 'the haystack has it'; seq 1 400000");
+    let small = recorded(&sandbox, "echo another haystack");
+    let ui = sandbox.ui();
+    let hits = |address: &str| -> Vec<String> {
+        let found = ui.get(address).json();
+        let hits = found["hits"].as_array().unwrap().iter();
+        assert_eq!(found["skippedBytes"] == json!(0), address.contains("deep"), "{found}");
+        hits.map(|hit| hit["run"]["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(hits("/api/v1/search?q=haystack"), [small.as_str()]);
+    assert_eq!(hits("/api/v1/search?q=haystack&deep=1"), [small.as_str(), run.as_str()]);
+    let page = ui.get("/runs?q=haystack+has").text();
+    assert!(page.contains("No match so far.") && page.contains("were not searched"), "{page}");
+    let deeper = "/runs?q=haystack+has&amp;deep=1";
+    let deeper = if page.contains(deeper) { deeper } else { "/runs?q=haystack%20has&amp;deep=1" };
+    assert!(page.contains(&format!("<a href=\"{deeper}\">Search them too</a>")), "{page}");
+    let page = ui.get(&deeper.replace("&amp;", "&")).text();
+    assert!(page.contains(&run) && !page.contains("No match"), "{page}");
+    assert!(!page.contains("Remove the filter deep"), "{page}");
+    // With script nobody has to ask.
+    let Some(browser) = Browser::open() else { return };
+    browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
+    browser.go(&format!("http://127.0.0.1:{}/runs", ui.port));
+    browser.write("#search", "haystack has");
+    let found = "document.querySelectorAll('.hits li').length === 1 && document.querySelector('.hits mark') !== null";
+    browser.until(found);
+    assert_eq!(browser.eval("document.querySelector('#deeper')"), serde_json::Value::Null);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn output_can_be_downloaded_and_altered_bytes_are_not_sent() {
     let sandbox = Sandbox::new();
     let run = recorded(&sandbox, "seq 1 400000; echo '<script>' >&2");

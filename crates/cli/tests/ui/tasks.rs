@@ -109,6 +109,12 @@ fn somebody_compares_two_refs_of_a_matrix() {
         true
     );
     browser.until("document.querySelectorAll('.span').length > 0");
+    let heads =
+        "[...document.querySelector('.span').closest('table').querySelectorAll('th[scope=col]')]";
+    assert_eq!(
+        browser.eval(&format!("{heads}.map((one) => one.textContent).join(' | ')")),
+        "Of | Against | Verdict | Difference | Interval | Less or more | Samples"
+    );
     // On a telephone nothing of it is cut off.
     browser.look(390, "light");
     let cut = "[...document.querySelectorAll('main td, main th')].filter((one) => {\

@@ -127,3 +127,27 @@ fn where_there_is_no_test_the_page_says_how_to_get_some() {
     let page = ui.get("/tests").text();
     assert!(page.contains("retake exec --tests --"), "{page}");
 }
+
+#[test]
+fn lists_count_the_tests_of_a_run_and_the_run_names_them() {
+    let sandbox = Sandbox::new();
+    let run = suite(&sandbox, &NAMES, ".x..");
+    let ui = sandbox.ui();
+    let own = ui.get(&format!("/api/v1/runs/{run}")).json();
+    assert_eq!(own["effects"]["testResults"]["details"].as_array().unwrap().len(), 4);
+    let (list, overview) = (ui.get("/api/v1/runs").json(), ui.get("/api/v1/overview").json());
+    let search = ui.get("/api/v1/search?q=running").json();
+    for listed in [&list["runs"][0], &overview["recentFailures"][0], &search["hits"][0]["run"]] {
+        // A thousand tests of each run would make a list of megabytes.
+        let mut expected = own.clone();
+        expected["effects"]["testResults"].as_object_mut().unwrap().remove("details");
+        expected.as_object_mut().unwrap().remove("children");
+        assert_eq!(*listed, expected);
+    }
+    for address in
+        ["/runs?col=tests", "/runs?col=tests&status=failed", "/runs?col=tests&sort=slowest"]
+    {
+        let page = ui.get(address).text();
+        assert!(page.contains(">3 of 4<"), "{address}: {page}");
+    }
+}

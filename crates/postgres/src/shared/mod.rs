@@ -19,9 +19,9 @@ use postgres::types::ToSql;
 use postgres::{Client, Row};
 use retake_store::{
     DurationOrder, DurationPage, DurationPlace, GroupedPage, InterleavedReader, Liveness,
-    LoopCursor, LoopEntry, LoopPage, NewOutput, OutputReader, RecordReader, RunCursor, RunFilter,
-    RunNeighbours, RunPage, RunSeries, RunsBetween, RunsByDuration, SearchEffort, SearchResults,
-    StartOrder, StoredLoop, TestHistory, TimeSlice, Totals, new_output,
+    LoopCursor, LoopEntry, LoopPage, NewOutput, OutputReader, RecordReader, RunCursor, RunDetail,
+    RunFilter, RunNeighbours, RunPage, RunSeries, RunsBetween, RunsByDuration, SearchEffort,
+    SearchResults, StartOrder, StoredLoop, TestHistory, TimeSlice, Totals, new_output,
 };
 use retake_types::{Kind, LoopId, Run, RunId, State, Stream};
 
@@ -156,12 +156,13 @@ impl RecordReader for SharedRecord {
 
     fn list_in(
         &self,
+        detail: RunDetail,
         order: StartOrder,
         filter: &RunFilter,
         after: Option<RunCursor>,
         limit: usize,
     ) -> StoreResult<(RunPage, Vec<retake_store::Error>)> {
-        self.page(order, filter, after, limit)
+        self.page(detail, order, filter, after, limit)
     }
 
     fn list_grouped(

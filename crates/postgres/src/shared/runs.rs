@@ -6,8 +6,8 @@ use std::path::Path;
 use postgres::Row;
 use retake_store::{
     DurationOrder, DurationPage, DurationPlace, Error, GroupedPage, LedgerContent, LoopRuns,
-    NearestRun, RunCursor, RunEntry, RunFilter, RunNeighbours, RunPage, RunSeries, RunsBetween,
-    StartOrder,
+    NearestRun, RunCursor, RunDetail, RunEntry, RunFilter, RunNeighbours, RunPage, RunSeries,
+    RunsBetween, StartOrder,
 };
 use retake_types::{Effects, Kind, LoopId, Observations, OutcomeKind, Run, RunId, State};
 
@@ -41,16 +41,17 @@ impl SharedRecord {
     /// The runs that a selection of rows of `retake.runs` has, in its order.
     fn selected(
         &self,
+        detail: RunDetail,
         rows: &str,
         order: &str,
         parameters: &[&super::Parameter],
     ) -> StoreResult<Vec<(RunId, StoreResult<Run>)>> {
         let sql = format!("SELECT {COLUMNS} FROM ({rows}) AS run {ENTRIES} ORDER BY {order}");
         let found = self.query(LISTING, &sql, parameters)?;
-        Ok(found.iter().map(|row| (id_of(row.get(0)), self.assemble(row))).collect())
+        Ok(found.iter().map(|row| (id_of(row.get(0)), self.assemble(row, detail))).collect())
     }
 
-    fn assemble(&self, row: &Row) -> StoreResult<Run> {
+    fn assemble(&self, row: &Row, detail: RunDetail) -> StoreResult<Run> {
         let (id, seq): (RunId, i64) = (id_of(row.get(0)), row.get(1));
         let bad = |seq: i64, detail: &str| Error::BadEntry { seq, detail: detail.to_owned() };
         let body: Option<&str> = row.get(2);
@@ -62,7 +63,8 @@ impl SharedRecord {
         let outcome = match row.get::<_, Option<i64>>(3) {
             None => None,
             Some(seq) => {
-                let own = row.get::<_, Option<&str>>(4).map(|body| LedgerContent::parse(seq, body));
+                let body: Option<&str> = row.get(4);
+                let own = body.map(|body| LedgerContent::parse_with(detail, seq, body));
                 Some(match own.transpose()? {
                     Some(LedgerContent::Outcome { run, outcome }) if run == id => *outcome,
                     // A copy of the record has pushed how it ended.
@@ -108,7 +110,7 @@ impl SharedRecord {
             "SELECT * FROM retake.runs AS run WHERE run.id = $1::text::uuid AND {}",
             self.of_project("run")
         );
-        let found = self.selected(&rows, "run.id", &[&id.to_string()])?;
+        let found = self.selected(RunDetail::Whole, &rows, "run.id", &[&id.to_string()])?;
         let missing = || Error::NotFound { text: id.to_string() };
         found.into_iter().next().map(|(_, run)| run).ok_or_else(missing)?
     }
@@ -118,7 +120,7 @@ impl SharedRecord {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         let rows = "SELECT * FROM retake.runs AS run WHERE run.id = ANY ($1::text[]::uuid[])";
         let (mut runs, mut unreadable) = (HashMap::new(), Vec::new());
-        for (id, run) in self.selected(rows, "run.id", &[&ids])? {
+        for (id, run) in self.selected(RunDetail::Summary, rows, "run.id", &[&ids])? {
             match run {
                 Ok(run) => _ = runs.insert(id, run),
                 Err(error @ Error::BadEntry { .. }) => unreadable.push(error),
@@ -133,7 +135,8 @@ impl SharedRecord {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
         if wanted == "last" {
-            let page = self.page(StartOrder::NewestFirst, &RunFilter::default(), None, 1)?.0;
+            let (order, every) = (StartOrder::NewestFirst, RunFilter::default());
+            let page = self.page(RunDetail::Whole, order, &every, None, 1)?.0;
             return page.runs.into_iter().next().ok_or_else(missing);
         }
         if let Ok(id) = wanted.parse::<RunId>() {
@@ -189,13 +192,14 @@ impl SharedRecord {
                                          + interval '{AFTER_PARENT}')"
         );
         let id = parent.intent.id().to_string();
-        let found = self.selected(&rows, "run.id", &[&id, &end])?;
+        let found = self.selected(RunDetail::Whole, &rows, "run.id", &[&id, &end])?;
         found.into_iter().map(|(_, run)| run).collect()
     }
 
     /// One page of runs. Their ids begin with their time, so they are sorted by those.
     pub(super) fn page(
         &self,
+        detail: RunDetail,
         order: StartOrder,
         filter: &RunFilter,
         after: Option<RunCursor>,
@@ -221,7 +225,7 @@ impl SharedRecord {
                 limited(wanted)
             );
             let order = format!("run.id {direction}");
-            let found = self.selected(&rows, &order, &conditions.parameters())?;
+            let found = self.selected(detail, &rows, &order, &conditions.parameters())?;
             let more = found.len() == wanted;
             for (id, run) in found.into_iter().take(wanted - 1) {
                 looked_at += 1;
@@ -261,7 +265,7 @@ impl SharedRecord {
             conditions.text(),
             limited(limit.saturating_add(1))
         );
-        let found = self.selected(&rows, &order, &conditions.parameters())?;
+        let found = self.selected(RunDetail::Summary, &rows, &order, &conditions.parameters())?;
         let next = passed + limit as u64;
         let mut page = DurationPage {
             next: (found.len() > limit).then(|| DurationPlace::at_position(next)),
@@ -449,7 +453,8 @@ impl SharedRecord {
             conditions.text(),
             limited(most.saturating_add(1))
         );
-        let found = self.selected(&rows, "run.id DESC", &conditions.parameters())?;
+        let found =
+            self.selected(RunDetail::Summary, &rows, "run.id DESC", &conditions.parameters())?;
         // Runs of another machine were not seen by this one.
         let mut between = RunsBetween {
             runs: Vec::new(),

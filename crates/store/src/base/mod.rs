@@ -9,6 +9,7 @@ pub(crate) mod effect_rows;
 pub(crate) mod error;
 pub(crate) mod file_lock;
 pub(crate) mod imports;
+pub(crate) mod json_without;
 pub(crate) mod ledger;
 pub(crate) mod live_file;
 pub(crate) mod moved_store;

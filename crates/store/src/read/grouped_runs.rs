@@ -9,7 +9,7 @@ use retake_types::{Kind, LoopId, Run};
 use rusqlite::types::Value;
 
 use crate::base::projection::{OK, kind_number};
-use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunCursor};
+use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunCursor, RunDetail};
 use crate::{Error, Result, Store};
 
 /// Rows that are looked at for one page.
@@ -49,7 +49,8 @@ pub struct GroupedPage {
 const READING: &str = "list runs and loops";
 
 impl Store {
-    /// One page of runs of a kind (or all), newest first, in which each loop is one entry.
+    /// One page of runs of a kind (or all), newest first, in which each loop is one entry;
+    /// summaries.
     pub fn list_grouped(
         &self,
         kind: Option<Kind>,
@@ -115,7 +116,8 @@ impl Store {
         let sql = format!("SELECT {RUN_COLUMNS} FROM runs r {RUN_JOINS} WHERE r.seq = ?1");
         let found = self.select(&sql, vec![Value::from(cursor.seq)])?;
         let missing = || Error::NotFound { text: cursor.to_string() };
-        let run = Box::new(self.assemble(found.into_iter().next().ok_or_else(missing)?)?);
+        let found = found.into_iter().next().ok_or_else(missing)?;
+        let run = Box::new(self.assemble(found, RunDetail::Summary)?);
         match of_loop {
             None => Ok(RunEntry::Run(run)),
             Some(id) => self.loop_runs(LoopId::from_bytes(id), run).map(RunEntry::Loop),

@@ -7,7 +7,8 @@ use retake_types::Run;
 
 use crate::base::live_file;
 use crate::read::runs::{
-    FoundRun, RUN_COLUMNS, RUN_JOINS, RunCursor, RunFilter, RunPage, RunStatus, StartOrder,
+    FoundRun, RUN_COLUMNS, RUN_JOINS, RunCursor, RunDetail, RunFilter, RunPage, RunStatus,
+    StartOrder,
 };
 use crate::{Error, Result, Store};
 
@@ -19,8 +20,8 @@ const READING: &str = "list the runs of a machine";
 impl Store {
     pub(crate) fn list_of_host(
         &self,
-        filter: &RunFilter,
-        host: &str,
+        (filter, host): (&RunFilter, &str),
+        detail: RunDetail,
         order: StartOrder,
         after: Option<RunCursor>,
         limit: usize,
@@ -62,7 +63,7 @@ impl Store {
             if !has_name(2).map_err(failed)? && !has_name(4).map_err(failed)? {
                 continue;
             }
-            match self.assemble(FoundRun::read(row).map_err(failed)?) {
+            match self.assemble(FoundRun::read(row).map_err(failed)?, detail) {
                 Ok(run) if ran_on(&run, host) && of_any.admits(&run) => page.runs.push(run),
                 Ok(_) => {}
                 Err(error @ Error::BadEntry { .. }) => unreadable.push(error),

@@ -16,7 +16,7 @@ use crate::read::output_reader::OutputReader;
 use crate::read::output_since::NewOutput;
 use crate::read::run_lookup::StoredRunTree;
 use crate::read::run_series::{RunNeighbours, RunSeries, RunsBetween};
-use crate::read::runs::{RunCursor, RunFilter, RunPage, StartOrder};
+use crate::read::runs::{RunCursor, RunDetail, RunFilter, RunPage, StartOrder};
 use crate::read::runs_by_duration::{DurationOrder, DurationPage, DurationPlace, RunsByDuration};
 use crate::read::runs_over_time::{TimeSlice, Totals};
 use crate::read::search::{SearchEffort, SearchResults};
@@ -50,6 +50,7 @@ pub trait RecordReader {
 
     fn list_in(
         &self,
+        detail: RunDetail,
         order: StartOrder,
         filter: &RunFilter,
         after: Option<RunCursor>,
@@ -118,7 +119,14 @@ pub trait RecordReader {
         after: Option<RunCursor>,
         limit: usize,
     ) -> Result<(RunPage, Vec<Error>)> {
-        self.list_in(StartOrder::NewestFirst, filter, after, limit)
+        self.list_in(RunDetail::Whole, StartOrder::NewestFirst, filter, after, limit)
+    }
+
+    /// The newest runs, at most `most`, as a list shows them.
+    fn newest_summaries(&self, filter: &RunFilter, most: usize) -> Result<Vec<Run>> {
+        let order = StartOrder::NewestFirst;
+        let (page, unreadable) = self.list_in(RunDetail::Summary, order, filter, None, most)?;
+        unreadable.into_iter().next().map_or(Ok(page.runs), Err)
     }
 
     /// The run with everything that was started inside it.
@@ -163,12 +171,13 @@ impl RecordReader for Store {
 
     fn list_in(
         &self,
+        detail: RunDetail,
         order: StartOrder,
         filter: &RunFilter,
         after: Option<RunCursor>,
         limit: usize,
     ) -> Result<(RunPage, Vec<Error>)> {
-        Self::list_in(self, order, filter, after, limit)
+        self.list_with(detail, order, filter, after, limit)
     }
 
     fn list_grouped(

@@ -5,7 +5,7 @@ use retake_types::{LoopId, Run, RunId};
 use rusqlite::types::Value;
 
 use crate::read::record_reader::RecordReader;
-use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunFilter};
+use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunDetail, RunFilter};
 use crate::{Error, Result, Store};
 
 /// A run and the runs that were started inside it.
@@ -22,10 +22,15 @@ const SHORT_BYTES: i64 = 4;
 impl Store {
     /// The run with exactly this id.
     pub fn get(&self, id: RunId) -> Result<Run> {
+        self.get_with(RunDetail::Whole, id)
+    }
+
+    /// The same with as much of it as is asked for.
+    pub(crate) fn get_with(&self, detail: RunDetail, id: RunId) -> Result<Run> {
         let sql = format!("SELECT {RUN_COLUMNS} FROM runs r {RUN_JOINS} WHERE r.id = ?1");
         let found = self.select(&sql, vec![Value::Blob(id.as_bytes().to_vec())])?;
         match found.into_iter().next() {
-            Some(found) => self.assemble(found),
+            Some(found) => self.assemble(found, detail),
             None => Err(Error::NotFound { text: id.to_string() }),
         }
     }

@@ -7,7 +7,7 @@ use retake_types::{Kind, Run, RunId};
 use rusqlite::types::Value;
 
 use crate::base::projection::{OK, kind_number};
-use crate::read::runs::{RUN_COLUMNS, RUN_JOINS};
+use crate::read::runs::{FoundRun, RUN_COLUMNS, RUN_JOINS, RunDetail};
 use crate::{Error, Result, Store};
 
 /// Runs that are looked at for one answer.
@@ -118,8 +118,8 @@ impl Store {
         (sql, parameters)
     }
 
-    /// The runs between two that were watched for what they did, newest first, at most `most`. Runs
-    /// whose entries cannot be read are left out, and then these are not all.
+    /// The runs between two that were watched for what they did, newest first, at most `most`;
+    /// summaries. Runs whose entries cannot be read are left out, and then these are not all.
     pub fn watched_between(&self, a: &Run, b: &Run, most: usize) -> Result<RunsBetween> {
         if !self.has_effects()? {
             return Ok(RunsBetween { runs: Vec::new(), complete: false });
@@ -144,8 +144,8 @@ impl Store {
                 found.complete = false;
                 break;
             }
-            let run = crate::read::runs::FoundRun::read(row).map_err(failed)?;
-            match self.assemble(run) {
+            let run = FoundRun::read(row).map_err(failed)?;
+            match self.assemble(run, RunDetail::Summary) {
                 Ok(run) => found.runs.push(run),
                 Err(Error::BadEntry { .. }) => found.complete = false,
                 Err(error) => return Err(error),

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use retake_types::{Kind, LoopId, OutcomeKind, Run, RunId, State, text};
 use rusqlite::types::Value;
 
-use crate::base::ledger::{parse_ending, parse_intent};
+use crate::base::ledger::{parse_ending, parse_ending_summary, parse_intent};
 use crate::base::projection::{INTERRUPTED, OK, kind_number, status};
 use crate::base::{live_file, schema};
 use crate::{Error, Result, Store};
@@ -70,6 +70,14 @@ impl StartOrder {
             Self::OldestFirst => ("ASC", ">"),
         }
     }
+}
+
+/// How much of a run is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunDetail {
+    Whole,
+    /// Without the details of test results, of which only the counts are read.
+    Summary,
 }
 
 /// Where a page ended: the start and number of its last run.
@@ -504,8 +512,20 @@ impl Store {
         after: Option<RunCursor>,
         limit: usize,
     ) -> Result<(RunPage, Vec<Error>)> {
+        self.list_with(RunDetail::Whole, order, filter, after, limit)
+    }
+
+    /// The same with as much of each run as is asked for.
+    pub(crate) fn list_with(
+        &self,
+        detail: RunDetail,
+        order: StartOrder,
+        filter: &RunFilter,
+        after: Option<RunCursor>,
+        limit: usize,
+    ) -> Result<(RunPage, Vec<Error>)> {
         if let Some(host) = &filter.host {
-            return self.list_of_host(filter, host, order, after, limit);
+            return self.list_of_host((filter, host), detail, order, after, limit);
         }
         let mut unreadable = Vec::new();
         let mut page = RunPage { runs: Vec::new(), next: after };
@@ -525,7 +545,7 @@ impl Store {
             let more = found.len() == wanted;
             for row in found.into_iter().take(wanted - 1) {
                 page.next = Some(RunCursor { start_us: row.start_us, seq: row.seq });
-                match self.assemble(row) {
+                match self.assemble(row, detail) {
                     Ok(run) if filter.admits(&run) => page.runs.push(run),
                     Ok(_) => {}
                     Err(error @ Error::BadEntry { .. }) => unreadable.push(error),
@@ -556,10 +576,13 @@ impl Store {
             .map_err(|error| self.failed("list runs", error))
     }
 
-    pub(crate) fn assemble(&self, found: FoundRun) -> Result<Run> {
+    pub(crate) fn assemble(&self, found: FoundRun, detail: RunDetail) -> Result<Run> {
         let intent = parse_intent(found.seq, found.intent.as_deref())?;
         let outcome = match found.outcome {
-            Some((seq, body)) => Some(parse_ending(seq, body.as_deref())?),
+            Some((seq, body)) => Some(match detail {
+                RunDetail::Whole => parse_ending(seq, body.as_deref())?,
+                RunDetail::Summary => parse_ending_summary(seq, body.as_deref())?,
+            }),
             None => None,
         };
         let state = match &outcome {

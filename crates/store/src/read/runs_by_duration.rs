@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use retake_types::{Run, RunId};
 use rusqlite::types::Value;
 
-use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunFilter, Sieve};
+use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunDetail, RunFilter, Sieve};
 use crate::{Error, Result, Store};
 
 /// Runs that pass a filter and are sorted for one page. Of more the order of all runs is walked.
@@ -128,7 +128,7 @@ impl Store {
     }
 
     /// The slowest run of each of the commands that took longest since a moment, the slowest first. A
-    /// command that was slow very often may keep others from being found.
+    /// command that was slow very often may keep others from being found. Summaries.
     pub fn slowest_commands(&self, since: Timestamp, limit: usize) -> Result<Vec<Run>> {
         let sql = "SELECT id, command, cwd FROM runs INDEXED BY runs_start
                    WHERE start_us >= ?1 AND duration_ms IS NOT NULL
@@ -142,7 +142,8 @@ impl Store {
         while let Some(row) = rows.next().map_err(failed)? {
             let command = (row.get(1).map_err(failed)?, row.get(2).map_err(failed)?);
             if runs.len() < limit && known.insert(command) {
-                match self.get(RunId::from_bytes(row.get(0).map_err(failed)?)) {
+                let id = RunId::from_bytes(row.get(0).map_err(failed)?);
+                match self.get_with(RunDetail::Summary, id) {
                     Ok(run) => runs.push(run),
                     Err(Error::BadEntry { .. } | Error::NotFound { .. }) => {}
                     Err(error) => return Err(error),
@@ -152,7 +153,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// One page of the runs that have ended and pass a filter, by how long they took.
+    /// One page of the runs that have ended and pass a filter, by how long they took; summaries.
     pub fn list_by_duration(
         &self,
         all: &RunsByDuration,
@@ -226,7 +227,7 @@ impl Store {
             last = Some(place);
             // One that was deleted since the order was made is not there.
             for found in self.select(&sql, vec![Value::from(place.seq())])? {
-                match self.assemble(found) {
+                match self.assemble(found, RunDetail::Summary) {
                     Ok(run) => page.runs.push(run),
                     Err(error @ Error::BadEntry { .. }) => page.unreadable.push(error.to_string()),
                     Err(error) => return Err(error),

@@ -12,13 +12,15 @@ use retake_types::{Run, RunId, Stream};
 
 use crate::read::output::run_and_stream;
 use crate::read::phrase::{Phrase, Snippet};
-use crate::read::runs::{RunFilter, Sieve};
+use crate::read::runs::{RunDetail, RunFilter, Sieve};
 use crate::read::scan::{scan_parts, scan_threads};
 use crate::read::search_index::{WINDOW, plain, text_of};
 use crate::{Error, Result, Store};
 
 /// A phrase that lies in two parts of an output is found if it is not longer than this.
 const EDGE: usize = 1024;
+/// What it costs to open an output, in bytes that could be read instead.
+const OPENING: u64 = 4 * 1024;
 /// Places that have the words are asked about in batches.
 const BATCH: usize = 250;
 
@@ -98,12 +100,18 @@ pub struct SearchEffort {
     pub time: Duration,
     /// Outputs with the words that are held against the filter.
     pub sifted: usize,
+    /// How much is read of the run of each hit.
+    pub detail: RunDetail,
 }
 
 impl SearchEffort {
     /// Whatever it takes.
-    pub const UNLIMITED: Self =
-        Self { scanned_bytes: u64::MAX, time: Duration::MAX, sifted: usize::MAX };
+    pub const UNLIMITED: Self = Self {
+        scanned_bytes: u64::MAX,
+        time: Duration::MAX,
+        sifted: usize::MAX,
+        detail: RunDetail::Whole,
+    };
 
     /// At most this many bytes of output that is not indexed.
     pub fn reading(scanned_bytes: u64) -> Self {
@@ -178,7 +186,7 @@ impl Store {
         found.cut_short = unlooked.is_some() && places.len() <= limit;
         for output_key in places.into_iter().take(limit) {
             let Some(at) = self.run_at(output_key)? else { continue };
-            let hit = self.hit(&phrase, at, snippets.get(&output_key).cloned());
+            let hit = self.hit(&phrase, at, effort.detail, snippets.get(&output_key).cloned());
             let hit = found.unless_damaged(at, hit.map(Some))?;
             found.hits.extend(hit);
         }
@@ -281,12 +289,14 @@ impl Store {
                 // A little more than the middle: a phrase may begin in an indexed part.
                 (false, bytes) => WINDOW - EDGE as u64..bytes - WINDOW + EDGE as u64,
             };
-            if budget.is_spent() {
+            // Reading a part of it would use up what smaller ones need, and prove nothing.
+            if budget.is_spent() || budget.bytes < range.end - range.start {
                 result.skipped_bytes += range.end - range.start;
                 continue;
             }
             let Some(at) = self.run_at(output_key)? else { continue };
             let found = self.first_match(phrase, at, range, budget);
+            budget.bytes = budget.bytes.saturating_sub(OPENING);
             if let Some((snippet, skipped)) = result.unless_damaged(at, found.map(Some))? {
                 result.skipped_bytes += skipped;
                 snippets.extend(snippet.map(|snippet| (output_key, snippet)));
@@ -299,9 +309,10 @@ impl Store {
         &self,
         phrase: &Phrase,
         (id, stream): (RunId, Stream),
+        detail: RunDetail,
         known: Option<Snippet>,
     ) -> Result<SearchHit> {
-        let run = self.get(id)?;
+        let run = self.get_with(detail, id)?;
         let snippet = match known {
             Some(snippet) => snippet,
             None => {

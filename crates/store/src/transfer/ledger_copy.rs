@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use retake_types::{Intent, LoopId, Redacted, RunId, RunOutcome};
 use rusqlite::OptionalExtension;
 
-use crate::base::ledger::{Entry, Reason, hash_column, parse};
+use crate::base::ledger::{Entry, Reason, hash_column, parse, parse_summary};
 use crate::base::store::Durability;
+use crate::read::runs::RunDetail;
 use crate::{Result, Store};
 
 /// An entry of the ledger as it stands there.
@@ -40,7 +41,16 @@ pub enum LedgerContent {
 impl LedgerContent {
     /// Of the body of an entry, from a copy of a ledger.
     pub fn parse(seq: i64, body: &str) -> Result<Self> {
-        parse(seq, body.as_bytes()).map(content)
+        Self::parse_with(RunDetail::Whole, seq, body)
+    }
+
+    /// The same with as much of an outcome as is asked for.
+    pub fn parse_with(detail: RunDetail, seq: i64, body: &str) -> Result<Self> {
+        let entry = match detail {
+            RunDetail::Whole => parse(seq, body.as_bytes())?,
+            RunDetail::Summary => parse_summary(seq, body.as_bytes())?,
+        };
+        Ok(content(entry))
     }
 }
 

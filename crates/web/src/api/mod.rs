@@ -13,7 +13,7 @@ pub(crate) use logs::{count, find, line, logs, run_events};
 pub(crate) use loops::{MAX_BODY, act, apply, loop_events, loop_query, loops, one_loop};
 pub(crate) use overview::{Overview, audit, overview, verify};
 pub(crate) use projects::projects;
-pub(crate) use runs::{SEARCH_EFFORT, run, runs, search};
+pub(crate) use runs::{SearchDepth, run, runs, search};
 pub(crate) use tests::tests;
 
 use retake_types::{LoopId, RunId};

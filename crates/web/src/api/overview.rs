@@ -55,8 +55,8 @@ impl App {
                 .into_iter()
                 .map(|record| running_loops.summary(store, record, workspaces.as_ref()));
             Ok((
-                store.list(&of(RunStatus::Running), None, RUNNING)?.runs,
-                repeated(store.list(&of(RunStatus::Failed), None, COUNTED_FAILURES)?.runs),
+                store.newest_summaries(&of(RunStatus::Running), RUNNING)?,
+                repeated(store.newest_summaries(&of(RunStatus::Failed), COUNTED_FAILURES)?),
                 loops.collect::<Result<_, RequestError>>()?,
             ))
         });

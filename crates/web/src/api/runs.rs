@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::Path;
 use axum::http::Uri;
-use retake_store::{SearchEffort, SearchResults, StoredRunTree};
+use retake_store::{RunDetail, SearchEffort, SearchResults, StartOrder, StoredRunTree};
 use retake_types::{Run, RunId, Stream};
 use serde::Serialize;
 
@@ -19,9 +19,39 @@ use crate::store_pool::Store;
 
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
-/// What a search does for one page of hits, so that it answers soon.
-pub(crate) const SEARCH_EFFORT: SearchEffort =
-    SearchEffort { sifted: 20_000, ..SearchEffort::within(Duration::from_secs(3)) };
+
+/// How much output a search looks at for one page of hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SearchDepth {
+    /// What the index has, and a little of what it does not have yet: an answer at once.
+    Indexed,
+    /// Also the middle of large outputs, byte for byte, as long as a reader waits.
+    Everything,
+}
+
+impl SearchDepth {
+    /// Outputs with the words that are compared with the filters.
+    pub(crate) const SIFTED: usize = 20_000;
+    pub(crate) const TIME: Duration = Duration::from_secs(3);
+    /// What is read besides the index for an answer at once.
+    const GLANCE: u64 = 2 << 20;
+
+    pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
+        Ok(if params.flag("deep")? { Self::Everything } else { Self::Indexed })
+    }
+
+    pub(crate) fn effort(self) -> SearchEffort {
+        SearchEffort {
+            scanned_bytes: match self {
+                Self::Indexed => Self::GLANCE,
+                Self::Everything => u64::MAX,
+            },
+            time: Self::TIME,
+            sifted: Self::SIFTED,
+            detail: RunDetail::Summary,
+        }
+    }
+}
 
 #[derive(Serialize)]
 pub(crate) struct RunList {
@@ -35,8 +65,11 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<R
     let params = Params::from_uri(&uri);
     let (filter, cursor, limit) =
         (params.filter()?, params.cursor()?, params.limit(DEFAULT_LIMIT, MAX_LIMIT)?);
-    let (page, unreadable) =
-        app.store.read(move |store| Ok(store.list_readable(&filter, cursor, limit)?)).await?;
+    let list = move |store: &Store| {
+        let order = StartOrder::NewestFirst;
+        Ok(store.list_in(RunDetail::Summary, order, &filter, cursor, limit)?)
+    };
+    let (page, unreadable) = app.store.read(list).await?;
     Ok(Json(RunList {
         runs: page.runs,
         next: page.next.map(|next| next.to_string()),
@@ -122,7 +155,12 @@ pub(crate) async fn search(
     }
     let (filter, from, limit) =
         (params.filter()?, params.number("cursor")?, params.limit(20, 100)?);
+    let depth = SearchDepth::from_params(&params)?;
     let query =
-        move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, SEARCH_EFFORT)?);
-    Ok(Json(HitList::of(app.store.read(query).await?)))
+        move |store: &Store| Ok(store.search_from(&text, &filter, from, limit, depth.effort())?);
+    let found = match depth {
+        SearchDepth::Indexed => app.store.read(query).await?,
+        SearchDepth::Everything => app.store.read_large(query).await?,
+    };
+    Ok(Json(HitList::of(found)))
 }

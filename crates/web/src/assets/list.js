@@ -70,6 +70,16 @@ if (filters) {
     $("#news").hidden = true;
   };
 
+  // The index found nothing: the middle of large outputs is searched too, once one has stopped typing.
+  const deepen = async (signal) => {
+    const link = $("#deeper a");
+    if (!link || $("#rows").children.length) return;
+    await new Promise((resume) => setTimeout(resume, 300));
+    if (signal.aborted || !link.isConnected) return;
+    link.replaceWith("Searching them …");
+    swap(await fetchPage(link.getAttribute("href"), signal), "#results");
+    watchEnd();
+  };
   const show = async (address, keep) => {
     asked?.abort();
     asked = new AbortController();
@@ -79,6 +89,7 @@ if (filters) {
       history[keep ? "replaceState" : "pushState"](null, "", address);
       shown(address);
       watchEnd();
+      await deepen(asked.signal);
     } catch (error) {
       if (error.name !== "AbortError") notice(error.message, true);
     }
@@ -187,6 +198,8 @@ if (filters) {
   const again = ["back_forward", "reload"].includes(performance.getEntriesByType("navigation")[0]?.type);
   const place = again && history.state?.place;
   if (place) restore(place); else watchEnd();
+  asked = new AbortController();
+  deepen(asked.signal).catch((error) => { if (error.name !== "AbortError") notice(error.message, true); });
 
   // New runs are offered and not put above what is read. Those on the page show how they stand.
   const look = async () => {

@@ -93,7 +93,7 @@ fn read_changes(
     let running_loops = RunningLoops::read(store)?;
     let summary = running_loops.summary(store, store.get_loop(id)?, app.workspaces.as_ref())?;
     let filter = RunFilter { loop_id: Some(id), ..RunFilter::default() };
-    let runs = store.list(&filter, None, 1)?.runs;
+    let runs = store.newest_summaries(&filter, 1)?;
     let newest = runs.first().map(|run| (run.intent.id(), run.state));
     let mut activity = None;
     if let RecordedPlan::Agent(plan) = &summary.plan

@@ -157,7 +157,7 @@ pub(crate) struct RunningLoops(Vec<LoopId>);
 impl RunningLoops {
     pub(crate) fn read(store: &Store) -> Result<Self, RequestError> {
         let filter = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
-        let runs = store.list(&filter, None, MAX_RUNNING)?.runs;
+        let runs = store.newest_summaries(&filter, MAX_RUNNING)?;
         Ok(Self(runs.iter().map(|run| run.intent.loop_id()).collect()))
     }
 

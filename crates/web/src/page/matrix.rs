@@ -413,7 +413,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
 fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     let ends = comparisons.iter().filter_map(|one| one.interval).flatten();
     let reach = ends.map(|end| end.max(1.0 / end.max(1e-9))).fold(1.0, f64::max);
-    html.markup("<section><h2>Comparisons</h2><p class=\"faint legend\">Conclusive differences first, the largest first</p><table class=\"stack\"><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">AxisDifference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
+    html.markup("<section><h2>Comparisons</h2><p class=\"faint legend\">Conclusive differences first, the largest first</p><table class=\"stack\"><thead><tr><th scope=\"col\">Of</th><th scope=\"col\">Against</th><th scope=\"col\">Verdict</th><th scope=\"col\" class=\"n\">Difference</th><th scope=\"col\" class=\"n\">Interval</th><th scope=\"col\">Less or more</th><th scope=\"col\" class=\"n\">Samples</th></tr></thead><tbody>");
     for one in by_significance(comparisons) {
         let class = verdict_class(one);
         html.markup("<tr><th scope=\"row\">").text(shorten_commits(&one.b)).markup("</th>");

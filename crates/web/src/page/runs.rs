@@ -7,7 +7,7 @@ use axum::http::Uri;
 use jiff::Timestamp;
 use retake_runner::html::Html;
 use retake_store::{
-    DurationOrder, DurationPage, GroupedPage, LoopRuns, RunEntry, RunPage, RunStatus,
+    DurationOrder, DurationPage, GroupedPage, LoopRuns, RunDetail, RunEntry, RunPage, RunStatus,
     RunsByDuration, SearchHit, SearchResults, StartOrder,
 };
 use retake_types::text;
@@ -17,7 +17,7 @@ use super::badge::run_badge;
 use super::layout::{HtmlResponse, PageError, Section, layout};
 use super::run_columns::RunColumns;
 use super::run_table::{Marking, longest, loop_row, run_row};
-use crate::api::SEARCH_EFFORT;
+use crate::api::SearchDepth;
 use crate::app::App;
 use crate::error::RequestError;
 use crate::loops::RecordedPlan;
@@ -76,7 +76,8 @@ impl Listing {
         let filter = params.filter()?;
         if let Some(text) = params.get("q").filter(|text| text.contains(char::is_alphanumeric)) {
             let from = params.number("cursor")?;
-            let found = store.search_from(&words(text), &filter, from, HITS, SEARCH_EFFORT)?;
+            let effort = SearchDepth::from_params(params)?.effort();
+            let found = store.search_from(&words(text), &filter, from, HITS, effort)?;
             return Ok(Self::Hits(found));
         }
         let order = match (sort, by_duration) {
@@ -105,7 +106,7 @@ impl Listing {
             }
             return Ok(Self::Grouped(page, plans));
         }
-        let (page, unreadable) = store.list_in(order, &filter, cursor, PAGE)?;
+        let (page, unreadable) = store.list_in(RunDetail::Summary, order, &filter, cursor, PAGE)?;
         Ok(Self::Runs(page, unreadable.iter().map(ToString::to_string).collect()))
     }
 }
@@ -122,7 +123,10 @@ pub(crate) async fn runs(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     };
     let asked = params.clone();
     let read = move |store: &Store| Listing::read(store, &asked, sort, by_duration.as_deref());
-    let listing = app.store.read(read).await?;
+    let listing = match SearchDepth::from_params(&params)? {
+        SearchDepth::Indexed => app.store.read(read).await?,
+        SearchDepth::Everything => app.store.read_large(read).await?,
+    };
     let mut main = Html::new();
     main.markup(
         "<h1>Runs</h1><a id=\"news\" class=\"news\" href=\"/runs\" role=\"status\" hidden>no new runs</a>",
@@ -165,7 +169,7 @@ fn left_out(html: &mut Html, unreadable: &[String]) {
 
 /// The filters that apply, each with a link that takes it away.
 fn chips(html: &mut Html, params: &Params) {
-    let applied = |(name, _): &(&str, &str)| !matches!(*name, "cursor" | "limit" | "col");
+    let applied = |(name, _): &(&str, &str)| !matches!(*name, "cursor" | "limit" | "col" | "deep");
     let applied: Vec<(&str, &str)> = params.pairs().filter(applied).collect();
     if applied.is_empty() {
         return;
@@ -358,6 +362,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.hits.is_empty() && !found.cut_short {
         html.markup("<p class=\"empty\">");
         html.markup(match (params.get("cursor").is_some(), params.filters()) {
+            _ if found.skipped_bytes > 0 => "No match so far.",
             (true, _) => "No older match.",
             (false, true) => "No output of runs that match the filters has these words.",
             (false, false) => "No recorded output has these words.",
@@ -381,7 +386,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     if found.cut_short {
         html.markup("<p class=\"empty\" id=\"so-far\">");
         html.markup(if found.hits.is_empty() { "No match so far: " } else { "More may follow: " });
-        html.text(text::count(SEARCH_EFFORT.sifted as u64, "output"));
+        html.text(text::count(SearchDepth::SIFTED as u64, "output"));
         html.markup(
             " with these words were compared with the filters, and there are older ones.</p>",
         );
@@ -391,13 +396,26 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
         html.markup(" is lost or was altered, and is left out.</p>");
     }
     if found.skipped_bytes > 0 {
-        html.markup("<p class=\"faint\">Stopped after ").text(text::duration(SEARCH_EFFORT.time));
-        html.markup(": ").text(text::size(found.skipped_bytes));
-        html.markup(" of older output were not searched; <code>retake runs search --all</code> searches all output.</p>");
+        not_searched(html, found.skipped_bytes, params);
     }
     let older = if found.cut_short { "Search further" } else { "Older" };
     pages(html, params, found.next.map(|next| next.to_string()), older);
     html.markup("</div>");
+}
+
+/// What of the output was not looked at, and how to search it too.
+fn not_searched(html: &mut Html, bytes: u64, params: &Params) {
+    let size = text::size(bytes);
+    if params.get("deep").is_some() {
+        html.markup("<p class=\"faint\">Stopped after ").text(text::duration(SearchDepth::TIME));
+        html.markup(": ").text(size);
+        html.markup(" of older output were not searched; <code>retake runs search --all</code> searches all output.</p>");
+        return;
+    }
+    // A script follows the link when nothing was found.
+    html.markup("<p class=\"faint\" id=\"deeper\" role=\"status\">").text(size);
+    html.markup(" in the middle of large outputs, or not indexed yet, were not searched. <a");
+    html.attr("href", params.with("/runs", &[("deep", "1")])).markup(">Search them too</a></p>");
 }
 
 /// The run, opened at what was found in it.
