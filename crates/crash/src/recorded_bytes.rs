@@ -13,7 +13,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// Digests of shorter ones are counted each time.
+const LONG: usize = 64 << 10;
 
 /// How much of a recording is kept in memory unless said.
 pub const MEMORY: u64 = 256 << 20;
@@ -28,6 +31,15 @@ pub struct RecordedBytes {
     owner: Owner,
     start: usize,
     length: usize,
+    /// Set for long ones, and shared by their copies.
+    pages: Option<Arc<OnceLock<PageDigests>>>,
+}
+
+/// The digests of the whole pages of some bytes, at a place in a file. States of a large write are
+/// built by the thousand, and reading all of it for each of them would take most of the time.
+struct PageDigests {
+    offset: u64,
+    digests: Box<[u128]>,
 }
 
 #[derive(Clone)]
@@ -48,7 +60,32 @@ impl RecordedBytes {
             "{range:?} of {}",
             self.length
         );
-        Self { owner: self.owner.clone(), start: self.start + range.start, length: range.len() }
+        Self {
+            owner: self.owner.clone(),
+            start: self.start + range.start,
+            length: range.len(),
+            pages: None,
+        }
+    }
+
+    fn new(owner: Owner, start: usize, length: usize) -> Self {
+        let pages = (length >= LONG).then(Arc::default);
+        Self { owner, start, length, pages }
+    }
+
+    /// The digests of the whole pages that these bytes fill if they begin at an offset, counted once:
+    /// for the first offset that is asked about. None for others and for few bytes.
+    pub(crate) fn page_digests(
+        &self,
+        offset: u64,
+        count: impl FnOnce(&[u8]) -> Box<[u128]>,
+    ) -> Option<&[u128]> {
+        let pages = self.pages.as_ref()?.get_or_init(|| {
+            let digests = count(self);
+            self.release();
+            PageDigests { offset, digests }
+        });
+        (pages.offset == offset).then_some(&pages.digests)
     }
 
     /// They are not looked at for a while: what is in the file need not stay in this process's memory.
@@ -78,13 +115,14 @@ impl Deref for RecordedBytes {
 
 impl From<&[u8]> for RecordedBytes {
     fn from(bytes: &[u8]) -> Self {
-        Self { owner: Owner::Memory(bytes.into()), start: 0, length: bytes.len() }
+        Self::new(Owner::Memory(bytes.into()), 0, bytes.len())
     }
 }
 
 impl From<Vec<u8>> for RecordedBytes {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { start: 0, length: bytes.len(), owner: Owner::Memory(bytes.into()) }
+        let length = bytes.len();
+        Self::new(Owner::Memory(bytes.into()), 0, length)
     }
 }
 
@@ -243,7 +281,7 @@ impl ByteFile {
         let start = self.used;
         self.used += bytes.len();
         let owner = Owner::File(Arc::clone(&self.segment));
-        Ok(RecordedBytes { owner, start, length: bytes.len() })
+        Ok(RecordedBytes::new(owner, start, bytes.len()))
     }
 }
 

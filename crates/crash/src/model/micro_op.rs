@@ -128,14 +128,14 @@ impl MicroOp {
                 tree.bytes(*node, |bytes| bytes.resize(bytes.size().max(*size)));
             }
             Effect::Bytes { node, offset, data, pieces, fresh } => tree.bytes(*node, |bytes| {
-                for piece in pieces {
-                    let kept = torn.map_or(Some(*piece), |torn| torn.keep(*piece));
-                    let Some((from, to)) = kept else { continue };
+                let whole = torn.is_none().then_some(pieces).into_iter().flatten().copied();
+                let left = torn.map(|torn| pieces.iter().flat_map(move |piece| torn.keep(*piece)));
+                for (from, to) in whole.chain(left.into_iter().flatten()) {
                     let limit = if torn.is_some() && *fresh { to } else { bytes.size().max(reach) };
                     let to = to.min(limit);
                     if from < to {
                         let within = (from - offset) as usize..(to - offset) as usize;
-                        bytes.write(from, &data.part(within));
+                        bytes.write_part(*offset, data, within);
                     }
                 }
             }),
@@ -210,15 +210,18 @@ pub enum Torn {
     Head(u64),
     /// The bytes from the offset on survive.
     Tail(u64),
+    /// The bytes before the first offset and from the second on survive.
+    Ends(u64, u64),
 }
 
 impl Torn {
-    fn keep(self, (from, to): (u64, u64)) -> Option<(u64, u64)> {
+    fn keep(self, (from, to): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
         let kept = match self {
-            Self::Head(cut) => (from, to.min(cut)),
-            Self::Tail(cut) => (from.max(cut), to),
+            Self::Head(cut) => [(from, to.min(cut)), (to, to)],
+            Self::Tail(cut) => [(from.max(cut), to), (to, to)],
+            Self::Ends(head, tail) => [(from, to.min(head)), (from.max(tail), to)],
         };
-        (kept.0 < kept.1).then_some(kept)
+        kept.into_iter().filter(|(from, to)| from < to)
     }
 }
 

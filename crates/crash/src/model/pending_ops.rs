@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::micro_op::{Effect, MicroOp, MicroOpId, Part, apply_all};
+use crate::model::micro_op::{Effect, MicroOp, MicroOpId, Part, apply_all, dir_entries};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Node};
 
@@ -170,6 +170,12 @@ impl PendingOps {
             }
             let (node, replaced) = (*node, *replaced);
             let (from, to) = (from.clone(), to.clone());
+            // What happened to that name before stays before it.
+            let earlier = self.micro_ops[..at].iter().rev();
+            let mut earlier = earlier.filter(|micro_op| {
+                matches!(&micro_op.effect, Effect::Name(action) if dir_entries(action).contains(&&to))
+            });
+            ids.extend(earlier.next().map(|micro_op| micro_op.id));
             self.micro_ops[at].effect = Effect::Name(Action::Remove { node, dir_entry: from });
             if let Some(node) = replaced {
                 let removal = Action::Remove { node, dir_entry: to.clone() };

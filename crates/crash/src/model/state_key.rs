@@ -8,7 +8,8 @@
 //! 120+18         of what was not synced, only operation 18 survives
 //! 120+           nothing of it survives
 //! 120~-…         while operation 120 waits for the device
-//! 120-@19.1<512  of part 19.1 only the bytes before offset 512 of the file survive; `>`: from it on
+//! 120-@19.1<512  of part 19.1 only the bytes before offset 512 of the file survive; `>`: from it on;
+//!                `<512>4096`: those before 512 and those from 4096 on
 //! ```
 
 use std::fmt;
@@ -62,6 +63,7 @@ impl fmt::Display for StateKey {
         match self.torn {
             Some((part, Torn::Head(cut))) => write!(f, "@{part}<{cut}"),
             Some((part, Torn::Tail(cut))) => write!(f, "@{part}>{cut}"),
+            Some((part, Torn::Ends(head, tail))) => write!(f, "@{part}<{head}>{tail}"),
             None => Ok(()),
         }
     }
@@ -110,7 +112,11 @@ fn parse(text: &str) -> Option<StateKey> {
 
 fn parse_torn(text: &str) -> Option<(Part, Torn)> {
     let (part, torn) = if let Some((part, cut)) = text.split_once('<') {
-        (part, Torn::Head(cut.parse().ok()?))
+        let torn = match cut.split_once('>') {
+            Some((head, tail)) => Torn::Ends(head.parse().ok()?, tail.parse().ok()?),
+            None => Torn::Head(cut.parse().ok()?),
+        };
+        (part, torn)
     } else {
         let (part, cut) = text.split_once('>')?;
         (part, Torn::Tail(cut.parse().ok()?))
@@ -149,8 +155,11 @@ mod tests {
                 parts
             })
         };
-        let torn =
-            prop_oneof![any::<u64>().prop_map(Torn::Head), any::<u64>().prop_map(Torn::Tail)];
+        let torn = prop_oneof![
+            any::<u64>().prop_map(Torn::Head),
+            any::<u64>().prop_map(Torn::Tail),
+            any::<(u64, u64)>().prop_map(|(head, tail)| Torn::Ends(head, tail)),
+        ];
         let kept = prop_oneof![
             Just((Kept::Everything, None)),
             (

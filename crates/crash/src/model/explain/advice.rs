@@ -42,6 +42,10 @@ impl Explainer<'_> {
     /// The sync that was missing before what should not have survived, or before the promise.
     pub(super) fn advice(&self, explained: &Explained, operations: &[u32]) -> Option<Advice> {
         let before = match explained.circumstance {
+            // Of the stores of one look none is known to be the first.
+            Circumstance::Survivor(number) if operations.iter().any(|lost| *lost > number) => {
+                return None;
+            }
             Circumstance::Survivor(number) => Before::Operation(number),
             Circumstance::Promised(acks) => Before::Acknowledgement(acks),
             Circumstance::Half(_) | Circumstance::Torn => return None,
@@ -77,7 +81,8 @@ impl Explainer<'_> {
             replay.step(&step);
         }
         // What is lost comes before the syncs, and so it has the numbers that it had.
-        explained.loss.parts.iter().any(|id| !replay.pending.is_pending(*id))
+        let torn = explained.loss.torn.filter(|(part, _)| replay.id(*part).is_none());
+        torn.is_some() || explained.loss.parts.iter().any(|id| !replay.pending.is_pending(*id))
     }
 
     /// The recording up to a place, with syncs there.

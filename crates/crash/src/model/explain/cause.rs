@@ -115,17 +115,25 @@ impl Explainer<'_> {
             };
             let moment = minimiser.moment;
             let number = moment.point.operation;
-            let circumstance = if smallest.torn.is_some() {
+            let torn_now = smallest.torn.is_some_and(|(part, _)| part.operation == number);
+            let circumstance = if torn_now {
                 Circumstance::Torn
             } else if before.point == moment.point {
                 Circumstance::Promised(moment.acks)
             } else if smallest.operations(&minimiser.replay).contains(&number) {
-                Circumstance::Half(number)
+                let other = self.other_store(&smallest.operations(&minimiser.replay), number);
+                other.map_or(Circumstance::Half(number), Circumstance::Survivor)
             } else {
                 Circumstance::Survivor(number)
             };
             return Ok(Explained { loss: smallest, before, circumstance });
         }
+    }
+
+    /// The last of the stores that were found in one look with this one that is there.
+    fn other_store(&self, lost: &BTreeSet<u32>, number: u32) -> Option<u32> {
+        let mut look = (1..number).rev().take_while(|other| self.inside_looks.contains(other));
+        look.find(|other| !lost.contains(other))
     }
 
     fn cause(
@@ -147,7 +155,9 @@ impl Explainer<'_> {
         let main = operations.first().copied().unwrap_or(0);
         let advice = self.advice(explained, &operations);
         let mut sentence = match loss.torn {
-            Some((part, cut)) => self.descriptions.of_tear(part, cut),
+            Some((part, cut)) => {
+                self.descriptions.of_tear((part, cut), *circumstance, advice.as_ref())
+            }
             None => self.descriptions.of_loss(&SmallestLoss {
                 replay,
                 lost: &loss.parts,

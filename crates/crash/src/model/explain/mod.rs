@@ -11,6 +11,7 @@
 //! States that lose and keep the same in another round of a loop are counted without a check.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -97,7 +98,7 @@ struct StatePattern {
     half: BTreeSet<OperationShape>,
     /// After the first that is lost.
     kept: BTreeSet<OperationShape>,
-    torn: Option<(OperationShape, bool)>,
+    torn: Option<(OperationShape, Discriminant<Torn>)>,
     between: Option<(OperationShape, OperationShape)>,
     /// How the check fails, where that is known.
     kind: Option<FailureKind>,
@@ -220,10 +221,7 @@ impl<'a> Explainer<'a> {
             lost: lost.collect(),
             half: state.half.iter().map(|number| shape(*number)).collect(),
             kept: kept.collect(),
-            torn: state
-                .key
-                .torn
-                .map(|(part, torn)| (shape(part.operation), matches!(torn, Torn::Head(_)))),
+            torn: state.key.torn.map(|(part, torn)| (shape(part.operation), discriminant(&torn))),
             between: state.lost.is_empty().then(|| (shape(point), shape(point + 1))),
             kind,
         }
@@ -321,7 +319,7 @@ impl<'a> Explainer<'a> {
         let mut at = |(operation, acks): (u32, usize)| {
             let point = Point { operation, during: false };
             let moment = Moment { point, acks };
-            if moment >= last.moment {
+            if moment >= last.moment || self.inside_looks.contains(&operation) {
                 return None;
             }
             let replay = self.replay_at(point)?;

@@ -123,13 +123,7 @@ impl OperationDescriptions {
     ) -> String {
         let Some(later) = self.description(number) else { return String::new() };
         let before = self.op(number);
-        let sync = match loss.advice {
-            Some(advice) if later.is_name() && advice.is_of(later.node) => {
-                format!(": `fsync` the file before {before}")
-            }
-            Some(advice) => format!(": `fsync` {} before {before}", advice.text()),
-            None => ": recovery must cope with it".to_owned(),
-        };
+        let sync = self.sync_before(number, later, loss.advice);
         let (lost, _) = loss.parts(main);
         let same = later.is_name() && later.node == description.node;
         if same
@@ -151,6 +145,23 @@ impl OperationDescriptions {
         let (not, what) = verb("do", "does", self.lost(loss, main));
         let not = if others.is_empty() { not } else { "do" };
         format!("{later} {survive} but {what}{others} {not} not{sync}")
+    }
+
+    /// What to sync before an operation that is there without what it needs.
+    fn sync_before(
+        &self,
+        number: u32,
+        later: &OperationDescription,
+        advice: Option<&Advice>,
+    ) -> String {
+        let before = self.op(number);
+        match advice {
+            Some(advice) if later.is_name() && advice.is_of(later.node) => {
+                format!(": `fsync` the file before {before}")
+            }
+            Some(advice) => format!(": `fsync` {} before {before}", advice.text()),
+            None => ": recovery must cope with it".to_owned(),
+        }
     }
 
     /// What is lost of an operation.
@@ -185,7 +196,13 @@ impl OperationDescriptions {
         )
     }
 
-    pub(super) fn of_tear(&self, part: Part, torn: Torn) -> String {
+    /// A write of which a part survives: by itself, or with something that leads to it.
+    pub(super) fn of_tear(
+        &self,
+        (part, torn): (Part, Torn),
+        circumstance: Circumstance,
+        advice: Option<&Advice>,
+    ) -> String {
         let number = part.operation;
         let (path, from, to) = self.description(number).map_or_else(
             || (String::new(), 0, 0),
@@ -195,13 +212,23 @@ impl OperationDescriptions {
             },
         );
         let (kept, lost) = match torn {
-            Torn::Head(cut) => ((from, cut), (cut, to)),
-            Torn::Tail(cut) => ((cut, to), (from, cut)),
+            Torn::Head(cut) => (format!("{from}–{cut}"), (cut, to)),
+            Torn::Tail(cut) => (format!("{cut}–{to}"), (from, cut)),
+            Torn::Ends(head, tail) => (format!("{from}–{head} and {tail}–{to}"), (head, tail)),
         };
+        if let Circumstance::Survivor(later) = circumstance
+            && let Some(description) = self.description(later)
+        {
+            return format!(
+                "{} ({}) survives but of the write of {path} ({}) only bytes {kept} do{}",
+                description.noun(),
+                self.op(later),
+                self.op(number),
+                self.sync_before(later, description, advice)
+            );
+        }
         format!(
-            "the write of {path} is torn: bytes {}–{} of {} survive, bytes {}–{} do not: recovery must notice half a write",
-            kept.0,
-            kept.1,
+            "the write of {path} is torn: bytes {kept} of {} survive, bytes {}–{} do not: recovery must notice half a write",
             self.op(number),
             lost.0,
             lost.1

@@ -127,6 +127,42 @@ fn half_a_write() {
 }
 
 #[test]
+fn a_write_without_its_middle_under_its_new_name() {
+    let script = TestScript::default().create("t").write("t", 0, &"n".repeat(5 * 4096));
+    let fails = |state: &CrashState| {
+        let Some(found) = state.tree.find("a".as_ref()) else { return false };
+        let mut bytes = [0; 5 * 4096];
+        state.tree.file(found.node).unwrap().read(0, &mut bytes);
+        bytes[0] == b'n' && bytes[5 * 4096 - 1] == b'n' && bytes[2 * 4096] != b'n'
+    };
+    let found = findings(&script.rename("t", "a"), Model::Ext4, fails);
+    assert_eq!(
+        sentences(&found),
+        [
+            "the rename of `t` to `a` (op 3) survives but of the write of `t` (op 2) only bytes 0–4096 \
+          and 16384–20480 do: `fsync` the file before op 3"
+        ]
+    );
+    assert_eq!(found[0].key.to_string(), "3-@2.1<4096>16384");
+    assert!(found[0].proof.complete);
+}
+
+#[test]
+fn either_of_two_stores_of_one_look_without_the_other() {
+    let script = TestScript::with(&[("a", "."), ("b", ".")]).map("a", 0, "x").map("b", 0, "y");
+    let fails = |state: &CrashState| shows(state, "a=x") != shows(state, "b=y");
+    let found = findings(&script.fsync("a").fsync("b"), Model::Ext4, fails);
+    assert_eq!(
+        sentences(&found),
+        [
+            "bytes 0–1 of `a` (op 1) survive but bytes 0–1 of `b` (op 2) do not: recovery must cope with it",
+            "bytes 0–1 of `b` (op 2) survive but bytes 0–1 of `a` (op 1) do not: `fsync` `a` before op 2",
+        ]
+    );
+    assert!(found.iter().all(|finding| finding.proof.complete));
+}
+
+#[test]
 fn the_smallest_state_is_one_that_can_be_built_again() {
     let script =
         TestScript::default().create("b").write("b", 0, "no").create("t").write("t", 0, "x");

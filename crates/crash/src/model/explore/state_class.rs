@@ -24,7 +24,7 @@ pub enum StateClass {
     DropOne,
     /// One part survives, with what it needs.
     KeepOne,
-    /// The newest write is torn.
+    /// A write is torn: the newest, or the last one to a file before a name or a sync.
     Torn,
     /// Two parts are lost.
     Pair,
@@ -129,7 +129,7 @@ impl<'a> Window<'a> {
             StateClass::KeepOne => (first..self.micro_ops.len())
                 .map(|at| kept(self.rooted & self.needs[at] != 0, self.needs[at]))
                 .collect(),
-            StateClass::Torn => self.torn(point),
+            StateClass::Torn => self.torn(near, point),
             StateClass::Pair => {
                 let first = self.micro_ops.len().saturating_sub(near.div_ceil(2));
                 (first..self.micro_ops.len())
@@ -144,44 +144,71 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The newest operation, if it is a write, torn at its first, middle and last bound.
-    fn torn(&self, point: Point) -> Vec<Survivors> {
+    /// The newest operation, if it is a write, torn. After a name, a sync or whatever else writes no
+    /// bytes: the last write of each file, of which a part may be there when what leads to it is.
+    fn torn(&self, near: usize, point: Point) -> Vec<Survivors> {
+        let bytes = self
+            .micro_ops
+            .iter()
+            .enumerate()
+            .filter(|(_, micro_op)| matches!(micro_op.effect, Effect::Bytes { .. }));
+        let newest = |micro_op: &MicroOp| micro_op.part.operation == point.operation;
+        let own: Vec<usize> =
+            bytes.clone().filter(|(_, micro_op)| newest(micro_op)).map(|(at, _)| at).collect();
+        if !own.is_empty() {
+            return own.into_iter().flat_map(|at| self.tears(at, true)).collect();
+        }
+        let mut seen = Vec::new();
+        let last = bytes.rev().filter(|(_, micro_op)| {
+            let node = micro_op.node();
+            let is_new = !seen.contains(&node);
+            seen.push(node);
+            is_new
+        });
+        let first = self.micro_ops.len().saturating_sub(near);
+        let last: Vec<usize> = last.map(|(at, _)| at).filter(|at| *at >= first).collect();
+        last.into_iter().flat_map(|at| self.tears(at, false)).collect()
+    }
+
+    /// Some bytes, torn at their middle and without all but their ends, or also at their first and
+    /// last bound.
+    fn tears(&self, at: usize, all: bool) -> Vec<Survivors> {
+        let micro_op = &self.micro_ops[at];
+        let Effect::Bytes { pieces, fresh, .. } = &micro_op.effect else { return Vec::new() };
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Vec::new() };
+        // New blocks that grow the file are bound to their size.
+        let size = bits(self.needs[at]).find(|other| {
+            matches!(self.micro_ops[*other].effect, Effect::Size { .. })
+                && self.needs[*other] & (1 << at) != 0
+        });
+        let tears = self.replay.tears(*fresh, size.is_some());
+        let unit = if tears.pages { PAGE as u64 } else { SECTOR };
+        let lost = self.dependents[at];
+        // Or the size comes by itself, before the bytes: then it may be that of what is left.
+        let beside = bits(self.needs[at] & !(1 << at)).filter(|other: &usize| {
+            let part = self.micro_ops[*other].part;
+            part.operation == micro_op.part.operation
+                && matches!(self.micro_ops[*other].effect, Effect::Size { .. })
+        });
+        let shorter = beside.last().filter(|_| *fresh && size.is_none());
+        let torn = |lost: u64, torn| Survivors::Parts {
+            older: true,
+            mask: self.all & !lost,
+            torn: Some((at, torn)),
+        };
+        let bounds = Bounds::new(first.0, last.1, unit);
         let mut choices = Vec::new();
-        for (at, micro_op) in self.micro_ops.iter().enumerate() {
-            let Effect::Bytes { pieces, fresh, .. } = &micro_op.effect else { continue };
-            let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { continue };
-            if micro_op.part.operation != point.operation {
-                continue;
+        for cut in bounds.cuts(all) {
+            choices.push(torn(lost, Torn::Head(cut)));
+            if let Some(grown) = shorter {
+                choices.push(torn(lost | self.dependents[grown], Torn::Head(cut)));
             }
-            // New blocks that grow the file are bound to their size.
-            let size = bits(self.needs[at]).find(|other| {
-                matches!(self.micro_ops[*other].effect, Effect::Size { .. })
-                    && self.needs[*other] & (1 << at) != 0
-            });
-            let tears = self.replay.tears(*fresh, size.is_some());
-            let unit = if tears.pages { PAGE as u64 } else { SECTOR };
-            let lost = self.dependents[at];
-            // Or the size comes by itself, before the bytes: then it may be that of what is left.
-            let beside = bits(self.needs[at] & !(1 << at)).filter(|other: &usize| {
-                let part = self.micro_ops[*other].part;
-                part.operation == point.operation
-                    && matches!(self.micro_ops[*other].effect, Effect::Size { .. })
-            });
-            let shorter = beside.last().filter(|_| *fresh && size.is_none());
-            for cut in cuts(first.0, last.1, unit) {
-                let torn = |lost: u64, torn| Survivors::Parts {
-                    older: true,
-                    mask: self.all & !lost,
-                    torn: Some((at, torn)),
-                };
-                choices.push(torn(lost, Torn::Head(cut)));
-                if let Some(grown) = shorter {
-                    choices.push(torn(lost | self.dependents[grown], Torn::Head(cut)));
-                }
-                if tears.tail {
-                    choices.push(torn(lost, Torn::Tail(cut)));
-                }
+            if tears.tail {
+                choices.push(torn(lost, Torn::Tail(cut)));
             }
+        }
+        if let Some((head, tail)) = bounds.ends().filter(|_| tears.tail) {
+            choices.push(torn(lost, Torn::Ends(head, tail)));
         }
         choices
     }
@@ -228,16 +255,36 @@ impl<'a> Window<'a> {
     }
 }
 
-fn cuts(from: u64, to: u64, unit: u64) -> Vec<u64> {
-    let first = (from / unit + 1) * unit;
-    let last = (to - 1) / unit * unit;
-    if first > last || last <= from {
-        return Vec::new();
+/// Where a write may be torn: the first bound inside it and the last.
+#[derive(Clone, Copy)]
+struct Bounds {
+    first: u64,
+    last: u64,
+    unit: u64,
+    any: bool,
+}
+
+impl Bounds {
+    fn new(from: u64, to: u64, unit: u64) -> Self {
+        let first = (from / unit + 1) * unit;
+        let last = (to - 1) / unit * unit;
+        Self { first, last, unit, any: first <= last && last > from }
     }
-    let middle = (first + (last - first) / 2) / unit * unit;
-    let mut cuts = vec![first, middle, last];
-    cuts.dedup();
-    cuts
+
+    fn cuts(self, all: bool) -> Vec<u64> {
+        if !self.any {
+            return Vec::new();
+        }
+        let middle = (self.first + (self.last - self.first) / 2) / self.unit * self.unit;
+        let mut cuts = if all { vec![self.first, middle, self.last] } else { vec![middle] };
+        cuts.dedup();
+        cuts
+    }
+
+    /// What is between the first bound and the last.
+    fn ends(self) -> Option<(u64, u64)> {
+        (self.any && self.first < self.last).then_some((self.first, self.last))
+    }
 }
 
 fn bits(mut mask: u64) -> impl Iterator<Item = usize> {

@@ -233,3 +233,57 @@ fn a_kill_does_not_come_between_the_stores_of_one_look() {
     let bytes: std::collections::BTreeSet<_> = bytes.collect();
     assert_eq!(bytes, [(*b"..", *b"."), (*b"x.", *b"y"), (*b"xz", *b"y")].into());
 }
+
+/// What the states show under a name, as one letter for each page: its outer byte.
+fn pages(states: &[CrashState], name: &str) -> HashSet<String> {
+    let shown = states.iter().filter_map(|state| {
+        let file = state.tree.file(state.tree.find(name.as_ref())?.node)?;
+        let count = file.size() / 4096;
+        let pages = (0..count).map(|page| {
+            let mut byte = [0];
+            let outer = if page * 2 < count { page * 4096 } else { page * 4096 + 4095 };
+            file.read(outer, &mut byte);
+            if byte == [0] { '0' } else { char::from(byte[0]) }
+        });
+        Some(pages.collect())
+    });
+    shown.collect()
+}
+
+#[test]
+fn a_write_may_survive_without_its_middle() {
+    let old = "o".repeat(5 * 4096);
+    let script = TestScript::with(&[("a", old.as_str())]);
+    let script = script.write("a", 0, &"n".repeat(5 * 4096)).create("b");
+    let script = script.write("b", 0, &"b".repeat(5 * 4096));
+    for model in [Model::Ext4, Model::Xfs, Model::Btrfs] {
+        let states = states(&script, model);
+        assert!(pages(&states, "a").contains("nooon"), "{model}");
+        assert!(pages(&states, "b").contains("b000b"), "{model}");
+    }
+    // Bytes in the journal are there in their order.
+    let states = states(&script, Model::Ext4DataJournal);
+    assert!(pages(&states, "a").is_disjoint(&["nooon".to_owned(), "ooonn".to_owned()].into()));
+}
+
+#[test]
+fn a_write_may_be_torn_where_a_name_or_another_file_leads_to_it() {
+    let old = "o".repeat(4 * 4096);
+    let script = TestScript::with(&[("a", old.as_str()), ("pointer", "o")]);
+    let script = script.create("t").write("t", 0, &"n".repeat(4 * 4096)).rename("t", "new");
+    let script = script.write("a", 0, &"n".repeat(4 * 4096));
+    let script = script.write("pointer", 0, "n").fsync("pointer");
+    let states = states(&script, Model::Ext4);
+    let new = pages(&states, "new");
+    let torn = ["nn00", "00nn", "n00n"];
+    assert!(torn.iter().all(|torn| new.contains(*torn)), "{new:?}");
+    let led = states.into_iter().filter(|state| {
+        let file = state.tree.file(state.tree.find("pointer".as_ref()).unwrap().node).unwrap();
+        let mut byte = [0];
+        file.read(0, &mut byte);
+        byte == *b"n"
+    });
+    let led = pages(&led.collect::<Vec<_>>(), "a");
+    let torn = ["nnoo", "oonn", "noon"];
+    assert!(torn.iter().all(|torn| led.contains(*torn)), "{led:?}");
+}

@@ -111,6 +111,9 @@ mod posix {
         exactly(POSIX, &arrived, &["d/ d/f= e/ e/f=", "d/ e/ e/f="]);
         exactly(POSIX, &arrived.clone().fsync("d"), &["d/ e/ e/f="]);
         // The new name can be used again without that the old one is gone.
+        let back = TestScript::with(&[("f", "x")]).with_directory("d");
+        let back = back.rename("f", "d/f").rename("d/f", "f").fsync(".");
+        exactly(POSIX, &back, &["d/ d/f=x f=x", "d/ f=x"]);
         let again = arrived.create("e/t").rename("e/t", "e/f").fsync("e");
         exactly(POSIX, &again, &["d/ d/f= e/ e/f=", "d/ e/ e/f="]);
     }
