@@ -99,7 +99,7 @@ fn questions(page: &mut Page) -> Result<(), String> {
     let postgres = Postgres::start(&postgres_dir).map_err(text)?;
     let mut push = Command::new(retake()?);
     push.env("PGPASSWORD", Postgres::PASSWORD).arg("--store").arg(&store);
-    let made = push.args(["runs", "push", "--quiet", "--to", &postgres.url()]).status();
+    let made = push.args(["runs", "push", "--to", &postgres.url()]).stdout(Stdio::null()).status();
     if !made.is_ok_and(|status| status.success()) {
         return Err("the tables could not be made".to_owned());
     }

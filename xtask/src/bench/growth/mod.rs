@@ -35,8 +35,8 @@ pub(crate) fn run() -> Result<(), String> {
     );
     records::run(&mut page, largest)?;
     let rest = largest.min(LARGEST);
-    loops::agents(&mut page, rest / 100)?;
-    loops::matrices(&mut page, rest / 10)?;
+    loops::agents(&mut page, (rest / 100).max(1_000))?;
+    loops::matrices(&mut page, (rest / 10).max(10_000))?;
     files::run(&mut page, rest)?;
     page.write("growth.md")
 }

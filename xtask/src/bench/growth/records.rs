@@ -102,7 +102,7 @@ impl Record {
     }
 
     fn push(&self, runs: u64, postgres: &Postgres, growth: &mut Growth) -> Result<(), String> {
-        let words = ["runs", "push", "--quiet", "--to", &postgres.url()];
+        let words = ["runs", "push", "--to", &postgres.url()];
         let line: Vec<String> = self.command(&words);
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let password = format!("PGPASSWORD={}", Postgres::PASSWORD);
