@@ -13,7 +13,7 @@ use std::path::Path;
 use retake_types::SandboxPart;
 
 use crate::landlock::{self, Handled, Rights};
-use crate::plan::Step;
+use crate::step::Step;
 
 const OPEN_TREE_CLONE: u32 = 1;
 const AT_RECURSIVE: u32 = 0x8000;

@@ -31,6 +31,7 @@ mod real_path;
 mod seccomp;
 mod secret_places;
 mod set_id;
+mod step;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -505,7 +506,7 @@ impl Confinement {
             return SandboxFailure::Missing { part: SandboxPart::Landlock, errno };
         };
         let step = memory.planned().and_then(|planned| planned.steps.get(at));
-        let (part, path) = step.map_or((SandboxPart::Mounts, None), plan::Step::part);
+        let (part, path) = step.map_or((SandboxPart::Mounts, None), step::Step::part);
         // What the kernel does not allow at all is not about one path.
         match path.filter(|_| !matches!(errno, libc::EPERM | libc::ENOSYS)) {
             Some(path) => {

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
-use crate::plan::Step;
+use crate::step::Step;
 
 /// More than the longest plan takes. Untouched pages cost nothing.
 const SIZE: usize = 32 << 20;
