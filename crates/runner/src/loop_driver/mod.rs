@@ -293,6 +293,8 @@ impl<P: LoopPlan, E> Shared<P, E> {
                     drop(plan);
                     runner.settle(worker).map_err(StepError::Failed)?;
                     plan = lock(&self.plan);
+                    // The line of the step that was held took the place of the live line.
+                    observer.tick(&plan);
                     continue;
                 }
                 Asked::Over => return Ok(()),
