@@ -36,18 +36,18 @@ impl NameRoles {
             }
         }
         let mut roles = Self { fan_out, becomes: HashMap::new() };
-        let mut targets: BTreeMap<String, BTreeMap<String, Node>> = BTreeMap::new();
+        let mut targets: BTreeMap<String, BTreeMap<String, Vec<Node>>> = BTreeMap::new();
         let leads = |one: &&OperationDescription| {
             matches!(one.kind, OperationKind::Rename | OperationKind::Link)
         };
         for one in descriptions.iter().filter(leads) {
             if let (Some(node), Some(to)) = (one.node, &one.to) {
                 let names = targets.entry(roles.path(to)).or_default();
-                names.insert(roles.path(&one.path), node);
+                names.entry(roles.path(&one.path)).or_default().push(node);
             }
         }
         for (target, names) in targets.into_iter().filter(|(_, names)| names.len() >= RANDOM) {
-            roles.becomes.extend(names.into_values().map(|node| (node, target.clone())));
+            roles.becomes.extend(names.into_values().flatten().map(|node| (node, target.clone())));
         }
         roles
     }

@@ -148,6 +148,19 @@ fn a_write_without_its_middle_under_its_new_name() {
 }
 
 #[test]
+fn random_names_that_look_alike_by_chance_have_one_role() {
+    let mut script = TestScript::default();
+    for (random, hash) in
+        [("bXbe0Z", 'a'), ("e30Z1X", 'b'), ("bc2000", 'c'), ("0ZZX01", 'd'), ("f41Y2W", 'e')]
+    {
+        let (from, to) = (format!("tmp_{random}"), format!("{}0", hash.to_string().repeat(20)));
+        script = script.create(&from).write(&from, 0, "x").rename(&from, &to).ack(&to);
+    }
+    let found = findings(&script, Model::Ext4, |state| state.acks > state.tree.walk().count() - 1);
+    assert_eq!(found.len(), 1, "{:?}", sentences(&found));
+}
+
+#[test]
 fn either_of_two_stores_of_one_look_without_the_other() {
     let script = TestScript::with(&[("a", "."), ("b", ".")]).map("a", 0, "x").map("b", 0, "y");
     let fails = |state: &CrashState| shows(state, "a=x") != shows(state, "b=y");
