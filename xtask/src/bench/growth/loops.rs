@@ -66,7 +66,13 @@ pub(super) fn matrices(page: &mut Page, largest: u64) -> Result<(), String> {
         std::fs::create_dir(project.join(".agent")).map_err(text)?;
         std::fs::write(project.join("matrix.yml"), configuration(cells)).map_err(text)?;
         let dir = project.display().to_string();
-        let line = |words: &str| format!("cd {dir} && exec {} matrix {words}", retake.display());
+        // Else the record would be that of the repository around the target directory.
+        let line = |words: &str| {
+            format!(
+                "cd {dir} && export RETAKE_STORE={dir}/.agent/data && exec {} matrix {words}",
+                retake.display()
+            )
+        };
         let run = ["sh", "-c", &line("run -q --workers 1")].map(str::to_owned);
         let (wall, cpu, rss) = timed(&run)?;
         let each = |micros: f64| micros / 1000.0 / cells as f64;
