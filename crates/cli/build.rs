@@ -73,7 +73,7 @@ fn link_unwinder() {
 
 /// Has this program run the linker: what it adds is below, in [`link`].
 ///
-/// gcc runs the linker, and all else, through another program if it is told one. A compiler that
+/// gcc runs the linker, and all else, through another program if one is named. A compiler that
 /// knows no such option links as usual.
 fn run_the_linker() {
     let Ok(own) = std::env::current_exe() else { return };

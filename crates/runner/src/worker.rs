@@ -180,7 +180,7 @@ impl Worker {
 
     /// Runs what has begun and holds its outcome, which is committed together with the intent of the
     /// next run, or by [`settle`](Self::settle): one commit to the disk costs less than two. The
-    /// result says that it is recorded; nobody is to hear of it before it is.
+    /// result says that it is recorded; do not report it before it is.
     pub fn run_held(
         &mut self,
         begun: BegunRun,

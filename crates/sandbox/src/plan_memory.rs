@@ -113,7 +113,7 @@ impl PlanMemory {
         let planned =
             Some(unsafe { std::mem::transmute::<PlannedEntry<'_>, PlannedEntry<'static>>(entry) });
         // SAFETY: the mapping begins with the head and is aligned to a page; the process does not look
-        // before it is told to.
+        // before the plan is published.
         unsafe { self.base.cast::<Head>().write(Head { planned, held: held.cast().as_ptr() }) };
         Ok(())
     }

@@ -200,7 +200,7 @@ fn written_words<'a>(name: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
         }
     };
     match name {
-        // Most that they are told of they only read.
+        // They only read most of the files that their arguments name.
         "git" | "find" => {
             let options = (0..arguments.len()).filter(|at| writes(&arguments[*at]));
             options.flat_map(|at| arguments.iter().skip(at).take(2)).collect()

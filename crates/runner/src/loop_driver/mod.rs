@@ -98,7 +98,7 @@ pub trait StepRunner<P: LoopPlan, W>: Sync {
         false
     }
 
-    /// The worker has nothing to run for now: does what is left.
+    /// Completes what the worker holds. Called when it has to wait, and when its loop ends.
     fn settle(&self, _worker: &mut W) -> Result<(), Self::Error> {
         Ok(())
     }
