@@ -4,7 +4,7 @@
 //! it. `cargo xtask start-up-order` writes it from runs under valgrind. A name has no hash in it, so that the
 //! file outlives other versions of the compiler and of dependencies; what it names in vain is skipped.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// A generic function may be there many times under one name; more than this are not all of a start.
 #[allow(dead_code, reason = "the tool that writes the list needs the names only")]
@@ -56,22 +56,14 @@ pub(crate) fn order<'a>(
     list: &str,
     defined: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Vec<&'a str> {
-    let lines = || {
-        list.lines().enumerate().filter_map(|(place, line)| Some((line.split_once(' ')?, place)))
-    };
-    let places: HashMap<(&str, &str), usize> = lines().collect();
-    let defined: Vec<_> = defined.map(|(object, symbol)| (crate_of(object), symbol)).collect();
-    let separate: HashSet<&str> = defined.iter().filter_map(|(of, _)| *of).collect();
-    // Optimised as a whole, crates are one object, which has the name of the program.
-    let joined: HashMap<&str, usize> = lines()
-        .filter(|((of, _), _)| !separate.contains(of))
-        .map(|((_, name), place)| (name, place))
+    let places: HashMap<(&str, &str), usize> = (list.lines().enumerate())
+        .filter_map(|(place, line)| Some((line.split_once(' ')?, place)))
         .collect();
     let mut found: Vec<Vec<&str>> = vec![Vec::new(); list.lines().count()];
-    for (of, symbol) in defined {
+    for (object, symbol) in defined {
         let name = stable_name(symbol);
-        let place = of.and_then(|of| places.get(&(of, name.as_str())));
-        if let Some(place) = place.or_else(|| joined.get(name.as_str())) {
+        let place = crate_of(object).and_then(|of| places.get(&(of, name.as_str())));
+        if let Some(place) = place {
             found[*place].push(symbol);
         }
     }

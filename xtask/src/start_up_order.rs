@@ -11,6 +11,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// How the program is built for users. Where crates are optimised together, all functions are of one object.
+const PROFILES: [&str; 2] = ["dist", "release"];
+
 /// A variable that is set, and the arguments.
 type Start<'a> = (Option<(&'a str, &'a str)>, &'a [&'a str]);
 
@@ -32,16 +35,28 @@ fn text(error: impl std::fmt::Display) -> String {
 
 pub(crate) fn run() -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("");
-    let scratch = root.join("target/start-up-order");
+    let mut list = String::new();
+    for profile in PROFILES {
+        list += &called_in(&root, profile)?;
+    }
+    let file = root.join("crates/cli/start-up-order.txt");
+    std::fs::write(&file, &list).map_err(text)?;
+    println!("{} functions in {}", list.lines().count(), file.display());
+    Ok(())
+}
+
+/// The functions that starts of the program run, built in a profile.
+fn called_in(root: &Path, profile: &str) -> Result<String, String> {
+    let scratch = root.join("target/start-up-order").join(profile);
     // What an earlier one left.
     _ = std::fs::remove_dir_all(&scratch);
     std::fs::create_dir_all(&scratch).map_err(text)?;
     let map = scratch.join("map");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--profile=dist", "-p", "retake"]).env("RETAKE_LINK_MAP", &map);
+    build.args(["build", "--profile", profile, "-p", "retake"]).env("RETAKE_LINK_MAP", &map);
     crate::test::succeed(&mut build)?;
-    let program = root.join("target/dist/retake");
+    let program = root.join("target").join(profile).join("retake");
     for (number, (variable, arguments)) in STARTS.into_iter().enumerate() {
         let mut start = Command::new("valgrind");
         start.args(["-q", "--tool=callgrind", "--demangle=no", "--trace-children=yes"]);
@@ -64,15 +79,13 @@ pub(crate) fn run() -> Result<(), String> {
         })
         .collect();
     calls.sort();
-    let list = list(&map, &calls)?;
-    let file = root.join("crates/cli/start-up-order.txt");
-    std::fs::write(&file, &list).map_err(text)?;
-    println!("{} functions in {}", list.lines().count(), file.display());
-    std::fs::remove_dir_all(&scratch).map_err(text)
+    let list = list_called(&map, &calls)?;
+    std::fs::remove_dir_all(&scratch).map_err(text)?;
+    Ok(list)
 }
 
 /// The functions of a map that were called, each after its crate, as they were first met.
-fn list(map: &Path, calls: &[PathBuf]) -> Result<String, String> {
+fn list_called(map: &Path, calls: &[PathBuf]) -> Result<String, String> {
     let map = std::fs::read_to_string(map).map_err(text)?;
     let crates = crates(&map);
     let (mut seen, mut list) = (HashSet::new(), String::new());
@@ -128,7 +141,7 @@ mod tests {
         let called = "fn=(1) sqlite3Fault\ncfn=(2) _ZN12retake_store4open17h0123456789abcdefE'2\nfn=(1)\n\
                       fn=(3) malloc\nfn=(4) _RNvNtCslNYArtu3iFV_5alloc4grow\n";
         std::fs::write(&calls, called).expect("calls");
-        let list = list(&map, std::slice::from_ref(&calls));
+        let list = list_called(&map, std::slice::from_ref(&calls));
         std::fs::remove_dir_all(&directory).expect("no directory");
         let expected = "libsqlite3_sys sqlite3Fault\nretake_store _ZN12retake_store4open\nretake _RNvNtCs_5alloc4grow\n";
         assert_eq!(list.as_deref(), Ok(expected));

@@ -50,6 +50,7 @@ pub(super) fn program(release: &Release, platform: &Platform) -> Result<Built, S
         // These flags take the place of those in `.cargo/config.toml`, which has the reasons.
         "-Crelro-level=partial".to_owned(),
         "-Clink-arg=-Wl,-z,relro,-z,now".to_owned(),
+        "-Csymbol-mangling-version=v0".to_owned(),
     ];
     // Cargo has set what `.cargo/config.toml` says for this program.
     let configured = std::env::var("CFLAGS").unwrap_or_default();
