@@ -56,12 +56,13 @@ fn set_up() {
 /// it. Without such an archive, as with another compiler than gcc, nothing changes.
 fn link_unwinder() {
     let Some(out) = std::env::var_os("OUT_DIR").map(PathBuf::from) else { return };
-    // Another machine's archive is not where this one's compiler looks.
-    if std::env::var("HOST").ok() != std::env::var("TARGET").ok() {
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    let linker = std::env::var_os("RUSTC_LINKER");
+    // This machine's own compiler has the archive for this kind of machine only.
+    if linker.is_none() && std::env::var("HOST").ok() != std::env::var("TARGET").ok() {
         return;
     }
-    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
-    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let linker = linker.unwrap_or_else(|| "cc".into());
     let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output().ok();
     let found = found.and_then(|output| String::from_utf8(output.stdout).ok());
     // A name alone means that there is none.

@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::test::{on_path, succeed};
+use crate::debian_packages::{self, PackageLists};
+use crate::test::succeed;
 
 /// The compiler, and its own library for build scripts. What they need comes in packages with
 /// versions in their names.
@@ -38,8 +39,7 @@ pub(crate) fn check(target: &Path) -> Result<(), String> {
 
 /// Where the compiler is, installed below a directory for build products; `None` where it cannot be.
 pub(crate) fn compiler(target: &Path) -> Result<Option<PathBuf>, String> {
-    let debian = on_path("apt-get") && on_path("dpkg-deb");
-    match debian && std::env::consts::ARCH == "x86_64" {
+    match debian_packages::are_available() && std::env::consts::ARCH == "x86_64" {
         true => install(&target.join("aarch64")),
         false => Ok(None),
     }
@@ -52,48 +52,18 @@ fn install(place: &Path) -> Result<Option<PathBuf>, String> {
         return Ok(Some(compiler));
     }
     println!("installing a compiler for aarch64");
-    let text = |error: std::io::Error| error.to_string();
-    // Aside first: what was cut off must not look whole.
-    let aside = place.join("aside");
-    if aside.exists() {
-        std::fs::remove_dir_all(&aside).map_err(text)?;
-    }
-    for part in ["lists/partial", "cache/archives/partial", "unpacked"] {
-        std::fs::create_dir_all(aside.join(part)).map_err(text)?;
-    }
-    let apt = |program: &str| {
-        let mut command = Command::new(program);
-        let of = |name: &str, part: &str| format!("{name}={}", aside.join(part).display());
-        let options = [
-            "APT::Architectures::=amd64".to_owned(),
-            "APT::Architectures::=arm64".to_owned(),
-            "APT::Sandbox::User=root".to_owned(),
-            of("Dir::State::Lists", "lists"),
-            of("Dir::Cache", "cache"),
-        ];
-        command.current_dir(&aside).args(options.iter().flat_map(|option| ["-o", option]));
-        command
-    };
-    succeed(apt("apt-get").args(["update", "-qq"]))?;
+    let lists = PackageLists::fetch(place, None, &["amd64", "arm64"])?;
     let needs = |package: &str| -> Result<Option<String>, String> {
-        let output = apt("apt-cache").args(["depends", package]).output().map_err(text)?;
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        let names = told.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let output = lists.command("apt-cache").args(["depends", package]).output();
+        let printed = output.map_err(|error| error.to_string())?.stdout;
+        let printed = String::from_utf8_lossy(&printed);
+        let names = printed.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         let mut names = names.filter(|name| VERSIONED.iter().any(|begin| name.starts_with(begin)));
         Ok(names.next().map(str::to_owned))
     };
     let Some(library) = needs(COMPILER[1])? else { return Ok(None) };
     let backend = needs(&library)?.ok_or_else(|| format!("{library} needs no libllvm"))?;
-    let packages = [&COMPILER[..], &[LIBRARY, &library, &backend]].concat();
-    succeed(apt("apt-get").args(["download", "-qq"]).args(&packages))?;
-    for entry in std::fs::read_dir(&aside).map_err(text)? {
-        let package = entry.map_err(text)?.path();
-        if package.extension() == Some("deb".as_ref()) {
-            let to = aside.join("unpacked");
-            succeed(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(to))?;
-        }
-    }
-    std::fs::rename(aside.join("unpacked"), &compiler).map_err(text)?;
-    std::fs::remove_dir_all(&aside).map_err(text)?;
+    lists.unpack(&[&COMPILER[..], &[LIBRARY, &library, &backend]].concat())?;
+    lists.keep(&compiler)?;
     Ok(Some(compiler))
 }

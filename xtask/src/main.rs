@@ -12,6 +12,7 @@ mod build_time;
 mod chromiums;
 #[cfg(feature = "bench")]
 mod cluster;
+mod debian_packages;
 mod dependency_rules;
 mod dist;
 mod documents;

@@ -1,19 +1,17 @@
 //! The program for packages, and the files that come with it.
 //!
-//! Linked by zig against symbols of an old C library, so that one program runs on all systems since;
+//! Linked against the C library of an old system, so that one program runs on all systems since;
 //! a static one would resolve host names differently (`docs/design/packages.md`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{
-    GLIBC, PLATFORMS, Platform, Release, copy, dependencies, make_directory, output, succeed, write,
+    GLIBC, PLATFORMS, Platform, Release, copy, dependencies, make_directory, output, succeed,
+    sysroot, write,
 };
 use crate::aarch64;
 use crate::test::target;
-
-/// Compiler driver and linker, from the registry of Python packages.
-const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.14.1"];
 
 pub(super) enum Built {
     Program(PathBuf),
@@ -33,12 +31,9 @@ pub(super) fn program(release: &Release, platform: &Platform) -> Result<Built, S
             }
         },
     };
-    let tools = tools()?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(
-        std::iter::once(tools.join("bin")).chain(std::env::split_paths(&path)),
-    )
-    .map_err(|error| error.to_string())?;
+    let Some(linker) = sysroot::compiler(platform, &target())? else {
+        return Ok(Built::Skipped("Debian's packages cannot be downloaded here".into()));
+    };
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home
         .or_else(|| Some(std::env::home_dir()?.join(".cargo")))
@@ -59,12 +54,14 @@ pub(super) fn program(release: &Release, platform: &Platform) -> Result<Built, S
     let target = release.root.join("target");
     let triple = platform.triple;
     println!("building for {triple}, C library {GLIBC} and later");
+    let variable = triple.replace('-', "_");
     let mut build = Command::new("cargo");
     build
         .current_dir(&release.root)
-        .args(["zigbuild", "--quiet", "--locked", "--profile=dist", "-p", "retake", "--bin=retake"])
-        .arg(format!("--target={triple}.{GLIBC}"))
-        .env("PATH", path)
+        .args(["build", "--quiet", "--locked", "--profile=dist", "-p", "retake", "--bin=retake"])
+        .args(["--target", triple])
+        .env(format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()), &linker)
+        .env(format!("CC_{variable}"), &linker)
         .env("CARGO_TARGET_DIR", &target)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CFLAGS", c_flags)
@@ -80,18 +77,6 @@ pub(super) fn program(release: &Release, platform: &Platform) -> Result<Built, S
     let program = target.join(triple).join("dist/retake");
     old_symbols_only(&program)?;
     Ok(Built::Program(program))
-}
-
-/// Where cargo-zigbuild and zig are, installed once.
-fn tools() -> Result<PathBuf, String> {
-    let place = target().join("zig");
-    if !place.join("bin/cargo-zigbuild").is_file() {
-        super::remove(&place)?;
-        succeed(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
-        let pip = place.join("bin/pip");
-        succeed(Command::new(pip).args(["install", "--quiet"]).args(TOOLS))?;
-    }
-    Ok(place)
 }
 
 /// That the program asks for no symbol that a later C library brought.

@@ -11,6 +11,7 @@ mod debian;
 mod dependencies;
 mod library;
 mod npm;
+mod sysroot;
 mod wheel;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,103 @@
+//! The libraries and headers of the oldest system that packages are for, and a C compiler that uses them.
+//!
+//! A program linked against an old C library runs with every later one. The compiler and the linker are
+//! those of this machine, so that a package starts as quickly as what is measured here
+//! (`docs/design/start-up.md`).
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Platform, make_directory, output, write};
+use crate::debian_packages::{self, PackageLists};
+use crate::test::{apt, on_path};
+
+/// Debian 11 has the C library 2.31.
+const SUITE: &str = "bullseye";
+/// Its version of gcc, whose library asks for nothing of a later C library.
+const GCC: &str = "10";
+
+/// Where they are, installed below a directory for build products; `None` where they cannot be.
+pub(super) fn compiler(platform: &Platform, target: &Path) -> Result<Option<PathBuf>, String> {
+    if !debian_packages::are_available() {
+        return Ok(None);
+    }
+    let place = target.join("sysroot").join(platform.machine);
+    let system = place.join(SUITE);
+    if !system.is_dir() {
+        println!("installing the C library of {SUITE} for {}", platform.machine);
+        make_directory(&place)?;
+        let lists = PackageLists::fetch(&place, Some(SUITE), &[platform.debian])?;
+        let gcc = format!("libgcc-{GCC}-dev");
+        let packages = ["libc6", "libc6-dev", &gcc, "libgcc-s1", "linux-libc-dev"];
+        let packages = packages.map(|name| format!("{name}:{}", platform.debian));
+        lists.unpack(&packages.each_ref().map(String::as_str))?;
+        make_links_relative(&lists.unpacked())?;
+        lists.keep(&system)?;
+    }
+    let wrapper = place.join("cc");
+    write(&wrapper, &script(platform, &system)?)?;
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&wrapper, executable).map_err(|error| error.to_string())?;
+    Ok(Some(wrapper))
+}
+
+/// gcc looks for start files and libraries beside itself first; `-B` and `-L` come before that.
+fn script(platform: &Platform, system: &Path) -> Result<String, String> {
+    let machine = format!("{}-linux-gnu", platform.machine);
+    let system = system.display();
+    let libraries = format!("{system}/usr/lib/{machine}");
+    Ok(format!(
+        "#!/bin/sh\nexec {} --sysroot='{system}' -B'{system}/usr/lib/gcc/{machine}/{GCC}' -B'{libraries}' \
+         -L'{libraries}' -L'{system}/lib/{machine}' -B'{}' -fuse-ld=lld \"$@\"\n",
+        gcc(platform)?,
+        linker()?.display()
+    ))
+}
+
+/// The compiler for a kind of machine, installed if it is missing.
+fn gcc(platform: &Platform) -> Result<String, String> {
+    let gcc = format!("{}-linux-gnu-gcc", platform.machine);
+    if !on_path(&gcc) {
+        let package = format!("gcc-{}-linux-gnu", platform.machine.replace('_', "-"));
+        apt(&["update", "-qq"])?;
+        apt(&["install", "-qq", "--yes", "--no-install-recommends", &package])?;
+    }
+    Ok(gcc)
+}
+
+/// The directory in which gcc finds the linker of the Rust toolchain, which links for every kind of machine.
+fn linker() -> Result<PathBuf, String> {
+    let toolchain = PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?);
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let place = toolchain.join("lib/rustlib").join(host).join("bin/gcc-ld");
+    match place.join("ld.lld").exists() {
+        true => Ok(place),
+        false => Err(format!("the Rust toolchain has no linker in {}", place.display())),
+    }
+}
+
+/// Links to absolute paths lead out of the tree.
+fn make_links_relative(root: &Path) -> Result<(), String> {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let depth = directory.components().count() - root.components().count();
+        for entry in std::fs::read_dir(&directory).map_err(text)? {
+            let entry = entry.map_err(text)?;
+            let kind = entry.file_type().map_err(text)?;
+            if kind.is_dir() {
+                directories.push(entry.path());
+            } else if kind.is_symlink() {
+                let leads_to = std::fs::read_link(entry.path()).map_err(text)?;
+                let Ok(inside) = leads_to.strip_prefix("/") else { continue };
+                std::fs::remove_file(entry.path()).map_err(text)?;
+                symlink(Path::new(&"../".repeat(depth)).join(inside), entry.path()).map_err(text)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
