@@ -17,8 +17,8 @@ pub(crate) fn run() -> Result<(), String> {
     let mut page = Page::new(
         "Build and test times",
         "`cargo xtask bench build` writes this page. A clean clone with an empty target directory; the \
-         registry's downloads and Debian's packages are already there. Run it on a machine that does \
-         nothing else.",
+         registry's downloads and Debian's packages are already there. Run it on a machine without \
+         other load.",
     );
     let parent = tempfile()?;
     let clone = parent.join("retake");

@@ -346,9 +346,10 @@ fn page(cases: &[Case], all: &BTreeMap<String, Found>) -> String {
         "# Gallery\n\n\
          What `retake crash` says about well-known programs, model by model. `cargo xtask gallery --write` runs them and \
          writes this page; `cargo xtask test` runs a few. A program that is not installed is skipped.\n\n\
-         *clean*: every state recovers. *lost*: what was acknowledged can be gone. *corrupt*: what is left cannot be read, or is \
-         damaged. The number is that of the states that were checked; *not all*: the time ran out before every state was checked. A \
-         dash is a case that was not run when this page was written. What is expected of it, and the programs and checks, are in `crates/crash/gallery/`.\n\n\
+         *clean*: every state recovers. *lost*: acknowledged data can be lost. *corrupt*: the data \
+         cannot be read, or is damaged. The number is that of the checked states; *not all*: the \
+         time ran out before every state was checked. A dash is a case that was not run when this \
+         page was written. Expectations, programs and checks are in `crates/crash/gallery/`.\n\n\
          | program | kill | ext4 | xfs | btrfs | posix |\n|---|---|---|---|---|---|\n",
     );
     for case in cases {

@@ -263,9 +263,10 @@ pub(crate) fn write() -> Result<(), String> {
 
 fn text() -> String {
     let mut text = String::from(
-        "# Benchmarks: what is promised and what was measured\n\n\
-         `cargo xtask bench all` runs everything on a quiet machine and writes this page anew from the others; each \
-         names its commit and machine. What is not held is worked on.\n\n",
+        "# Benchmarks: goals and measurements\n\n\
+         `cargo xtask bench all` runs all benchmarks on a quiet machine and writes this page from \
+         the others, which name their commit and machine. Goals that are not held are being worked \
+         on.\n\n",
     );
     let mut rows = Vec::new();
     for promise in &PROMISES {

@@ -251,7 +251,7 @@ fn a_machine_that_drifts_does_not_mislead_a_search() {
         }
         documented(&row);
     }
-    documented(&format!("a second change claimed in at most {most_several} of 100"));
+    documented(&format!("a second change was claimed in at most {most_several} of 100"));
 }
 
 /// The points between the ends that are run, for a change that is clear.

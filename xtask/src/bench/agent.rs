@@ -97,9 +97,10 @@ pub(super) const RESULT: &str = r#"{"type":"result","subtype":"success","is_erro
 fn iterations(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
         "An iteration",
-        "Loops of 1 and of 21 iterations of an agent that only prints its result; the difference, divided by 20, \
-         less what the agent costs by itself. Files are tracked in an empty project, tests are looked for, every \
-         iteration is recorded. Target: under 10 ms of CPU.",
+        "Loops of 1 and of 21 iterations of an agent that only prints its result; the difference, \
+         divided by 20, without the cost of the agent itself. Files are tracked in an empty \
+         project, output is searched for test results, every iteration is \
+         recorded. Target: under 10 ms of CPU.",
     );
     let agent = project.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
     let bare = vec![
@@ -137,12 +138,13 @@ fn iterations(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<
 fn stream(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
         "An event stream of 1 GiB",
-        "One iteration whose agent writes 1 GiB of events (tool results of 2 KB): captured, hashed, redacted, recorded, \
-         logged, looked through for tests. Once with one letter in them, which is the least to do; once with this \
-         project's sources, which have escapes, many lines, and words that test runners use; and once with the \
-         sources as an agent gets them, each after the call that reads or greps them, and one in eight from a \
-         command. `cat` to a file reads the same pipe. MB per CPU second counts the agent's own `cat` too, and does \
-         not depend on what else the machine does. What is on disk afterwards is the output, once, and a log of at \
+        "One iteration whose agent writes 1 GiB of events (tool results of 2 KB): captured, \
+         hashed, redacted, recorded, logged, searched for test results. Once with a single \
+         repeated letter, the least work; once with this project's sources, which have escapes, \
+         many lines, and words that test runners use; and once with the sources as an agent gets \
+         them, each after the call that reads or greps them, and one in eight from a command. \
+         `cat` to a file reads the same pipe. MB per CPU second includes the agent's own `cat`, \
+         and is independent of other load. The disk then holds the output, once, and a log of at \
          most 64 MiB. Targets: 200 MB per CPU second, under 32 MiB.",
     );
     let mut rows = Vec::new();
@@ -276,7 +278,8 @@ fn events(file: &Path, contents: &[String], calls: Calls) -> std::io::Result<()>
 fn waiting(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), String> {
     page.section(
         "Waiting",
-        "Two iterations with a delay of 10 s between them, less the same without. Target: under 0.5 % of a core.",
+        "Two iterations with a delay of 10 s between them, minus the same without \
+         delay. Target: under 0.5 % of a core.",
     );
     let agent = project.agent("prints", &format!("cat >/dev/null; echo '{RESULT}'"))?;
     let slow = project.command(retake, &agent, "slow", &format!("-m 2 -d {WAITED}"))?;

@@ -81,8 +81,9 @@ fn against_the_loop(page: &mut Page) -> Result<(), String> {
         &format!(
             "`first::test()` with crash points before, in and after each transaction, synchronous FULL, in the \
              machine's ordinary temporary directory; one check of the whole database per point in both columns. The \
-             loop (`FIRST_RECORD=0`) runs the program again for each point. It is measured at {SAMPLES} points, evenly \
-             spread, and multiplied; a loop that was measured whole is marked so."
+             loop (`FIRST_RECORD=0`) runs the program again for each point. It is measured at \
+             {SAMPLES} evenly spread points and extrapolated; a loop that was measured whole is \
+             marked."
         ),
     );
     let mut rows = Vec::new();
@@ -159,8 +160,8 @@ fn record(mode: &str, count: usize, log: &Path) -> Result<Cost, String> {
 fn recording(page: &mut Page) -> Result<(), String> {
     page.section(
         "Recording",
-        "`retake crash record` of 2,000 transactions in memory, where writing costs nothing but CPU, against the \
-         program alone. CPU of everything together, median of interleaved rounds.",
+        "`retake crash record` of 2,000 transactions in memory, where writing costs CPU only, \
+         against the program alone. CPU time of all processes, median of interleaved rounds.",
     );
     let transactions = transactions()?;
     let count = scaled(2000);
@@ -198,9 +199,9 @@ fn read(log: &Path) -> Result<Recording, String> {
 
 fn pieces(page: &mut Page) -> Result<(), String> {
     page.section(
-        "Piece by piece",
-        "Building every state of a recording (all classes, ext4), both passes over it, per state before equal ones \
-         are taken for one; and putting a state onto a file system in memory.",
+        "Building states",
+        "Building every state of a recording (all classes, ext4), both passes over it, per state \
+         before equal ones are merged; and writing a state to a file system in memory.",
     );
     let log = in_memory("logs")?.join("log");
     let mut rows = Vec::new();
@@ -249,7 +250,7 @@ fn tree(size: u64, bytes: usize) -> Tree {
 fn complete(page: &mut Page) -> Result<(), String> {
     let count = scaled(2000);
     page.section(
-        "A large one to its end",
+        "A large exploration",
         &format!(
             "SQLite in WAL mode, {count} transactions, all classes of ext4, every state checked by opening the \
              database, its integrity check and a count of the rows: one process per state."

@@ -21,7 +21,7 @@ const BINARIES: u64 = 2_000;
 
 pub(crate) fn run() -> Result<(), String> {
     let mut page = Page::new(
-        "effects: what a run did",
+        "effects: changed files and test results",
         "`cargo xtask bench effects` writes this page. Every figure is the median of interleaved rounds of one run; \
          compare ratios, not times.",
     );

@@ -41,9 +41,9 @@ pub(super) struct Cost {
 fn spawn(page: &mut Page) -> Result<(), String> {
     page.section(
         "Spawn to result of /bin/true, in a long-lived program",
-        "CPU is user and system time of everything involved, the program and the keeper included. \
-         `engine` owns the run completely: keeper, process group, pidfd, both pipes, subreaping, orphan and leak \
-         checks. The 2 GiB rows run the same with that much memory touched by the program.",
+        "CPU is user and system time of all processes, the program and the keeper included. \
+         `engine` owns the run completely: keeper, process group, pidfd, both pipes, subreaping, \
+         orphan and leak checks. The 2 GiB rows run the same with that much memory touched by the program.",
     );
     let own = |name: &str, mib: usize| {
         vec!["spin".into(), name.to_owned(), BATCH.to_string(), mib.to_string()]
@@ -372,8 +372,9 @@ const SYNCED: usize = 3;
 fn capture(page: &mut Page) -> Result<(), String> {
     page.section(
         "Capture of 1 GiB of log-like text to a file",
-        "`engine to spool, hashed` is what every recorded run does while it runs: engine, spool and BLAKE3, until \
-         all bytes are in the file and hashed. `retake exec --quiet` is the whole program, which also syncs the \
+        "`engine to spool, hashed` is the work of every recorded run while it runs: engine, spool \
+         and BLAKE3, until all bytes are in the file and \
+         hashed. `retake exec --quiet` is the whole program, which also syncs the \
          gigabyte to disk before it commits the outcome; its peer is `cmd | cat > file && sync -d file`. Resident \
          memory is of the process that captures.",
     );

@@ -42,8 +42,8 @@ fn untested(page: &mut Page, examples: &Path) -> Result<(), String> {
     page.section(
         "A crash point where no crash test runs",
         "Every call in a program of another crate, as linked into production code; the empty loop is included \
-         in all rows. A point stands beside writes, so a one-byte `write` to `/dev/null` gives the scale. Asking \
-         for a variable each time is what a point would cost without a switch of its own.",
+         in all rows. Points are placed beside writes, so a one-byte `write` to `/dev/null` gives \
+         the scale. Reading a variable each time is the cost of a point without its own switch.",
     );
     let variants = [
         ("empty loop", "nothing", 200_000_000),
@@ -78,9 +78,10 @@ fn untested(page: &mut Page, examples: &Path) -> Result<(), String> {
 fn tested(page: &mut Page, examples: &Path) -> Result<(), String> {
     page.section(
         "Trying one crash point of the reference log",
-        "The whole of `cargo run --example wal`, with 24 crash points, divided by them: a run up to the point, and \
-         a check unless the state is a known one. The log syncs every record, so the disk has a share in it; \
-         without syncs the rest is processes. `/bin/true` is one bare process.",
+        "The whole of `cargo run --example wal`, with 24 crash points, divided by their number: a \
+         run up to the point, and a check unless the state is known. The log syncs every record, \
+         so the time includes the disk; without syncs it is mostly \
+         processes. `/bin/true` is one bare process.",
     );
     let wal = examples.join("wal").display().to_string();
     let variants = [

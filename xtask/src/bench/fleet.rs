@@ -33,9 +33,9 @@ pub(crate) fn run() -> Result<(), String> {
     let ratio = median(&measured.all) / median(&measured.worktree);
     page.section(
         "Start",
-        "From the start of the command until all agents have begun. A further one is the time between the beginnings \
-         of two agents one after the other. Targets: 8 agents in 1.3 times of `git worktree add`, a further one in \
-         250 ms.",
+        "From the start of the command until all agents have begun. A further agent: the time \
+         between the beginnings of two consecutive agents. Targets: 8 agents in 1.3 times the time \
+         of `git worktree add`, a further one in 250 ms.",
     );
     let rows = [
         ("git worktree add", &measured.worktree, "1.00".to_owned()),
@@ -46,7 +46,8 @@ pub(crate) fn run() -> Result<(), String> {
     page.table(&["", "ms", "ratio"], &rows);
     page.section(
         "Disk",
-        "What the tree of one agent takes that has changed one file of 2 KB, to what its files would take.",
+        "Disk space of the tree of an agent that has changed one file of 2 KB, relative to the \
+         space of its files.",
     );
     let rows = [("a layer", &measured.layer_kib), ("files of a worktree", &measured.worktree_kib)];
     let rows = rows.map(|(what, values)| vec![what.to_owned(), ms(values)]);

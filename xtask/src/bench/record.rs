@@ -22,7 +22,7 @@ const WITH_OUTPUT: u64 = 5;
 
 pub(crate) fn run() -> Result<(), String> {
     let mut page = Page::new(
-        "record: the cost of remembering",
+        "record: the cost of recording",
         "`cargo xtask bench record` writes this page. Every figure is the median of interleaved rounds of one run; \
          compare ratios, not times.",
     );
@@ -139,8 +139,8 @@ fn rusqlite_peer(directory: &Path) -> Result<rusqlite::Connection, String> {
 fn peers(page: &mut Page) -> Result<(), String> {
     page.section(
         "A whole process that runs /bin/true and leaves a record",
-        "GNU parallel is started once per command here, as retake is; atuin records only what an interactive shell \
-         tells it, so it has no row.",
+        "GNU parallel is started once per command here, as retake is; atuin records commands of \
+         interactive shells only, so it has no row.",
     );
     let directory = scratch()?;
     let retake = program("retake")?.display().to_string();

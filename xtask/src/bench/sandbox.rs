@@ -95,8 +95,9 @@ fn middle(costs: &[Cost], of: fn(&Cost) -> f64) -> f64 {
 fn levels(page: &mut Page, costs: &[Vec<Cost>; Variant::ALL.len()]) {
     page.section(
         "/bin/true on a worker, request to result, not recorded",
-        "The first command makes the namespaces, mounts and rules; each further one inherits them. The last column \
-         is what one opening for writing costs more than without a sandbox, where it is looked at for the report.",
+        "The first command makes the namespaces, mounts and rules; each further one inherits them. The \
+         last column is the additional cost of opening a file for writing, which is checked for \
+         the report of denials.",
     );
     let [off, full, landlock] = costs;
     let rows =

@@ -37,10 +37,11 @@ pub(super) fn retake() -> Result<PathBuf, String> {
 fn cells(page: &mut Page) -> Result<(), String> {
     page.section(
         &format!("{CELLS} cells of true on {NODES} nodes"),
-        "The base is one `sbatch --array` of as many bare commands, from submission until no task is left. A matrix \
+        "The base is one `sbatch --array` of the same number of bare commands, from submission \
+         until no task is left. A matrix \
          ends when all results are recorded. The CPU is what the submitter used for everything, planning and \
          submission included, with the programs of Slurm that it ran, as a part of one core over the whole time. The \
-         shared directory has been used before, so that this program lies there already.",
+         shared directory has been used before, so the program is there already.",
     );
     let directory = scratch()?;
     let slurm = Slurm::start(&directory.join("slurm"), NODES, "").map_err(text)?;

@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<(), String> {
     let server = Server::start(&retake, &root)?;
     pages(&mut page, &server, &output)?;
     live(&mut page, &server, &retake, &root)?;
-    page.section("Memory", "The most the server ever had resident during all of the above.");
+    page.section("Memory", "The largest resident memory of the server during all of the above.");
     page.table(&["", "MiB"], &[vec!["server".into(), format!("{:.1}", server.peak_mib()?)]]);
     drop(server);
     std::fs::remove_dir_all(&directory).map_err(text)?;
@@ -262,7 +262,7 @@ fn find_in_all(page: &mut Page, server: &Server, large: &str) -> Result<(), Stri
         }
     }
     let took = start.elapsed().as_secs_f64() * 1e3;
-    page.section("A word in 1 GiB of output", "A word that is nowhere, so that all of it is read.");
+    page.section("A word in 1 GiB of output", "A word that does not occur: all output is read.");
     page.table(&["", "ms"], &[vec![format!("{steps} requests"), format!("{took:.0}")]]);
     Ok(())
 }

@@ -51,7 +51,7 @@ fn nothing_is_blamed_for_nothing() {
         })
     });
     let most = found.into_iter().flat_map(|(_, blamed)| blamed).max().unwrap_or(0);
-    documented(&format!("something was blamed in at most {most} of 100 experiments"));
+    documented(&format!("a cause was named in at most {most} of 100 experiments"));
 }
 
 #[test]
@@ -76,5 +76,5 @@ fn the_guilty_one_is_found() {
         assert!(found >= 50 && found + unsure >= 85, "{guilty}: {causes:?}");
         least = (least.0.min(found), least.1.max(found));
     }
-    documented(&format!("was put to the right cause in {} to {} of 100", least.0, least.1));
+    documented(&format!("was attributed to the right cause in {} to {} of 100", least.0, least.1));
 }

@@ -201,8 +201,8 @@ fn a_history_with_a_change_has_one() {
         }
     }
     documented(&format!(
-        "was found at its commit or next to it in {}, {} and {} % of the first three, with another \
-         one named in at most {} %",
+        "was found at its commit or next to it in {}, {} and {} % of the first three rows, with \
+         another one named in at most {} %",
         found[0],
         found[1],
         found[2],

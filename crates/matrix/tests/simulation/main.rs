@@ -114,7 +114,7 @@ fn as_wholes() {
     let (least, most) = power(false);
     documented(&format!(
         "As wholes, five samples: A/A wrong at most {} %, coverage at least {} %, power {} to {} % \
-         ({} under drift: that is what the blocks are for).",
+         ({} under drift, which is the reason for blocks).",
         percent(wrong),
         percent(covered),
         whole_percent(least),

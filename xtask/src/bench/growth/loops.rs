@@ -12,8 +12,8 @@ pub(super) fn agents(page: &mut Page, largest: u64) -> Result<(), String> {
     page.section(
         "Iterations of an agent's loop",
         "An agent that only prints its result, in a project without files. Wall and CPU time are of the whole loop, \
-         the agent's own included, for each iteration; the largest resident set is of any process of it. What is \
-         shown of the workspace afterwards is in milliseconds.",
+         the agent's own included, for each iteration; the largest resident set is of any process of it. Showing \
+         the workspace afterwards is in milliseconds.",
     );
     let steps = steps(largest, 100);
     let mut growth = Growth::new(&steps);
@@ -55,7 +55,7 @@ pub(super) fn matrices(page: &mut Page, largest: u64) -> Result<(), String> {
     page.section(
         "Cells of a matrix",
         "`command: 'true'`, one iteration of each cell, two axes of ten values and a third of the rest, one worker. \
-         What is asked of the results is in milliseconds and covers all of them.",
+         Queries of the results are in milliseconds and cover all of them.",
     );
     let steps = steps(largest, 1_000);
     let mut growth = Growth::new(&steps);

@@ -27,10 +27,11 @@ pub(crate) fn run() -> Result<(), String> {
         Err(_) => LARGEST,
     };
     let mut page = Page::new(
-        "growth: what more of everything costs",
+        "growth: the cost of larger amounts",
         "`cargo xtask bench growth` writes this page. Each column has ten times as much as the one before. `ten times \
-         as much` is the last column over the one before it, and `expected` what that should be: 1 where the amount \
-         must not matter, 10 where all of it is read or made. A figure that is larger by more than 60 % is marked. \
+         as much` is the last column over the one before it, and `expected` is the goal: 1 where \
+         the amount must not matter, 10 where all of it is read or \
+         written. A figure that is larger by more than 60 % is marked. \
          Whole processes of the program; times are medians where a step is quick enough to be repeated.",
     );
     records::run(&mut page, largest)?;

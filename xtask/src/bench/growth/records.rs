@@ -16,9 +16,10 @@ use crate::page::Page;
 pub(super) fn run(page: &mut Page, largest: u64) -> Result<(), String> {
     page.section(
         "Runs in the record, milliseconds",
-        "One run in five printed a line of its own; all of them are indexed. `push` sends what was added since the \
-         column before to a PostgreSQL on this machine, with TLS. The pages are fetched by one reader; what \
-         covers all runs is counted by the first overview after the start, and in the background from then on.",
+        "One run in five printed a line of its own; all of them are indexed. `push` sends the runs \
+         added since the previous column to a PostgreSQL on this machine, with TLS. One reader \
+         fetches the pages; counts over all runs are made by the first overview after the start, \
+         and in the background from then on.",
     );
     let steps = steps(largest, 1_000);
     let mut growth = Growth::new(&steps);

@@ -93,8 +93,9 @@ fn cells(page: &mut Page) -> Result<(), String> {
     page.section(
         "1,000 cells of true",
         "`command: 'true'`, `reset: never`, one iteration of each of 1,000 values of an axis, in a project without a \
-         record. `true` is a builtin, so each cell is `sh -c true`. The base runs the same as often through the same \
-         engine and commits intent and outcome of each, with nothing of a matrix around it. hyperfine records nothing. \
+         record. `true` is a builtin, so each cell is `sh -c true`. The base runs the same command \
+         as often through the same engine and commits intent and outcome of each, without a \
+         matrix. hyperfine records nothing. \
          Ratios are medians of the ratios within each round; CPU is that of the whole tree.",
     );
     let own = std::env::current_exe().map_err(text)?;
@@ -181,7 +182,7 @@ fn record_runs(store: &str) -> Result<(), String> {
 }
 
 fn planning(page: &mut Page) -> Result<(), String> {
-    page.section("Planning 100,000 cells", "Cells, keys, the plan, and every step handed out.");
+    page.section("Planning 100,000 cells", "Cells, keys, the plan, and all of its steps.");
     let list = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
     let config = format!(
         "command: 'true'\niterations: 1\naxes: {{a: [{}], b: [{}], c: [{}]}}\n",

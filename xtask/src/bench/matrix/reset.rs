@@ -44,8 +44,9 @@ fn cost(snapshot: &mut TreeSnapshot, root: &Path, changed: usize) -> Result<f64,
 pub(super) fn run(page: &mut Page) -> Result<(), String> {
     page.section(
         "Resetting a tree",
-        "Before each iteration the tree of a ref is made what its setup left. Files of 4 KB. This is not part of \
-         what is measured; `reset: run` does it once, `reset: never` not at all.",
+        "Before each iteration the tree of a ref is restored to its state after the setup. Files \
+         of 4 KB. Iterations are measured without this time; `reset: run` restores the tree once, \
+         `reset: never` not at all.",
     );
     let mut rows = Vec::new();
     for files in [100, 10_000] {

@@ -332,10 +332,11 @@ pub(super) fn run(page: &mut Page) -> Result<(), String> {
              ({:.1} ms, measured beforehand) included. `retake matrix try --shell none --until-sure {MARGIN} --budget \
              {BUDGET}` decides how often it runs them; {} then runs each as often, without a shell, one command after \
              the other. Its verdict is `slower` or `faster` where the intervals of mean ± 1.96 standard errors do not \
-             overlap; it has no word for `same`, so it cannot be right about 1.00, only not wrong. Right is `same` for \
-             1.00 and `slower` for the others; wrong is any other verdict, `same` for 1.02 too. Beside the number of \
-             wrong verdicts stands the largest rate that such a number leaves possible (95 %, one side). The neighbour \
-             uses all CPUs for 50 to 550 ms and pauses as long, in turn, at random. Up to {TRIALS} trials of each \
+             overlap; it has no verdict `same`, so it cannot be right about 1.00, only not wrong. \
+             Right is `same` for 1.00 and `slower` for the others; any other verdict is wrong, \
+             also `same` for 1.02. The bound beside the number of wrong verdicts is the largest \
+             rate compatible with it (95 %, one-sided). The neighbour alternately uses all CPUs \
+             and pauses, each for a random 50 to 550 ms. Up to {TRIALS} trials of each \
              ratio, as many as fit into {} and {} seconds for the three.",
             TARGET.as_millis(),
             1e3 * calibration.start,

@@ -104,7 +104,8 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
 fn leaks(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
     page.section(
         "1,000 calls in a row",
-        "After 100 calls, and after 1,000 more. Target: nothing is left behind.",
+        "After 100 calls, and after 1,000 more. Target: no descriptor, process or thread \
+         remains.",
     );
     let mut client = Client::retake(retake, &place.join("project"), &[])?;
     let mut rows = Vec::new();

@@ -123,11 +123,11 @@ impl Lab<'_> {
 
     fn costs(&self, page: &mut Page) -> Result<(), String> {
         page.section(
-            "Beside others: time and text",
-            "A call with `true`: from request to answer over the pipes of the server, and by real Claude Code (a \
-             session with 21 calls less one with a single call). Characters that the model is shown: of `ls -la /etc`, \
-             and of a build with 5,000 lines that fails, with the error in the middle. retake as it is by default: \
-             recorded, confined, with a policy.",
+            "Other servers: time and text",
+            "A call with `true`: from request to answer over the pipes of the server, and by real \
+             Claude Code (a session with 21 calls minus one with a single call). Characters shown \
+             to the model: for `ls -la /etc`, and for a failing build with 5,000 lines and the \
+             error in the middle. retake with its defaults: recorded, confined, with a policy.",
         );
         let mut rows = Vec::new();
         for tool in Tool::ALL {
@@ -184,10 +184,10 @@ impl Lab<'_> {
 
     fn situations(&self, page: &mut Page) -> Result<(), String> {
         page.section(
-            "Beside others: what happens",
-            "Seconds until the model has an answer (at most 20 are waited where a tool has no limit; a hang is given 5 \
-             seconds where it has one), characters that it is shown, the peak of the server's memory, and whether a \
-             process is left when the client is gone.",
+            "Other servers: behaviour",
+            "Seconds until the model has an answer (at most 20 for a tool without a limit; a limit \
+             of 5 seconds for a hang where the tool has one), characters shown to it, the peak of \
+             the server's memory, and whether a process is left after the client has ended.",
         );
         let file = gigabyte(self.place)?;
         let situations = [
