@@ -31,7 +31,7 @@ pub(crate) struct Args {
     allow_run: bool,
     /// Show the record of many machines, from the database that they push to
     ///
-    /// As postgres://USER@HOST/DATABASE. Nothing is changed there, so a role that may only read is enough. The
+    /// As postgres://USER@HOST/DATABASE. Nothing is changed there, so a read-only role is enough. The
     /// password comes from $PGPASSWORD, ~/.pgpass or a service file; a URL that contains one is refused, since
     /// other users of this machine could see it.
     #[cfg(feature = "postgres")]

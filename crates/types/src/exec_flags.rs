@@ -222,7 +222,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "pty",
         FlagValue::None,
         ENVIRONMENT,
-        "Give the command a terminal of its own; stdout and stderr become one",
+        "Give the command its own terminal; stdout and stderr become one",
     ),
     flag(
         ExecFlag::On,

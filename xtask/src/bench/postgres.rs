@@ -87,9 +87,9 @@ fn questions(page: &mut Page) -> Result<(), String> {
         Err(_) => ROWS,
     };
     page.section(
-        &format!("The questions of the guide, over {rows} runs"),
-        "As many test results and as many metrics, over two years, of 50 projects. The time is that of the whole \
-         question with its plan, the median of three rounds after one that does not count.",
+        &format!("The queries of the guide, over {rows} runs"),
+        "The same number of test results and of metrics, over two years, of 50 projects. The time \
+         is that of the whole query with its planning, the median of three rounds after a warm-up.",
     );
     let directory = scratch()?;
     let postgres_dir = directory.join("postgres");

@@ -154,9 +154,10 @@ fn simulated(page: &mut Page) -> Result<(), String> {
     const RUNS: usize = VALUES * ITERATIONS;
     page.section(
         &format!("{RUNS} cells on {SIMULATED_NODES} simulated nodes"),
-        "The programs of Slurm are stand-ins, and nodes run nothing: they leave results a second after a task was \
-         submitted to them. So this is what the submitter itself costs, from planning to the last recorded result, \
-         and not how fast a Slurm is. The CPU is that of the submitter with the programs that it ran.",
+        "The programs of Slurm are simulated, and nodes run nothing: they write results a second \
+         after a task was submitted to them. So this is the cost of the submitter alone, from \
+         planning to the last recorded result, not the speed of a Slurm. The CPU is that of the \
+         submitter with the programs that it ran.",
     );
     let mut rows = Vec::new();
     for pack in [1, 20] {

@@ -23,7 +23,7 @@ use crate::{Exit, term};
 /// Repeats the recorded operations on a file system on a loop device, shuts it down without its
 /// journal at the moment that the finding names, mounts it again, and runs the check. Needs root,
 /// loop devices and mkfs; exits with 125 where it cannot be tried. A finding that is not reproduced
-/// is not refuted: which pages the kernel writes before a crash is a matter of luck.
+/// is not refuted: which pages the kernel writes before a crash is random.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The log; last is the newest of this project

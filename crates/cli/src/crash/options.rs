@@ -44,7 +44,7 @@ pub(super) struct ExplorationArgs {
     /// explained
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub(super) budget: Option<Duration>,
-    /// A check that takes longer has failed
+    /// A check that takes longer fails
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub(super) verify_timeout: Duration,
     /// Seed that selects pairs of lost operations where there are too many; nothing else is random
@@ -56,11 +56,11 @@ pub(super) struct ExplorationArgs {
     /// Check states on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
     #[arg(long, value_name = "WHERE")]
     pub(super) on: Option<String>,
-    /// Check only part K of N of the states, which are the same on every machine; the exit code is that
-    /// of this part
+    /// Check only shard K of N of the states, which are the same on every machine; the exit code is
+    /// that of this shard
     #[arg(long, value_name = "K/N", conflicts_with = "on")]
     pub(super) shard: Option<StateShard>,
-    /// Write the results of the part to a file for `retake runs import`
+    /// Write the results of the shard to a file for `retake runs import`
     #[arg(long, value_name = "FILE", requires = "shard")]
     pub(super) bundle: Option<PathBuf>,
     /// Print the result as JSON

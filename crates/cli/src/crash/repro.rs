@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// The model of a state that is given by its name [default: that of the findings]
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
-    /// A check that takes longer has failed
+    /// A check that takes longer fails
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     verify_timeout: Option<Duration>,
     /// Put the state into this directory, which must not exist, instead of checking it

@@ -18,8 +18,8 @@ use crate::{Exit, Failure, context, term};
 /// Find where an axis turns from good to bad, tolerating flaky runs
 ///
 /// By exit code (0 is good, 125 cannot be judged, anything else and a timeout is bad), or by a
-/// metric, such as --metric wall --threshold 5%: every point is then measured in turn with the good
-/// end. For code the commits between the two refs are searched; for chrome all versions between the
+/// metric, such as --metric wall --threshold 5%: every point is then measured alternately with the
+/// good end. For code the commits between the two refs are searched; for chrome all versions between the
 /// two that the index of Chrome for Testing knows, downloaded as needed, and those configured; for
 /// other axes the configured values. The other axes keep their first value, or the one that a
 /// filter names.

@@ -17,7 +17,7 @@ use crate::{Exit, Failure, term};
 ///
 /// Uses every recorded run of the same command, setup, environment and other axes, whichever
 /// configuration named the commit. A change is conclusive where commits before and after it were
-/// measured in turn in one session; a change that appears only between sessions may come from the
+/// measured alternately in one session; a change that appears only between sessions may come from the
 /// machine, and is marked with a question mark.
 #[derive(clap::Args)]
 pub(super) struct Args {

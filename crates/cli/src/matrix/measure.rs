@@ -38,8 +38,8 @@ pub(super) struct Measuring {
     budget: Option<Budget>,
     /// Exit with 1 if a comparison is conclusive and its estimate reaches this size: slower:5%,
     /// faster:10%. slower:5%! requires the whole interval to reach it; unsure exits with 1 if a
-    /// comparison is not conclusive. slower:5%@main measures the tip of main in turn with the cells
-    /// of this run, and compares them with it
+    /// comparison is not conclusive. slower:5%@main measures the tip of main alternately
+    /// with the cells of this run, and compares them with it
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     pub(super) fail_if: Vec<Gate>,
     /// Pin every worker to its own CPU

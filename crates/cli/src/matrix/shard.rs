@@ -16,17 +16,17 @@ use crate::{Exit, Failure, bundle_file, term};
 /// One part of several, each on a machine of its own.
 #[derive(clap::Args)]
 pub(super) struct Sharding {
-    /// Run only part K of N. The parts depend on the configuration, the filters and --durations
-    /// alone; cells that differ only in ref, browser or command stay in one part
+    /// Run only shard K of N. The shards depend on the configuration, the filters and --durations
+    /// alone; cells that differ only in ref, browser or command stay in one shard
     #[arg(long, value_name = "K/N", conflicts_with = "on")]
     shard: Option<Shard>,
-    /// Write the results of the part to a file for `retake runs import`
+    /// Write the results of the shard to a file for `retake runs import`
     #[arg(long, value_name = "FILE", requires = "shard")]
     bundle: Option<PathBuf>,
-    /// How long cells take, as `retake matrix export` wrote it; the same file for every part
+    /// How long cells take, as `retake matrix export` wrote it; the same file for every shard
     #[arg(long, value_name = "FILE", requires = "shard")]
     durations: Option<PathBuf>,
-    /// The axes whose values are compared and stay in one part, instead of refs, browsers and commands
+    /// The axes whose values are compared and stay in one shard, instead of refs, browsers and commands
     #[arg(long, value_name = "AXIS", requires = "shard")]
     together: Vec<String>,
 }

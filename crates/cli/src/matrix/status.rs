@@ -16,7 +16,7 @@ use super::open::{Common, Filters, View};
 use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, term};
 
-/// Show the progress of every cell: successful and wanted iterations
+/// Show the progress of every cell: successful and requested iterations
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -72,7 +72,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Word(&["ntfy", "json"]),
         "ntfy",
         W,
-        "How notifications are posted: as ntfy takes them, or as a JSON object",
+        "How notifications are posted: in ntfy's format, or as a JSON object",
     ),
     agent(
         "agent.on_blocked",
@@ -214,7 +214,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Word(&["quick", "standard", "deep"]),
         "standard",
         W,
-        "How closely the agent looks",
+        "How thorough the verification is",
     ),
     agent(
         "agent.verification.notifyOnVerification",

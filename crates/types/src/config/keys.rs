@@ -73,7 +73,7 @@ const OWN: [Key; 26] = [
         "execution.max_output_kb",
         number(0, 1_048_576),
         "1024",
-        "How much of each stream a result carries; the rest is in the record",
+        "Size of each stream in a result, in KiB; the rest is in the record",
     ),
     key(
         "execution.max_capture_mb",
@@ -200,13 +200,13 @@ const MCP: [Key; 12] = [
         "mcp.policy.preset",
         KeyKind::Word(&["none", "careful"]),
         "none",
-        "Rules to start from: careful denies what is hard to undo, and allows shell lines; `mcp.policy: careful` is the same",
+        "Rules to start from: careful denies commands that are hard to undo, and allows shell lines; `mcp.policy: careful` is the same",
     ),
     key(
         "mcp.policy.allow",
         KeyKind::Words,
         "",
-        "Rules (PROGRAM ARGUMENT... @ DIRECTORY) for what MCP clients may run; without any, all that is not denied",
+        "Rules (PROGRAM ARGUMENT... @ DIRECTORY) for what MCP clients may run; without any, everything that is not denied",
     ),
     key("mcp.policy.deny", KeyKind::Words, "", "Rules for what MCP clients may not run"),
     key(

@@ -18,7 +18,7 @@ pub(super) const KEYS: [Key; 12] = [
         "sandbox.mcp",
         MODES,
         "",
-        "The same for commands that MCP clients run (unset: sandbox.mode if that is set, else on where this machine can do it)",
+        "The same for commands that MCP clients run (unset: sandbox.mode if that is set, otherwise on if this machine supports it)",
     ),
     key("sandbox.matrix", MODES, "", "The same for a matrix: setup, preparation and iterations"),
     key("sandbox.crash", MODES, "", "The same for the commands of retake crash"),
