@@ -56,7 +56,8 @@ impl PackageLists {
             path("Dir::State::Status", "installed"),
             path("Dir::Cache", "cache"),
         ];
-        options.extend(self.architectures.iter().map(|name| format!("APT::Architectures::={name}")));
+        options
+            .extend(self.architectures.iter().map(|name| format!("APT::Architectures::={name}")));
         if self.suite {
             options.push(path("Dir::Etc::SourceList", "sources.list"));
             options.push("Dir::Etc::SourceParts=-".to_owned());
@@ -91,7 +92,8 @@ impl PackageLists {
 
 /// The server that this machine has Debian's packages from.
 fn server() -> Result<String, String> {
-    let sources = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"];
+    let sources =
+        ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"];
     let output = Command::new("apt-get").args(sources).output().map_err(text)?;
     let known = String::from_utf8_lossy(&output.stdout);
     let first = known.lines().next().ok_or("apt has no source of Debian's packages")?;

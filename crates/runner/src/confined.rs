@@ -53,7 +53,7 @@ impl ConfinedKeeper {
 /// The keeper that a run takes place on: the worker's own, or one that confines it. `store` is the
 /// record, which is there by now and can be hidden.
 pub(crate) fn choose<'a>(
-    (unconfined, confined): (&'a mut Keeper, &'a mut Option<ConfinedKeeper>),
+    (unconfined, confined): (&'a mut Keeper, &'a mut Option<Box<ConfinedKeeper>>),
     prepared: &mut PreparedRun,
     (store, network): (Option<&Path>, Option<&WorkerNetwork>),
     settings: KeeperSettings,
@@ -67,7 +67,7 @@ pub(crate) fn choose<'a>(
 /// The keeper that this run may take place on, or why there is none. There is never one that
 /// confines less than was asked for.
 fn keeper<'a>(
-    known: &'a mut Option<ConfinedKeeper>,
+    known: &'a mut Option<Box<ConfinedKeeper>>,
     prepared: &mut PreparedRun,
     (store, network): (Option<&Path>, Option<&WorkerNetwork>),
     settings: KeeperSettings,
@@ -86,7 +86,7 @@ fn keeper<'a>(
             && known.given_input == given_input
             && known.covered.is_unchanged()
     };
-    if !known.as_ref().is_some_and(fits) {
+    if !known.as_deref().is_some_and(fits) {
         // The earlier one ends first: its temporary files are not this one's.
         *known = None;
         let whole = match store {
@@ -100,12 +100,13 @@ fn keeper<'a>(
         let store = store.map(Path::to_owned);
         let policy = policy.clone();
         let nested = NestedRecord::default();
-        *known = Some(ConfinedKeeper { policy, store, mode, given_input, covered, keeper, nested });
+        let made = ConfinedKeeper { policy, store, mode, given_input, covered, keeper, nested };
+        *known = Some(Box::new(made));
     }
     let known = known.as_mut().expect("just made");
     // The newer one of two equal policies is the one to be compared with next.
     known.policy = policy;
-    let ConfinedKeeper { keeper, nested, .. } = known;
+    let ConfinedKeeper { keeper, nested, .. } = &mut **known;
     if let Some(confinement) = keeper.confinement() {
         set_variables(confinement, prepared)?;
         if confinement.level() == SandboxLevel::Full {

@@ -24,16 +24,18 @@ use crate::{recovery, signals};
 /// How much of the output of a helper program is kept.
 pub const HELPER_OUTPUT: usize = 16 << 20;
 
+/// Boxed where large and rarely needed: a worker is moved a few times before a command starts, and every page
+/// of stack that this takes is one more that a start writes (`docs/design/start-up.md`).
 pub struct Worker {
-    keeper: Keeper,
+    keeper: Box<Keeper>,
     /// The keeper of confined runs, once there was one.
-    confined: Option<ConfinedKeeper>,
+    confined: Option<Box<ConfinedKeeper>>,
     session: KeeperSession,
     cancel: Cancel,
     context: Arc<RunContext>,
     store: Option<Store>,
     /// The last run, whose outcome is not committed.
-    held: Option<EndedRecording>,
+    held: Option<Box<EndedRecording>>,
     /// The outcome of a run could not be committed after its result was given out.
     has_lost: bool,
     /// The loops that were ended when the record was opened, because their runner had died.
@@ -47,13 +49,13 @@ pub struct Worker {
 /// A keeper for a worker that is made later: a fork costs least before there is a configuration, and what
 /// the keeper does to settle in takes place meanwhile.
 pub struct EarlyKeeper {
-    keeper: Keeper,
+    keeper: Box<Keeper>,
     session: KeeperSession,
 }
 
 impl EarlyKeeper {
     pub fn start(session: KeeperSession) -> io::Result<Self> {
-        Ok(Self { keeper: Keeper::start(settings(session))?, session })
+        Ok(Self { keeper: Box::new(Keeper::start(settings(session))?), session })
     }
 }
 
@@ -120,7 +122,7 @@ impl Worker {
     /// A worker whose runs are ended by the holder of their token, and not by a signal. May be made
     /// at any time: a keeper closes what is not its own.
     pub fn independent(context: &Arc<RunContext>) -> io::Result<Self> {
-        let keeper = Keeper::start(settings(KeeperSession::Own))?;
+        let keeper = Box::new(Keeper::start(settings(KeeperSession::Own))?);
         Ok(Self {
             keeper,
             confined: None,
@@ -188,7 +190,7 @@ impl Worker {
         observer: &mut dyn Observer,
     ) -> FinishedRun {
         let ended = self.run_to_end(begun, output_use, observer);
-        self.held = ended.recording;
+        self.held = ended.recording.map(Box::new);
         ended.finished
     }
 
@@ -200,7 +202,7 @@ impl Worker {
     ) -> EndedRun {
         let open = self.store.as_ref().map(Store::path);
         let store = open.or_else(|| self.context.project.store().ok());
-        let keepers = (&mut self.keeper, &mut self.confined);
+        let keepers = (&mut *self.keeper, &mut self.confined);
         let parts = (store, self.context.network.as_ref());
         let keeper = confined::choose(keepers, &mut prepared, parts, settings(self.session));
         let parts = (keeper, &self.cancel);
@@ -255,13 +257,13 @@ impl Worker {
 
     /// Every process that commands of this worker are started by now.
     pub fn keeper_pids(&self) -> Vec<i32> {
-        let confined = self.confined.as_ref().map(ConfinedKeeper::pid);
+        let confined = self.confined.as_ref().map(|confined| confined.pid());
         std::iter::once(self.keeper.pid()).chain(confined).collect()
     }
 
     /// What a library needs to run commands of its own, off the record.
     pub fn parts(&mut self) -> (&mut Keeper, &Cancel) {
-        (&mut self.keeper, &self.cancel)
+        (&mut *self.keeper, &self.cancel)
     }
 
     /// The keeper for programs that follow runs on other machines, and the record they are
@@ -269,7 +271,7 @@ impl Worker {
     pub fn keeper_and_store(&mut self) -> retake_store::Result<(&mut Keeper, &mut Store)> {
         self.store()?;
         let store = self.store.as_mut().expect("just opened");
-        Ok((&mut self.keeper, store))
+        Ok((&mut *self.keeper, store))
     }
 
     /// Runs a helper program such as git, off the record. Gives its outcome and what it printed, as
@@ -294,7 +296,7 @@ impl Worker {
     /// Runs off the record, confined as the request says: a question to a program, for example.
     pub fn run_unrecorded(&mut self, mut prepared: PreparedRun) -> FinishedRun {
         let store = self.context.project.store().ok();
-        let keepers = (&mut self.keeper, &mut self.confined);
+        let keepers = (&mut *self.keeper, &mut self.confined);
         let parts = (store, self.context.network.as_ref());
         let keeper = confined::choose(keepers, &mut prepared, parts, settings(self.session));
         let parts = (keeper, &self.cancel);

@@ -91,7 +91,8 @@ fn make_links_relative(root: &Path) -> Result<(), String> {
                 let leads_to = std::fs::read_link(entry.path()).map_err(text)?;
                 let Ok(inside) = leads_to.strip_prefix("/") else { continue };
                 std::fs::remove_file(entry.path()).map_err(text)?;
-                symlink(Path::new(&"../".repeat(depth)).join(inside), entry.path()).map_err(text)?;
+                symlink(Path::new(&"../".repeat(depth)).join(inside), entry.path())
+                    .map_err(text)?;
             }
         }
     }

@@ -81,7 +81,7 @@ impl Display {
 
 /// A checked request, with everything that is needed to run and record it.
 pub(crate) struct Prepared {
-    pub(crate) run: PreparedRun,
+    pub(crate) run: Box<PreparedRun>,
     pub(crate) context: Arc<RunContext>,
     pub(crate) config: Config,
     pub(crate) display: Display,
@@ -123,7 +123,7 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
     let failure = StartFailure::Refused(vec![format!("--on {on}: built without Slurm")]);
     let json = prepared.display.json;
     let context = Some(prepared.context);
-    let PreparedRun { intent, redactor, .. } = prepared.run;
+    let PreparedRun { intent, redactor, .. } = *prepared.run;
     Refused { intent: Box::new(intent), failure, redactor, context }.show(json)
 }
 
@@ -142,6 +142,7 @@ fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     let provided = Provided { reasons, input: None };
     let run = PreparedRun::with(request, &context, provided)
         .map_err(|refused| Refused::new(refused, &context))?;
+    let run = Box::new(run);
     Ok(Prepared { run, context, config, display, keeper })
 }
 
@@ -155,6 +156,7 @@ pub(crate) fn prepare_request(
     let context = context::run_context(&project, &config);
     let run =
         PreparedRun::new(request, &context).map_err(|refused| Refused::new(refused, &context))?;
+    let run = Box::new(run);
     Ok(Prepared { run, context, config, display, keeper: None })
 }
 
@@ -194,7 +196,7 @@ pub(crate) fn run_and_show(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exi
 
 /// Runs it. Says whether the command had our terminal.
 fn perform(
-    (prepared, keeper): (PreparedRun, Option<std::io::Result<EarlyKeeper>>),
+    (prepared, keeper): (Box<PreparedRun>, Option<std::io::Result<EarlyKeeper>>),
     context: &Arc<RunContext>,
     display: Display,
 ) -> Result<(FinishedRun, bool, EndedWorker), Refused> {
@@ -216,7 +218,7 @@ fn perform(
         None => &mut nobody,
     };
     let finished =
-        worker.run(prepared, display.output_use(), observer).map_err(|unrecorded| Refused {
+        worker.run(*prepared, display.output_use(), observer).map_err(|unrecorded| Refused {
             failure: StartFailure::Refused(vec![format!(
                 "it cannot be recorded, and execution.audit.required is set: {}",
                 words::store_error(&unrecorded.error)

@@ -83,7 +83,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     let mut worker = Worker::single(KeeperSession::Own, &context)
         .map_err(|error| refuse(vec![words::no_process(&error)]))?;
     abandoned_batches::collect_and_ask(&mut worker, &notify).map_err(failed)?;
-    executor.submit(&mut worker, vec![(0, run)]).map_err(failed)?;
+    executor.submit(&mut worker, vec![(0, *run)]).map_err(failed)?;
     let run = wait(&mut executor, &mut worker, &screen).map_err(|error| {
         RemoteError::NotFollowed(format!(
             "run {id} is still running and cannot be followed: {}; the next --on slurm collects it",
