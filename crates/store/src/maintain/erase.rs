@@ -21,9 +21,9 @@ use crate::read::runs::{RunFilter, RunStatus};
 use crate::read::search_index;
 use crate::{Error, Result, Store};
 
-/// How long an erasure waits for readers, so that nothing of it stays in the WAL.
+/// How long an erasure waits for readers, so that the WAL can be emptied.
 const WAL_PATIENCE: Duration = Duration::from_secs(5);
-/// Runs erased in one transaction, so that a large prune lets writers in between.
+/// Runs erased per transaction, so that a large prune lets other writers in.
 const BATCH: usize = 200;
 const RETENTION_CHECKED: &str = "retention_checked_us";
 
@@ -33,7 +33,7 @@ pub struct Erased {
     pub runs: Vec<RunId>,
     /// Bytes of output, as the runs wrote them.
     pub output_bytes: u64,
-    /// A reader kept the WAL in use: its remains go with the next checkpoint.
+    /// Whether a reader kept the WAL in use: the rest is erased at the next checkpoint.
     pub wal_in_use: bool,
 }
 
@@ -43,9 +43,9 @@ pub struct Prune {
     /// Runs that started before this.
     pub before: Timestamp,
     pub keep_failed: bool,
-    /// Empty means exec runs only: the history of the other loops goes only on request.
+    /// Empty means exec runs only: other loops are erased only on request.
     pub kinds: Vec<Kind>,
-    /// Only say what would go.
+    /// Only reports what would be erased.
     pub dry_run: bool,
 }
 
@@ -58,7 +58,7 @@ struct Doomed {
 }
 
 impl Store {
-    /// Erases one run for good.
+    /// Erases one run permanently.
     pub fn delete(&mut self, id: RunId) -> Result<Erased> {
         let run = self.get(id)?;
         if run.state == State::Running {
@@ -75,7 +75,7 @@ impl Store {
         self.prune_except(prune, &[])
     }
 
-    /// The same, without runs whose intent is among these entries.
+    /// The same, except for runs whose intent is among these entries.
     fn prune_except(&mut self, prune: &Prune, kept: &[(i64, i64)]) -> Result<Erased> {
         let kinds = if prune.kinds.is_empty() { &[Kind::Exec][..] } else { &prune.kinds[..] };
         let mut erased = Erased::default();
@@ -88,7 +88,7 @@ impl Store {
             };
             let mut cursor = None;
             loop {
-                // What cannot be read is kept: it is evidence.
+                // Unreadable runs are kept: they are evidence.
                 let (page, _) = self.list_readable(&filter, cursor, BATCH)?;
                 let mut ids = Vec::new();
                 for run in page.runs.iter().filter(|run| run.state != State::Running) {
@@ -119,14 +119,14 @@ impl Store {
     fn is_among(&self, id: RunId, entries: &[(i64, i64)]) -> Result<bool> {
         match self.seq_and_finished(id) {
             Ok((seq, _)) => Ok(entries.iter().any(|(first, last)| (*first..=*last).contains(&seq))),
-            // Someone else erased it since it was listed.
+            // Another process erased it since it was listed.
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Prunes exec runs older than `days`, looking at most once a day. `None` when it was not due.
-    /// Imported runs are kept for as many days from their import.
+    /// Prunes exec runs older than `days`, at most once a day. `None` if not due. Imported runs are
+    /// kept for `days` from their import.
     pub fn retain(&mut self, days: u32, now: Timestamp) -> Result<Option<Erased>> {
         let failed = |store: &Self, error| store.failed("check the retention", error);
         let checked: Option<i64> = self
@@ -137,7 +137,7 @@ impl Store {
         if checked.is_some_and(|checked| (0..day).contains(&(now.as_microsecond() - checked))) {
             return Ok(None);
         }
-        // An age before the beginning of time means that nothing is old enough.
+        // A cutoff before the earliest timestamp means that nothing is old enough.
         let before = now.checked_sub((i64::from(days) * 24).hours()).ok();
         self.write(Durability::Process, "note the retention check", |tx, dir| {
             let noted = |error| Error::sqlite("note the retention check", dir.database(), error);
@@ -164,7 +164,7 @@ impl Store {
             .optional()
     }
 
-    /// What has to be known of a run to erase it.
+    /// What is needed to erase a run.
     fn doom(&self, id: RunId) -> Result<Doomed> {
         let run = self.get(id)?;
         let (seq, _) = self.seq_and_finished(id)?;
@@ -178,13 +178,13 @@ impl Store {
         Ok(Doomed { run, seq, outcome_seq, texts: [None, None] })
     }
 
-    /// Erases these runs: in one transaction, or in smaller ones where the disk has no room for that.
+    /// Erases these runs: in one transaction, or in smaller ones if the disk is too full.
     fn erase(&mut self, ids: Vec<RunId>, reason: Reason, erased: &mut Erased) -> Result<()> {
         let mut doomed = Vec::new();
         for id in ids {
             match self.doom(id) {
                 Ok(run) => doomed.push(run),
-                // Someone else erased it since it was listed.
+                // Another process erased it since it was listed.
                 Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -207,8 +207,8 @@ impl Store {
                 self.erase_as_fits(doomed, reason, erased)?;
                 self.erase_as_fits(rest, reason, erased)
             }
-            // Not even one fits: its output goes first. Should we die in between, the run is still
-            // listed, without the output that was to be erased.
+            // Not even one fits, so its output is removed first. After a crash in between, the run
+            // is still listed, without its output.
             Err(Error::DiskFull { .. }) if self.remove_output_first(&mut doomed[0])? => {
                 self.erase_together(&doomed, reason, erased)
             }
@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Removes the files of a run that is about to be erased; `false` when it has none to remove.
+    /// Removes the files of a run that is about to be erased; `false` if it has none.
     fn remove_output_first(&self, doomed: &mut Doomed) -> Result<bool> {
         let failed = |error| self.failed("erase output", error);
         let _turn = WriteTurn::take(&self.dir)?;
@@ -294,7 +294,7 @@ impl Store {
         Ok(())
     }
 
-    /// Empties the WAL, where the erased bytes still are.
+    /// Empties the WAL, which still contains the erased bytes.
     fn finish_erasing(&mut self, erased: &mut Erased) -> Result<()> {
         if !erased.runs.is_empty() {
             self.claiming(Claim::Erase, Self::remove_obsolete_files)?;
@@ -383,7 +383,7 @@ impl Doomed {
                     search_index::remove(tx, output_key, &text).map_err(failed)?;
                     words.add(&text).map_err(failed)?;
                 }
-                // Its text is no longer known, so it cannot be taken out: index all anew.
+                // Its text is unknown, so it cannot be removed: rebuild the whole index.
                 None => search_index::reset(tx).map_err(failed)?,
             }
         }
@@ -395,7 +395,7 @@ impl Doomed {
     }
 }
 
-/// Whether another stream has the same compressed file.
+/// Whether another stream uses the same compressed file.
 fn is_shared(
     connection: &Connection,
     output_key: i64,

@@ -1,8 +1,8 @@
-//! Verification: walks the ledger, derives the projection again, reads every output, and reports the
-//! first break of the chain and every output that is not the recorded one.
+//! Verification: walks the ledger, derives the projection again, reads every output, and reports
+//! the first break of the chain and every damaged output.
 //!
-//! Unkeyed hashes show an edit unless everything after it was rewritten too. Against someone who
-//! did, only a head that was kept elsewhere proves anything: pass it as `expect`.
+//! Unkeyed hashes reveal an edit unless everything after it was rewritten too. To detect such a
+//! rewrite, pass a head that was kept elsewhere as `expect`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -29,21 +29,21 @@ const BLOCK_LIST: &str = "the list of an output's block hashes";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verification {
     Intact(Intact),
-    /// The first break of the chain or of what is derived from it, if there is one, then every
-    /// damaged output. Not empty.
+    /// The first break of the chain or of derived data, if any, then every damaged output. Not
+    /// empty.
     Broken(Vec<Break>),
 }
 
 /// How much is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyDepth {
-    /// Chain and projection, and that every output is there with its length.
+    /// Chain and projection, and that every output exists with its length.
     Quick,
-    /// The contents of outputs too.
+    /// Also the contents of outputs.
     Full,
 }
 
-/// How far the reading of outputs is, in bytes as the runs wrote them.
+/// The progress of reading outputs, in bytes as the runs wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyProgress {
     pub read: u64,
@@ -56,7 +56,7 @@ pub struct Intact {
     pub runs: u64,
     /// Entries whose bodies were erased by a delete or a prune, as their markers say.
     pub erased: u64,
-    /// Bytes of outputs that were read and are those recorded.
+    /// Bytes of outputs that were read and match the record.
     pub output_bytes: u64,
     /// Runs that wrote to both streams in an order that is not known any more, or that the ledger
     /// of an earlier release does not cover.
