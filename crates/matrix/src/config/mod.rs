@@ -331,7 +331,7 @@ mod tests {
             "m.yml:18:10: timeout: ",
             "m.yml:19:8: order: takes interleaved or blocked, not random",
             "m.yml:20:11: metrics: ",
-            "m.yml:21:7: env: \"A B\" is not a name for a variable",
+            "m.yml:21:7: env: \"A B\" is not a valid variable name",
         ];
         for expected in expected {
             assert!(problems.iter().any(|p| p.starts_with(expected)), "{expected}\n{problems:#?}");

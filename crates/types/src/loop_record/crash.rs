@@ -302,10 +302,10 @@ pub enum CrashFaultState {
     AsLeft,
     /// The same after a power loss.
     PowerLoss,
-    /// The same without the pages that the kernel dropped when it could not sync them.
+    /// The same, without the pages that the kernel dropped because syncing them failed.
     PagesDropped,
-    /// The directory as the program left it, with what it acknowledges without the fault: it exited
-    /// with 0 and did not say that something is missing.
+    /// The directory as the program left it, checked against everything it acknowledges without the
+    /// fault: the program exited with 0 and reported no loss.
     Silent,
 }
 
