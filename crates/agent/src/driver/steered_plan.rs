@@ -1,5 +1,5 @@
-//! The plan as the loop driver asks it: with the time of this invocation, and with what others want
-//! of the loop at that moment.
+//! The plan for the loop driver: with the clock of this invocation, and the current requests of
+//! other processes.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -20,16 +20,16 @@ use crate::workspace::Name;
 
 use super::event::{AgentDisplay, AgentEvent, LiveLine};
 
-/// How long a pause lasts at least before the mailbox is looked at again.
+/// Minimum interval between checks of the mailbox during a pause.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What a loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// The next iteration, after the usual delay.
+    /// The next iteration, after the configured delay.
     Delay,
     Cause(WaitCause),
-    /// Someone who resumes the loop.
+    /// A resume request.
     Pause,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct SteeredPlan {
     group: Option<SharedLimits>,
 }
 
-/// What the loop shares with others, and the kinds of its agents by their role.
+/// Limits that the loop shares with others, and the kinds of its agents by role.
 pub(super) struct SharedLimits {
     pub(super) member: GroupMember,
     pub(super) kinds: [AgentKind; 2],
@@ -55,7 +55,7 @@ pub(super) enum StepReport {
     Verified {
         passed: bool,
     },
-    /// Verification gave no answer.
+    /// Verification gave no result.
     Unverified(IterationOutcome),
     /// A signal cut the step off; the plan ends when it is asked next.
     Interrupted,
