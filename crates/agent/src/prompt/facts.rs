@@ -1,4 +1,4 @@
-//! What is known when a prompt is made, and how each fact is worded.
+//! The facts for a prompt, and the text of each.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::workspace::{Criterion, RECOMMENDED, REQUIRED};
 use retake_types::TestResults;
 use retake_types::loop_record::agent::Mode;
 
-/// How much of a command's output goes into a prompt: its end.
+/// How much of the end of a command's output goes into a prompt.
 const TAIL: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
@@ -19,16 +19,16 @@ pub struct Facts<'a> {
     /// A workspace's own `.status-instructions.md`.
     pub status_instructions: Option<&'a str>,
     pub iteration: Option<u32>,
-    /// Iterations left of this run, this one included.
+    /// Remaining iterations of this run, including this one.
     pub iterations_left: Option<u32>,
-    /// Items left, where known.
+    /// Remaining items, if known.
     pub remaining: Option<u64>,
     pub last_tests: Option<&'a TestResults>,
-    /// What the gate said when it refused completion.
+    /// The output of the failed verification.
     pub verify_output: Option<&'a str>,
-    /// What is wrong with the status file.
+    /// The error in the status file.
     pub status_problem: Option<&'a str>,
-    /// The iteration before this one was cut off.
+    /// Whether the previous iteration was interrupted.
     pub interrupted: bool,
     pub messages: &'a [String],
     pub report_path: Option<&'a Path>,
@@ -56,7 +56,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What a token stands for. Facts that are not known are empty.
+    /// The value of a token. Unknown facts are empty.
     pub(super) fn value<'b>(&'b self, token: &str, status: &'b str) -> Option<Cow<'b, str>> {
         let number = |value: Option<String>| Cow::Owned(value.unwrap_or_default());
         Some(match token {
@@ -84,7 +84,7 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// All facts of an iteration in words; only what is known.
+    /// All known facts of an iteration as text.
     fn told(&self) -> String {
         let mut parts = Vec::new();
         if let Some(iteration) = self.iteration {
