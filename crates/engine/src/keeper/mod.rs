@@ -377,8 +377,8 @@ impl Keeper {
             }
             Received::Message(report, fds) => Some(match report {
                 protocol::RawReport::Started { pid } => {
-                    // None arrives if this program is out of descriptors. SAFETY: received with the message;
-                    // owned only here.
+                    // None arrives if this program is out of descriptors.
+                    // SAFETY: received with the message; owned only here.
                     let pidfd = (fds[0] >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fds[0]) });
                     // In its own process namespace the keeper has another number for the process.
                     let pid = match (&self.confinement, &pidfd) {

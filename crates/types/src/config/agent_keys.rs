@@ -57,7 +57,7 @@ pub(super) const KEYS: [Key; 63] = [
         FROM_ZERO,
         "2",
         P,
-        "Iterations without work before an iterative run stops; 0 never stops it",
+        "Iterations without work before an iterative run stops; 0 means never",
     ),
     agent(
         "agent.outputLevel",
@@ -120,7 +120,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Word(&["none", "claude", "codex", "gemini", "opencode", "custom"]),
         "none",
         W,
-        "Agent that takes over while the first one waits for its usage limit",
+        "Which agent takes over while the first one waits for its usage limit",
     ),
     agent(
         "agent.fallback.command",
@@ -194,7 +194,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Number { min: 1, max: 10 },
         "2",
         W,
-        "Failed verifications after which the loop still continues",
+        "How often the loop may continue after a failed verification",
     ),
     agent(
         "agent.verification.reportFilename",
@@ -240,14 +240,14 @@ pub(super) const KEYS: [Key; 63] = [
         FROM_ZERO,
         "1",
         W,
-        "Failures in a row before the loop stops; 0 never stops it",
+        "Failures in a row before the loop stops; 0 means never",
     ),
     agent(
         "agent.maxNoProgress",
         FROM_ZERO,
         "0",
         W,
-        "Iterations in a row without progress before the loop stops; 0 never stops it",
+        "Iterations in a row without progress before the loop stops; 0 means never",
     ),
     agent(
         "agent.onLimit",

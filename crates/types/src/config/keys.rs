@@ -225,7 +225,7 @@ const MCP: [Key; 12] = [
         "mcp.policy.environment",
         KeyKind::Word(&["inherit", "replace", "merge"]),
         "merge",
-        "Variables that commands of MCP clients inherit",
+        "Variables that commands of MCP clients start with",
     ),
     key(
         "mcp.policy.max_timeout_seconds",

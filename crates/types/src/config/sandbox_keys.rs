@@ -31,7 +31,7 @@ pub(super) const KEYS: [Key; 12] = [
         "sandbox.allow_write",
         KeyKind::Words,
         "",
-        "Paths outside the project that confined commands may write: absolute, ~/..., or below the project",
+        "Additional paths that confined commands may write: absolute, ~/..., or relative to the project",
     ),
     key("sandbox.deny_write", KeyKind::Words, "", "Paths that confined commands may not write"),
     key("sandbox.allow_read", KeyKind::Words, "", "Hidden paths that confined commands may read"),
