@@ -116,9 +116,9 @@ fn bad_refs_say_why() {
     };
     assert_eq!(why("nope"), "there is no such branch, tag or commit here");
     assert_eq!(why(&"1".repeat(40)), "there is no such branch, tag or commit here");
-    assert_eq!(why("--output=x"), "begins with -, which no ref does");
-    assert_eq!(why("a\nb"), "is not a name git can have");
-    assert_eq!(why(""), "is not a name git can have");
+    assert_eq!(why("--output=x"), "begins with -, which a ref cannot");
+    assert_eq!(why("a\nb"), "is not a valid ref name");
+    assert_eq!(why(""), "is not a valid ref name");
     assert_eq!(why("main..x"), "there is no such branch, tag or commit here");
     assert_eq!(why(&blob), "is not a commit");
     assert!(why("theirs").ends_with("there is origin/theirs"));
@@ -204,7 +204,7 @@ fn what_is_wrong_with_a_worktree_is_told() {
     let foreign = Some("it did not belong to this repository");
     assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), foreign);
     fs::remove_file(tree.path.join(".git")).unwrap();
-    let none = Some("it was no worktree any more");
+    let none = Some("it was no longer a worktree");
     assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), none);
 }
 
@@ -236,7 +236,7 @@ fn gone_and_half_made_worktrees_are_made_anew() {
     fs::remove_file(tree.path.join("file")).unwrap();
     let known = repository.join(".git/worktrees").join(name.to_string());
     fs::write(known.join("locked"), "initializing").unwrap();
-    assert_eq!(recreated("half made"), "it was not completed");
+    assert_eq!(recreated("half made"), "it was incomplete");
     fs::remove_file(directory.join(format!("{name}.complete"))).unwrap();
     fs::remove_dir_all(&tree.path).unwrap();
     fs::write(&tree.path, "a file").unwrap();

@@ -51,12 +51,12 @@ pub fn marked() -> Vec<Leftover> {
     processes
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| !lineage.contains(pid))
-        .filter_map(|pid| look(pid, &namespace))
+        .filter_map(|pid| inspect(pid, &namespace))
         .collect()
 }
 
 /// `None` for a process that is gone, inaccessible, or without a mark.
-fn look(pid: i32, namespace: &std::path::Path) -> Option<Leftover> {
+fn inspect(pid: i32, namespace: &std::path::Path) -> Option<Leftover> {
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let run = environment.split(|&byte| byte == 0).find_map(|pair| {

@@ -192,7 +192,7 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Waiting { cause, remaining_ms } => {
             countdown(*cause, Duration::from_millis(*remaining_ms))
         }
-        AgentEntry::AgentChanged { agent } => format!("{agent} works from here on"),
+        AgentEntry::AgentChanged { agent } => format!("{agent} takes over"),
         AgentEntry::HookFailed { when, command } => hook_failed(*when, command),
         AgentEntry::Note { text } => text.clone(),
         AgentEntry::Iteration { .. }

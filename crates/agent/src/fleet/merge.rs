@@ -138,7 +138,7 @@ impl FleetGit<'_> {
             }
             // Another process moved it, or has checked it out meanwhile: retry on the new state.
         }
-        failed(format!("{} moves faster than the gate passes", job.target.branch))
+        failed(format!("{} moves faster than verification passes", job.target.branch))
     }
 
     /// The tip to merge onto; `None` if the target is gone.

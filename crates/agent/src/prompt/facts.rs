@@ -65,7 +65,7 @@ impl<'a> Facts<'a> {
             "mode" => Cow::Borrowed(self.mode.as_str()),
             "instructions" => Cow::Borrowed(self.instructions.trim_end()),
             "statusInstructions" => Cow::Borrowed(status.trim_end()),
-            "facts" => Cow::Owned(self.told()),
+            "facts" => Cow::Owned(self.as_text()),
             "iteration" => number(self.iteration.map(|n| n.to_string())),
             "iterationsLeft" => number(self.iterations_left.map(|n| n.to_string())),
             "remaining" => number(self.remaining.map(|n| n.to_string())),
@@ -85,7 +85,7 @@ impl<'a> Facts<'a> {
     }
 
     /// All known facts of an iteration as text.
-    fn told(&self) -> String {
+    fn as_text(&self) -> String {
         let mut parts = Vec::new();
         if let Some(iteration) = self.iteration {
             let left = match self.iterations_left {
@@ -97,8 +97,8 @@ impl<'a> Facts<'a> {
         }
         if self.interrupted {
             parts.push(
-                "The iteration before this one was cut off. Its work may be half done: look before \
-                 you go on."
+                "The previous iteration was interrupted. Its work may be incomplete: check before \
+                 you continue."
                     .to_owned(),
             );
         }
@@ -116,7 +116,7 @@ impl<'a> Facts<'a> {
         if let Some(output) = self.verify_output {
             parts.push(format!(
                 "You said that the task is complete, but verification did not pass. What it \
-                 printed:\n\n{}\n\nFind the cause and mend it before you say so again.",
+                 printed:\n\n{}\n\nFind the cause and fix it before you report completion again.",
                 tail(output)
             ));
         }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn only_what_is_known_is_told() {
         let bare = Facts::new(Path::new("/p"), Path::new("/w"), Mode::Loop);
-        assert_eq!(bare.told(), "");
+        assert_eq!(bare.as_text(), "");
         let messages = ["use $HOME".to_owned(), "and {{this}}".to_owned()];
         let long = format!("first\n{}last", "é".repeat(TAIL));
         let facts = Facts {
@@ -187,7 +187,7 @@ mod tests {
             messages: &messages,
             ..bare
         };
-        let told = facts.told();
+        let told = facts.as_text();
         for part in [
             "This is iteration 4. 2 are left",
             "cut off",

@@ -161,7 +161,7 @@ impl<'s> Worker<'s> {
         let parts = count.div_ceil(PART);
         let split = Arc::new(SplitDirectory { listing, parts: vec![Vec::new(); parts].into() });
         self.queue.push((0..parts).map(|at| Task::Part { split: split.clone(), at }));
-        self.let_go(split);
+        self.finish_part(split);
     }
 
     fn list(
@@ -222,11 +222,11 @@ impl<'s> Worker<'s> {
         let to = split.listing.len().min((at + 1) * PART);
         self.examine(&split.listing, at * PART, to, &mut entries);
         split.parts.lock().unwrap_or_else(PoisonError::into_inner)[at] = entries;
-        self.let_go(split);
+        self.finish_part(split);
     }
 
     /// The last worker to finish assembles the directory.
-    fn let_go(&mut self, split: Arc<SplitDirectory>) {
+    fn finish_part(&mut self, split: Arc<SplitDirectory>) {
         if let Some(split) = Arc::into_inner(split) {
             let parts = split.parts.into_inner().unwrap_or_else(PoisonError::into_inner);
             self.complete(split.listing, &parts.concat());

@@ -278,7 +278,7 @@ fn read_in_thread(
         let response = match client.get(&url, &headers) {
             Ok(response) => response,
             Err(BrowserError::Unreachable { why, .. }) => {
-                drop(sender.send(Message::Failed(why))); // nobody waits for it any more
+                drop(sender.send(Message::Failed(why))); // the receiver may be gone
                 return;
             }
             Err(error) => {

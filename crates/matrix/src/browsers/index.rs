@@ -91,7 +91,7 @@ struct Newest {
     version: String,
 }
 
-/// The index, asked anew every time: what is to stay the same is pinned in the record.
+/// The index, fetched on every use: versions that must not change are pinned in the record.
 #[derive(Clone, Debug)]
 pub struct Index {
     addresses: Addresses,

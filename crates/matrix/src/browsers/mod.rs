@@ -57,7 +57,7 @@ pub enum BrowserError {
     Status { url: String, status: u16 },
     #[error("{url}: is not the index expected: {why}")]
     BadIndex { url: String, why: String },
-    #[error("{url}: the transfer broke off after {}: {why}; the next run resumes it", text::count(*got, "byte"))]
+    #[error("{url}: the transfer was interrupted after {}: {why}; the next run resumes it", text::count(*got, "byte"))]
     BrokenOff { url: String, got: u64, why: String },
     #[error("{url}: {error}; nothing of it was kept")]
     Archive { url: String, error: UnpackError },

@@ -39,9 +39,9 @@ pub enum UnpackError {
     Conflict(String),
     #[error("the archive has an encrypted or special entry {0:?}")]
     Special(String),
-    #[error("the archive unpacks to more than {limit} bytes, which no browser does")]
+    #[error("the archive unpacks to more than {limit} bytes, too many for a browser")]
     TooLarge { limit: u64 },
-    #[error("the archive has {0} entries, which no browser has")]
+    #[error("the archive has {0} entries, too many for a browser")]
     TooMany(usize),
     #[error("the archive has no {0}")]
     NoProgram(String),

@@ -186,7 +186,7 @@ impl Provisioner<'_> {
             let store = worktrees.snapshot(worktree);
             // The tree comes first: it leads to git's directory for it.
             let Some(mut tree) = TreeSnapshot::load(&worktree.path, &store.join(TREE)) else {
-                return Ok(Err("how its setup had left it is not known"));
+                return Ok(Err("its state after setup is unknown"));
             };
             tree.reset().map_err(|error| checkout.tree_failed(error))?;
             snapshots.push(tree);

@@ -38,7 +38,7 @@ pub enum MatrixError {
     #[error("{0}")]
     Unrecorded(Unrecorded),
     /// A run took place but is not recorded.
-    #[error("a run could not be recorded, so nothing more is run")]
+    #[error("a run could not be recorded, so no more runs start")]
     NotRecorded,
     /// A tree could not be reset to its state after setup.
     #[error("the worktree cannot be reset: {0}")]

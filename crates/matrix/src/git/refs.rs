@@ -31,10 +31,10 @@ impl Git<'_> {
     pub fn resolve(&mut self, reference: &str) -> Result<Resolved, GitError> {
         let bad = |why: &str| GitError::BadRef { reference: reference.to_owned(), why: why.into() };
         if reference.starts_with('-') {
-            return Err(bad("begins with -, which no ref does"));
+            return Err(bad("begins with -, which a ref cannot"));
         }
         if reference.is_empty() || reference.contains(|c: char| c.is_control()) {
-            return Err(bad("is not a name git can have"));
+            return Err(bad("is not a valid ref name"));
         }
         let wanted = format!("{reference}^{{commit}}");
         let said = self.ask(&["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?;

@@ -85,7 +85,7 @@ impl Worktrees {
         let broken = match (there, self.complete(&text).exists()) {
             (false, false) => None,
             (false, true) => Some("it was gone".to_owned()),
-            (true, false) => Some("it was not completed".to_owned()),
+            (true, false) => Some("it was incomplete".to_owned()),
             (true, true) => return Ok((worktree, WorktreeChange::Reused)),
         };
         self.recreate(git, &worktree)?;
@@ -102,7 +102,7 @@ impl Worktrees {
         let path = &worktree.path;
         // Without its own .git, git would use a repository of a parent directory.
         if !path.join(".git").is_file() {
-            return Ok(Some("it was no worktree any more"));
+            return Ok(Some("it was no longer a worktree"));
         }
         let ours = git.ask(&["rev-parse", "--path-format=absolute", "--git-common-dir"])?;
         let theirs =

@@ -255,7 +255,7 @@ impl Store {
 fn abandoned(path: &Path) -> bool {
     path.metadata()
         .and_then(|metadata| metadata.modified())
-        .ok() // gone meanwhile: then it is nobody's orphan
+        .ok() // gone meanwhile, so not an orphan
         .and_then(|modified| modified.elapsed().ok())
         .is_some_and(|age| age > ABANDONED)
 }

@@ -49,7 +49,7 @@ pub struct Prune {
     pub dry_run: bool,
 }
 
-struct Doomed {
+struct PlannedErasure {
     run: Run,
     seq: i64,
     outcome_seq: Option<i64>,
@@ -165,7 +165,7 @@ impl Store {
     }
 
     /// What is needed to erase a run.
-    fn doom(&self, id: RunId) -> Result<Doomed> {
+    fn plan_erasure(&self, id: RunId) -> Result<PlannedErasure> {
         let run = self.get(id)?;
         let (seq, _) = self.seq_and_finished(id)?;
         let outcome_seq = self
@@ -175,55 +175,55 @@ impl Store {
                 rusqlite::Error::QueryReturnedNoRows => Error::NotFound { text: id.to_string() },
                 error => self.failed("look up the outcome", error),
             })?;
-        Ok(Doomed { run, seq, outcome_seq, texts: [None, None] })
+        Ok(PlannedErasure { run, seq, outcome_seq, texts: [None, None] })
     }
 
     /// Erases these runs: in one transaction, or in smaller ones if the disk is too full.
     fn erase(&mut self, ids: Vec<RunId>, reason: Reason, erased: &mut Erased) -> Result<()> {
-        let mut doomed = Vec::new();
+        let mut planned = Vec::new();
         for id in ids {
-            match self.doom(id) {
-                Ok(run) => doomed.push(run),
+            match self.plan_erasure(id) {
+                Ok(run) => planned.push(run),
                 // Another process erased it since it was listed.
                 Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.claiming(Claim::Erase, |store| store.erase_as_fits(doomed, reason, erased))
+        self.claiming(Claim::Erase, |store| store.erase_as_fits(planned, reason, erased))
     }
 
     fn erase_as_fits(
         &mut self,
-        mut doomed: Vec<Doomed>,
+        mut planned: Vec<PlannedErasure>,
         reason: Reason,
         erased: &mut Erased,
     ) -> Result<()> {
-        if doomed.is_empty() {
+        if planned.is_empty() {
             return Ok(());
         }
-        match self.erase_together(&doomed, reason, erased) {
-            Err(Error::DiskFull { .. }) if doomed.len() > 1 => {
-                let rest = doomed.split_off(doomed.len() / 2);
-                self.erase_as_fits(doomed, reason, erased)?;
+        match self.erase_together(&planned, reason, erased) {
+            Err(Error::DiskFull { .. }) if planned.len() > 1 => {
+                let rest = planned.split_off(planned.len() / 2);
+                self.erase_as_fits(planned, reason, erased)?;
                 self.erase_as_fits(rest, reason, erased)
             }
             // Not even one fits, so its output is removed first. After a crash in between, the run
             // is still listed, without its output.
-            Err(Error::DiskFull { .. }) if self.remove_output_first(&mut doomed[0])? => {
-                self.erase_together(&doomed, reason, erased)
+            Err(Error::DiskFull { .. }) if self.remove_output_first(&mut planned[0])? => {
+                self.erase_together(&planned, reason, erased)
             }
             done => done,
         }
     }
 
     /// Removes the files of a run that is about to be erased; `false` if it has none.
-    fn remove_output_first(&self, doomed: &mut Doomed) -> Result<bool> {
+    fn remove_output_first(&self, planned: &mut PlannedErasure) -> Result<bool> {
         let failed = |error| self.failed("erase output", error);
         let _turn = WriteTurn::take(&self.dir)?;
-        let id = doomed.run.intent.id();
+        let id = planned.run.intent.id();
         let mut removed = false;
         for stream in Stream::BOTH {
-            let key = output_key(doomed.seq, stream);
+            let key = output_key(planned.seq, stream);
             let Some(stored) = output::load(&self.connection, key).map_err(failed)? else {
                 continue;
             };
@@ -237,8 +237,8 @@ impl Store {
                 }
                 Storage::Compressed => self.dir.output(&stored.output.hash),
             };
-            let run = (id, doomed.seq);
-            doomed.texts[stream.index()] = output::open(&self.connection, &self.dir, run, stream)
+            let run = (id, planned.seq);
+            planned.texts[stream.index()] = output::open(&self.connection, &self.dir, run, stream)
                 .ok() // unreadable: then its words cannot be taken out one by one either
                 .and_then(|mut output| search_index::text_of(&mut output).ok());
             remove(&file)?;
@@ -249,7 +249,7 @@ impl Store {
 
     fn erase_together(
         &mut self,
-        doomed: &[Doomed],
+        planned: &[PlannedErasure],
         reason: Reason,
         erased: &mut Erased,
     ) -> Result<()> {
@@ -257,31 +257,34 @@ impl Store {
             Durability::Power,
             "erase runs",
             |tx, dir| {
-                let there = |doomed: &&Doomed| {
-                    let there =
-                        tx.query_row("SELECT 1 FROM runs WHERE seq = ?1", [doomed.seq], |_| Ok(()));
-                    there.is_ok() && !live_file::run_is_alive(dir, doomed.run.intent.id())
+                let there = |planned: &&PlannedErasure| {
+                    let there = tx.query_row(
+                        "SELECT 1 FROM runs WHERE seq = ?1",
+                        [planned.seq],
+                        |_| Ok(()),
+                    );
+                    there.is_ok() && !live_file::run_is_alive(dir, planned.run.intent.id())
                 };
-                let doomed: Vec<&Doomed> = doomed.iter().filter(there).collect();
+                let planned: Vec<&PlannedErasure> = planned.iter().filter(there).collect();
                 let mut files = Vec::new();
-                if doomed.is_empty() {
+                if planned.is_empty() {
                     return Ok((Vec::new(), files));
                 }
                 let failed = |error| Error::sqlite("erase words", dir.database(), error);
                 let mut words = ErasedWords::new().map_err(failed)?;
-                for doomed in &doomed {
-                    doomed.erase(tx, dir, &mut files, &mut words)?;
+                for planned in &planned {
+                    planned.erase(tx, dir, &mut files, &mut words)?;
                 }
                 words.remove_from_separators(tx).map_err(failed)?;
                 for file in &files {
                     obsolete_files::note(tx, dir, file).map_err(failed)?;
                 }
-                let marker = marker(reason, &doomed);
+                let marker = marker(reason, &planned);
                 ledger::append(tx, &Entry::Marker(marker))
                     .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
-                let runs: Vec<(RunId, u64)> = doomed
+                let runs: Vec<(RunId, u64)> = planned
                     .iter()
-                    .map(|doomed| (doomed.run.intent.id(), output_bytes(&doomed.run)))
+                    .map(|planned| (planned.run.intent.id(), output_bytes(&planned.run)))
                     .collect();
                 Ok((runs, files))
             },
@@ -309,9 +312,12 @@ fn output_bytes(run: &Run) -> u64 {
     run.outcome.as_ref().map_or(0, |outcome| outcome.stdout_bytes + outcome.stderr_bytes)
 }
 
-fn marker(reason: Reason, doomed: &[&Doomed]) -> Marker {
-    let mut seqs: Vec<i64> =
-        doomed.iter().flat_map(|doomed| [Some(doomed.seq), doomed.outcome_seq]).flatten().collect();
+fn marker(reason: Reason, planned: &[&PlannedErasure]) -> Marker {
+    let mut seqs: Vec<i64> = planned
+        .iter()
+        .flat_map(|planned| [Some(planned.seq), planned.outcome_seq])
+        .flatten()
+        .collect();
     seqs.sort_unstable();
     let mut erased: Vec<(i64, i64)> = Vec::new();
     for seq in seqs {
@@ -320,10 +326,10 @@ fn marker(reason: Reason, doomed: &[&Doomed]) -> Marker {
             _ => erased.push((seq, seq)),
         }
     }
-    Marker { reason, at: Timestamp::now(), runs: doomed.len() as u64, erased }
+    Marker { reason, at: Timestamp::now(), runs: planned.len() as u64, erased }
 }
 
-impl Doomed {
+impl PlannedErasure {
     fn erase(
         &self,
         tx: &Transaction<'_>,

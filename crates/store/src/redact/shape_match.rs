@@ -95,8 +95,7 @@ impl Shape {
 pub(crate) const LOOKED_BACK: usize = 16;
 
 /// Whether a word can begin after these bytes: also after an escape that ends in a letter or digit,
-/// such as `\
-/// ` in JSON, `%3D` in a URL, or a terminal colour.
+/// such as `\n` in JSON, `%3D` in a URL, or a terminal colour.
 fn is_boundary(before: &[u8]) -> bool {
     match before {
         [.., byte] if !byte.is_ascii_alphanumeric() && *byte != b'_' => true,
