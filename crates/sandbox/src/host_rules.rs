@@ -69,7 +69,7 @@ impl Drop for PrivateTemp {
         // A failure leaves only temporary files, and cannot be reported here.
         _ = std::fs::remove_dir_all(&self.path);
         _ = std::fs::remove_file(&self.lock);
-        // Not at the start of a sandbox, when a user waits: `/tmp` is shared by all users.
+        // Not at the start of a sandbox, when a user waits: the directory has entries of all users.
         if let Some(base) = self.path.parent() {
             remove_abandoned(base);
         }

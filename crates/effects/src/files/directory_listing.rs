@@ -29,9 +29,9 @@ pub(super) struct DirectoryListing {
 pub(super) struct OpenDirectory {
     pub(super) path: Vec<u8>,
     pub(super) fd: OwnedFd,
-    /// Taken before its names were read.
+    /// Read before the directory's names.
     pub(super) stat: Stat,
-    /// On a file system whose times can be relied on.
+    /// Whether the file system's times are reliable.
     pub(super) local: bool,
 }
 

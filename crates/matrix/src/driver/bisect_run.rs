@@ -35,7 +35,7 @@ use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix}
 /// The seed of the order within probes, which has no effect on the result.
 const SEED: u64 = 1;
 
-/// Everything that can be asked of a bisection.
+/// Options of a bisection.
 #[derive(Clone, Debug)]
 pub struct BisectOptions {
     /// The axis to search.

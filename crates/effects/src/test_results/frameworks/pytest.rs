@@ -34,7 +34,7 @@ pub(super) struct Pytest {
     partial: bool,
     cut: bool,
     confidence: Option<Confidence>,
-    /// Whether a session's beginning or the last one's end is missing.
+    /// Whether a session lacks its beginning, and whether the last one has its end.
     headless: bool,
     ended: bool,
     summary_at: u64,
