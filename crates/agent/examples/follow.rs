@@ -1,5 +1,5 @@
-//! Follows a stream of Claude Code from a file, as a loop does, and says what each part of that costs:
-//! `cargo run --release -p retake-agent --example follow EVENTS`.
+//! Measures the cost of following a stream of Claude Code from a file, part by part, as a loop
+//! does: `cargo run --release -p retake-agent --example follow EVENTS`.
 
 #![expect(clippy::print_stdout, reason = "a program for measuring")]
 
@@ -11,7 +11,7 @@ use retake_agent::adapters::{AgentKind, Line, Lines, Reader, StreamEvent};
 use retake_agent::display::Display;
 use retake_agent::log::Log;
 
-/// As much as is read from a pipe at once.
+/// The size of one read from a pipe.
 const CHUNK: usize = 1 << 16;
 
 fn main() -> std::io::Result<()> {

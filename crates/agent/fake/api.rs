@@ -1,14 +1,13 @@
-//! A model on loopback that says what a script says, for real agents: the Messages API (Claude
-//! Code), the Responses API (Codex), `streamGenerateContent` (Gemini) and chat completions
-//! (opencode).
+//! A scripted model API on loopback for real agents: the Messages API (Claude Code), the Responses
+//! API (Codex), `streamGenerateContent` (Gemini) and chat completions (opencode).
 //!
-//! `retake-fake-api SCRIPT [LOG]` prints its address, such as `http://127.0.0.1:40123`, and
-//! serves until it is ended. LOG gets every request as a line of JSON.
+//! `retake-fake-api SCRIPT [LOG]` prints its address, such as `http://127.0.0.1:40123`, and serves
+//! until it is killed. LOG gets every request as a line of JSON.
 //!
-//! The script is `{"turns": [TURN, …]}`. Each request that offers tools takes the next turn;
-//! beyond the last it gets the last again. A request without tools is a side question and gets
-//! a short answer. With `"each": true` beside the turns every conversation goes through them on its
-//! own: the number of answers that a request has so far says which turn is next. A turn has any of:
+//! The script is `{"turns": [TURN, …]}`. Each request that offers tools takes the next turn, and
+//! after the last turn the last one again. A request without tools is a side question and gets a
+//! short answer. With `"each": true` beside the turns every conversation has its own sequence: the
+//! number of answers in a request selects its turn. A turn may have:
 //!
 //! - `text`; `tools`: a list of `{"name", "input"}`, for Codex also `namespace`
 //! - `status`, `type`, `message`, `retryAfter`, `headers`: an error instead of an answer
@@ -25,13 +24,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What is streamed: a name where the API has one, and the data.
+/// What is streamed: an event name if the API has one, and the data.
 type Events = Vec<(Option<&'static str>, Value)>;
 type Dialect = fn(&Value, usize) -> Events;
 
 struct Server {
     turns: Vec<Value>,
-    /// Every conversation has its own turns.
+    /// Whether every conversation has its own turns.
     each: bool,
     next: Mutex<usize>,
     log: Option<Mutex<std::fs::File>>,
@@ -50,7 +49,7 @@ fn main() {
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
-            // An agent that went away in mid-answer is what some tests want.
+            // Some tests need an agent that closes the connection during an answer.
             while let Ok(Some(request)) = read(&mut reader) {
                 if server.answer(&request, &stream).is_err() {
                     break;

@@ -1,14 +1,14 @@
-//! An agent that does what a script says: plays a recorded stream, hangs, lies, ignores TERM,
-//! leaves children behind, writes status files badly.
+//! A scripted agent: plays a recorded stream, hangs, lies, ignores SIGTERM, leaves children behind,
+//! writes malformed status files.
 //!
-//! `RETAKE_FAKE_AGENT` names a JSON file: `{"steps": [[ACTION, …], …]}`. Each invocation does the
-//! next step; beyond the last it does the last again. The count is kept beside the script, in
-//! `SCRIPT.count`, which a script without it starts from 0. `--version` counts nothing.
+//! `RETAKE_FAKE_AGENT` names a JSON file: `{"steps": [[ACTION, …], …]}`. Each invocation performs
+//! the next step, and after the last step the last one again. The count is kept next to the script,
+//! in `SCRIPT.count`; without that file it starts at 0. `--version` does not count.
 //!
 //! An action is an object with a key `do`:
 //!
 //! - `play` `file` [`delayMs`]: prints a file's lines, waiting between them
-//! - `print` `text`, `stderr` `text`: as they are
+//! - `print` `text`, `stderr` `text`: unchanged
 //! - `say` `text`, `start`, `tool` `name` `input` `id`, `returned` `id` `content` `isError`: lines
 //!   of Claude's stream
 //! - `result` …: a result line; its fields override the usual ones
@@ -16,7 +16,7 @@
 //! - `write` `path` `text`: a file, its directories made; `replace`: by rename; `remove` `path`
 //! - `append` `path` `text`
 //! - `half` `path` `text`: a file in two halves with `delayMs` between
-//! - `stdin` `path`, `argv` `path`, `env` `path`: keeps what it was given
+//! - `stdin` `path`, `argv` `path`, `env` `path`: saves its input
 //! - `ready` `path`: an empty file that a test can wait for
 //! - `wait` `path`: until the file exists
 //! - `sleep` `ms`, `hang`, `ignoreTerm`, `signal` `number`, `exit` `code`
@@ -141,7 +141,7 @@ fn act(action: &Value) {
         "ignoreTerm" => unsafe {
             libc::signal(libc::SIGTERM, libc::SIG_IGN);
         },
-        // SAFETY: to ourselves.
+        // SAFETY: signals this process.
         "signal" => unsafe {
             libc::raise(number("number") as i32);
         },
@@ -154,7 +154,7 @@ fn act(action: &Value) {
 
 fn print_now(text: &str) {
     let mut out = std::io::stdout();
-    // A reader that stopped reading has ended the test.
+    // A reader that closed its end has finished the test.
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(141);
     }
@@ -222,7 +222,7 @@ fn child(how: &str, pid_file: Option<&str>) {
             act(&json!({"do": "ignoreTerm"}));
         }
         if how == "daemon" {
-            // SAFETY: as above; the parent of the second child ends at once.
+            // SAFETY: as above; the parent of the second child exits at once.
             unsafe {
                 libc::setsid();
                 if libc::fork() != 0 {

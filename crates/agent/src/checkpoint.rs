@@ -1,10 +1,9 @@
-//! The project's files at one moment, kept in git without touching anything of the user's: the pure
-//! parts. Names, argument vectors and rules; running git is the driver's.
+//! Saves the project's files in git without changing anything of the user's: the pure parts. Names,
+//! arguments and rules; the driver runs git.
 //!
-//! A checkpoint is a commit under `refs/retake/checkpoints/`, made with an index of its own. Branch,
-//! index, stash and hooks stay as they are: only plumbing that runs no hooks is used. Which commit
-//! and which tree belong to which iteration is in the record; references only keep git from
-//! collecting them.
+//! A checkpoint is a commit under `refs/retake/checkpoints/`, made with a separate index. Branch,
+//! index, stash and hooks stay unchanged: only plumbing that runs no hooks is used. The record has
+//! the commit and tree of each iteration; references only keep git from collecting them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +15,11 @@ use retake_types::loop_record::agent::{Checkpoint, CheckpointTime};
 
 use crate::workspace::Name;
 
-/// Whose checkpoints: worktrees share the references of a repository, and a name can be used again.
+/// The owner of checkpoints: worktrees share the references of a repository, and a name can be
+/// reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointOwner {
-    /// As git names it; empty for the main one.
+    /// The worktree as git names it; empty for the main one.
     pub worktree: String,
     pub workspace: Name,
     /// When the workspace was created.
@@ -27,7 +27,7 @@ pub struct CheckpointOwner {
 }
 
 impl CheckpointOwner {
-    /// Every reference of this owner begins with it.
+    /// The prefix of every reference of this owner.
     pub fn prefix(&self) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let worktree: String = match self.worktree.as_str() {
@@ -38,7 +38,7 @@ impl CheckpointOwner {
         format!("refs/retake/checkpoints/{worktree}/{}/{created}/", self.workspace)
     }
 
-    /// The reference of a checkpoint that `maker` made: a loop, or a rollback.
+    /// The reference of a checkpoint made by `maker`, a loop or a rollback.
     pub fn reference(&self, maker: &str, checkpoint: &Checkpoint) -> String {
         let label = match checkpoint.time {
             CheckpointTime::Start => "start".to_owned(),
@@ -54,7 +54,7 @@ impl CheckpointOwner {
 pub struct Git {
     pub argv: Vec<OsString>,
     pub env: Vec<(String, OsString)>,
-    /// What it reads.
+    /// Its standard input.
     pub stdin: Option<Vec<u8>>,
 }
 
@@ -69,23 +69,23 @@ impl Git {
     }
 }
 
-/// Makes the commands for one repository.
+/// Builds the commands for one repository.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
-    /// The project's directory; git works on what lies below it.
+    /// The project's directory; git works on everything below it.
     pub project: &'a Path,
-    /// The file for an index of our own.
+    /// The file of the separate index.
     pub index: &'a Path,
-    /// The repository's name for the tree without entries.
+    /// The id of the empty tree in this repository.
     pub empty_tree: &'a str,
-    /// Variables that replace the programs which the repository configures.
+    /// Variables that replace programs from the repository's configuration.
     pub replaced: &'a [(String, String)],
 }
 
-/// Options that the user, or an agent, could have turned on, and that hide changes or convert
-/// contents on our account; besides those that run programs.
+/// Overrides of options that the user, or an agent, may have set and that would hide changes or
+/// convert contents; in addition to those against running programs.
 const SAFE: [&str; 7] = [
-    // What lies in the project's directory is no repository without a work tree.
+    // A bare repository in the project's directory must not be used.
     "safe.bareRepository=explicit",
     "core.untrackedCache=false",
     "core.ignoreStat=false",
@@ -95,7 +95,7 @@ const SAFE: [&str; 7] = [
     "gc.auto=0",
 ];
 
-/// The tree without entries, which every repository knows without having it.
+/// The id of the empty tree, which is valid in every repository.
 pub fn empty_tree(object_format: &str) -> &'static str {
     match object_format {
         "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
@@ -112,7 +112,7 @@ impl Commands<'_> {
         argv.extend(words.iter().map(OsString::from));
         let mut env: Vec<(String, OsString)> = Vec::new();
         let own = [
-            // Attributes of the tree name filters, which are programs, and change bytes.
+            // Attributes of the tree name filters, which run programs and change contents.
             ("GIT_ATTR_SOURCE", self.empty_tree),
             ("GIT_LITERAL_PATHSPECS", "0"),
             ("GIT_AUTHOR_NAME", "retake"),
@@ -134,46 +134,46 @@ impl Commands<'_> {
         git
     }
 
-    /// The configuration, and where each part of it comes from.
+    /// The configuration, with the origin of each part.
     pub fn configuration(&self) -> Git {
         self.git(&safe_git::LIST_CONFIGURATION)
     }
 
-    /// How the repository names its objects, for [`empty_tree`].
+    /// The object format of the repository, for [`empty_tree`].
     pub fn object_format(&self) -> Git {
         let mut git = self.git(&["rev-parse", "--show-object-format"]);
         git.env.retain(|(name, _)| *name != "GIT_ATTR_SOURCE");
         git
     }
 
-    /// Whether there is a work tree, and where its top is.
+    /// The top of the work tree, if there is one.
     pub fn top(&self) -> Git {
         self.git(&["rev-parse", "--show-toplevel"])
     }
 
-    /// The commit that is checked out; fails in a repository without one.
+    /// The checked-out commit; fails in a repository without one.
     pub fn head(&self) -> Git {
         self.git(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
     }
 
-    /// Which of these paths git ignores, each followed by a NUL. Fails if it is none.
+    /// Which of these paths git ignores, each followed by a NUL. Fails if none is.
     pub fn ignored(&self, paths: &[PathBuf]) -> Git {
         self.plain(&["check-ignore", "--stdin", "-z", "--no-index"]).reading(paths)
     }
 
-    /// Files that the user's index has although they are ignored, each followed by a NUL.
+    /// Ignored files in the user's index, each followed by a NUL.
     pub fn tracked_though_ignored(&self) -> Git {
         self.plain(&["ls-files", "-z", "--cached", "--ignored", "--exclude-standard"])
     }
 
-    /// Takes everything in, but for ignored files, `without`, and retake's own directory.
+    /// Adds everything except ignored files, `without`, and retake's own directory.
     pub fn add_all(&self, without: &[PathBuf]) -> Git {
         let exclude = |path: &PathBuf| {
             let mut spec = OsString::from(":(exclude,literal)");
             spec.push(path);
             spec
         };
-        // Git refuses to leave out by its plain name what an ignore file leaves out already.
+        // Git rejects an exclusion by plain name if an ignore file excludes it already.
         let specs: Vec<OsString> = [".", ":(exclude,glob)[.]agent/**"]
             .map(OsString::from)
             .into_iter()
@@ -183,7 +183,7 @@ impl Commands<'_> {
         self.git(&words).reading(specs)
     }
 
-    /// Takes in files although they are ignored.
+    /// Adds files although they are ignored.
     pub fn add_ignored(&self, paths: &[PathBuf]) -> Git {
         let literal = |path: &PathBuf| {
             let mut spec = OsString::from(":(literal)");
@@ -194,13 +194,13 @@ impl Commands<'_> {
         self.git(&words).reading(paths.iter().map(literal))
     }
 
-    /// Prints the name of the tree.
+    /// Prints the id of the tree.
     pub fn write_tree(&self) -> Git {
         self.git(&["write-tree"])
     }
 
-    /// Prints the name of the commit. It has an author of its own, so that no configuration of
-    /// the user's is needed.
+    /// Prints the id of the commit. It has a fixed author, so that the user's configuration is not
+    /// needed.
     pub fn commit_tree(&self, tree: &str, parent: Option<&str>, message: &str) -> Git {
         let mut words = vec!["commit-tree", tree];
         if let Some(parent) = parent {
@@ -214,7 +214,7 @@ impl Commands<'_> {
         self.git(&["update-ref", reference, commit])
     }
 
-    /// Prints the tree of a commit; fails where the commit is gone.
+    /// Prints the tree of a commit; fails if the commit is gone.
     pub fn tree_of(&self, commit: &str) -> Git {
         let tree = format!("{commit}^{{tree}}");
         self.git(&["rev-parse", "--verify", "--quiet", &tree])
@@ -225,12 +225,12 @@ impl Commands<'_> {
         self.git(&["for-each-ref", "--format=%(objectname) %(refname)", prefix])
     }
 
-    /// Changes references, all of them or none; takes what [`removals`] makes.
+    /// Changes references, all or none; takes the output of [`removals`].
     pub fn change_refs(&self, changes: String) -> Git {
         Git { stdin: Some(changes.into_bytes()), ..self.git(&["update-ref", "--stdin"]) }
     }
 
-    /// What is in one tree and not in the other, as `STATUS<NUL>PATH<NUL>`, relative to the project.
+    /// The differences between two trees, as `STATUS<NUL>PATH<NUL>`, relative to the project.
     pub fn differences(&self, from: &str, to: &str) -> Git {
         self.git(&[
             "diff-tree",
@@ -249,37 +249,37 @@ impl Commands<'_> {
         self.git(&["diff-tree", "-r", "-z", "--relative", "--no-renames", "--numstat", from, to])
     }
 
-    /// What changed from one tree to another, for people.
+    /// The changes from one tree to another, for people.
     pub fn diff(&self, from: &str, to: &str, colour: bool) -> Git {
         let colour = if colour { "--color=always" } else { "--color=never" };
         self.git(&["diff", "--no-ext-diff", "--no-textconv", "--find-renames", colour, from, to])
     }
 
-    /// Makes the working tree what `to` says, from what `from` says, through our index. Refuses
-    /// by itself where a file is neither.
+    /// Changes the working tree from `from` to `to` through the separate index. Git refuses if a
+    /// file matches neither.
     pub fn switch_tree(&self, from: &str, to: &str) -> Git {
         self.git(&["read-tree", "-m", "-u", from, to])
     }
 }
 
-/// The commands that remove what [`Commands::list_below`] listed, and how many references go.
+/// The commands that remove what [`Commands::list_below`] listed, and the number of references.
 pub fn removals(listed: &str) -> (String, usize) {
     let mut lines = String::new();
     let mut count = 0;
     for (commit, name) in listed.lines().filter_map(|line| line.split_once(' ')) {
         count += 1;
-        // Only what was listed: one that came since stays.
+        // Only the listed commit: a newer reference stays.
         lines.push_str(&format!("delete {name} {commit}\n"));
     }
     (lines, count)
 }
 
-/// Which checkpoint is wanted.
+/// Selects a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointChoice {
-    /// The one after this iteration; 0 is the one from before the first.
+    /// The one after this iteration; 0 is the one before the first.
     Iteration(u32),
-    /// By the beginning of its commit's name.
+    /// By a prefix of its commit id.
     Commit(String),
 }
 
@@ -301,7 +301,7 @@ impl std::str::FromStr for CheckpointChoice {
 }
 
 impl CheckpointChoice {
-    /// The last one that fits: an iteration that was run again has a later one.
+    /// The last match: a repeated iteration has a later one.
     pub fn find<'a>(&self, all: &'a [Checkpoint]) -> Option<&'a Checkpoint> {
         all.iter().rev().find(|checkpoint| match self {
             Self::Iteration(0) => {
@@ -324,14 +324,14 @@ impl std::fmt::Display for CheckpointChoice {
     }
 }
 
-/// Repositories inside the project, relative to it. Git keeps no files of theirs.
+/// Repositories inside the project, relative to it. Git does not add their files.
 pub fn nested_repositories(project: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(dir) = pending.pop() {
         let entries = match std::fs::read_dir(project.join(&dir)) {
             Ok(entries) => entries,
-            // What cannot be read cannot be kept either, which git says.
+            // Git reports unreadable files itself.
             Err(_) if !dir.as_os_str().is_empty() => continue,
             Err(error) => return Err(error),
         };
@@ -358,7 +358,7 @@ pub fn nested_repositories(project: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Git takes a directory that only has the name for an ordinary one.
+/// Git treats a directory that only has the name as an ordinary one.
 fn is_repository(dot_git: &Path) -> bool {
     match std::fs::metadata(dot_git) {
         Ok(there) => there.is_file() || dot_git.join("HEAD").symlink_metadata().is_ok(),

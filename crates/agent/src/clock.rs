@@ -1,8 +1,8 @@
-//! How long a loop has been at it, kept where the next runner finds it when this one is killed.
+//! Records how long a loop has run, for the next runner after a kill.
 //!
-//! A small file beside the loop's requests, written over every second. It is not synced: a process's death
-//! loses at most a second, a power cut what the kernel had not written yet. What cannot be read is
-//! unknown, and then the record's own times count.
+//! A small file next to the loop's requests, overwritten every second. It is not synced: the death
+//! of the process loses at most a second, a power loss more. If it is unreadable, the times in the
+//! record are used.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,14 +14,14 @@ use crate::ticker::Ticker;
 const BEAT: Duration = Duration::from_secs(1);
 const NAME: &str = "clock";
 
-/// Writes the time down until it is dropped.
+/// Writes the time until it is dropped.
 #[derive(Debug)]
 pub struct Clock {
     _ticker: Ticker,
 }
 
 impl Clock {
-    /// Starts counting for an owner that has used this much time before, in a file in `dir`.
+    /// Starts counting for an owner that has used `before`, in a file in `dir`.
     pub fn start(dir: &Path, owner: &str, before: Duration) -> std::io::Result<Self> {
         let file = OpenOptions::new()
             .write(true)
@@ -34,19 +34,19 @@ impl Clock {
         write(&file, owner, before)?;
         let owner = owner.to_owned();
         let ticker = Ticker::start("clock", BEAT, move |_| {
-            // A full disk stops the file, not the loop: it keeps its own time.
+            // A full disk stops the file, not the loop, which keeps its own time.
             _ = write(&file, &owner, before.saturating_add(begun.elapsed()));
         })?;
         Ok(Self { _ticker: ticker })
     }
 
-    /// What the owner had used when it was last seen.
+    /// The time that the owner had used when it was last recorded.
     pub fn used(dir: &Path, owner: &str) -> Option<Duration> {
         read(&dir.join(NAME), owner)
     }
 }
 
-/// Of one length always, so that it can be written over in one piece.
+/// Always of the same length, so that one write replaces it.
 fn write(file: &File, owner: &str, used: Duration) -> std::io::Result<()> {
     file.write_all_at(format!("{owner} {:020}\n", used.as_millis()).as_bytes(), 0)
 }

@@ -1,5 +1,5 @@
-//! What each agent needs of a sandbox: where it keeps its state, which parts of that a later start
-//! executes, with whom it talks, and which secrets it is given.
+//! The sandbox needs of each agent: its state directory, the parts of it that a later start
+//! executes, its hosts, and its secrets.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,20 +10,20 @@ use retake_types::{PathGrant, PathRule, is_withheld_variable};
 
 use crate::adapters::AgentKind;
 
-/// A directory in which an agent keeps its state. It is writable inside, but for the parts that a
-/// later start, perhaps an unconfined one, executes or believes.
+/// A directory with an agent's state. It is writable inside, except for the parts that a later
+/// start, perhaps unconfined, executes or trusts.
 struct StateDirectory {
-    /// The variable that names it.
+    /// The variable that sets it.
     variable: Option<&'static str>,
-    /// A variable that names the directory it lies in, and its name there.
+    /// A variable that sets its parent directory, and its name there.
     below: Option<(&'static str, &'static str)>,
-    /// Where it is otherwise, below the home directory.
+    /// Its default below the home directory.
     home: &'static str,
-    /// Protected directories and files, which are made where they are missing: what does not exist
-    /// cannot be protected, and a file that an agent plants there would be executed.
+    /// Protected directories and files, created if missing: a missing file cannot be protected, and
+    /// one that an agent plants would be executed.
     directories: &'static [&'static str],
     files: &'static [(&'static str, &'static str)],
-    /// Protected where they exist.
+    /// Protected if they exist.
     others: &'static [&'static str],
 }
 
@@ -41,7 +41,7 @@ const CLAUDE: [StateDirectory; 1] = [StateDirectory {
     home: ".claude",
     directories: &["hooks", "commands", "agents", "skills", "plugins", "output-styles"],
     files: &[("settings.json", "{}\n"), ("settings.local.json", "{}\n"), ("CLAUDE.md", "")],
-    // A local installation of the program itself.
+    // A local installation of the program.
     others: &["local", ".config.json", "keybindings.json"],
     ..STATE
 }];
@@ -67,7 +67,7 @@ const OPENCODE: [StateDirectory; 3] = [
     StateDirectory {
         below: Some(("XDG_DATA_HOME", "opencode")),
         home: ".local/share/opencode",
-        // Language servers and other programs that it has fetched.
+        // Language servers and other programs that it has downloaded.
         directories: &["bin"],
         ..STATE
     },
@@ -89,12 +89,12 @@ const OPENCODE: [StateDirectory; 3] = [
     },
 ];
 
-/// What differs from agent to agent besides its state.
+/// Differences between agents besides their state.
 struct Preset {
     state: &'static [StateDirectory],
     /// Hosts of its own service.
     hosts: &'static [&'static str],
-    /// Variables that name another service.
+    /// Variables that set another service.
     addresses: &'static [&'static str],
     /// Variables that hold its keys.
     keys: &'static [&'static str],
@@ -134,20 +134,20 @@ fn preset(kind: AgentKind) -> Preset {
     }
 }
 
-/// What an agent's runs get besides what was asked for.
+/// Additions to the sandbox request of an agent's runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentConfinement {
     pub paths: Vec<PathRule>,
     /// As `HOST` or `HOST:PORT`.
     pub hosts: Vec<String>,
-    /// For the agent itself, not for hooks and gates.
+    /// For the agent itself, not for hooks and verification commands.
     pub variables: Vec<(OsString, OsString)>,
-    /// Secrets that the agent itself is given, by name.
+    /// Secrets that the agent itself gets, by name.
     pub keys: Vec<String>,
 }
 
-/// Makes the directories that the agent will write to, and says what it needs. `variable` finds a
-/// variable as the agent will see it.
+/// Creates the directories that the agent writes to, and returns its needs. `variable` looks up a
+/// variable in the agent's environment.
 pub fn confinement(
     kind: AgentKind,
     home: &Path,
@@ -183,14 +183,15 @@ pub fn confinement(
     made.keys.sort();
     made.keys.dedup();
     if kind == AgentKind::Claude {
-        // Otherwise it writes a file beside its directory, which would need all of the home.
+        // Otherwise it writes a file next to its directory, which would require the whole home
+        // directory.
         let directory = CLAUDE[0].directory(home, variable);
         made.variables.push(("CLAUDE_CONFIG_DIR".into(), directory.into()));
-        // It skips no permissions for root unless this says that it is confined, which is true.
+        // For root it skips permissions only if this says that it is confined, which is true.
         made.variables.push(("IS_SANDBOX".into(), "1".into()));
     }
     if kind == AgentKind::Gemini {
-        // Its own sandbox cannot work inside of ours.
+        // Its own sandbox cannot work inside retake's.
         made.variables.push(("GEMINI_SANDBOX".into(), "false".into()));
     }
     Ok(made)
@@ -216,7 +217,7 @@ impl StateDirectory {
         make(directory)?;
         for name in self.directories {
             let path = directory.join(name);
-            // A link that leads nowhere is the user's own affair.
+            // A dangling link is left to the user.
             if path.symlink_metadata().is_err() {
                 make(&path)?;
             }
@@ -237,7 +238,7 @@ impl StateDirectory {
     }
 }
 
-/// What an agent's own configuration says of the services it uses.
+/// The services in an agent's own configuration.
 #[derive(Default)]
 struct ConfiguredServices {
     addresses: Vec<String>,
@@ -245,8 +246,8 @@ struct ConfiguredServices {
     keys: Vec<String>,
 }
 
-/// Reads the agent's configuration in the user's home, which is read-only inside. One in the project
-/// does not count: an agent could have written it.
+/// Reads the agent's configuration in the user's home, which is read-only inside. One in the
+/// project is ignored, because an agent may have written it.
 fn configured_values(
     kind: AgentKind,
     home: &Path,
@@ -280,7 +281,7 @@ fn values<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = String> + 'a 
     })
 }
 
-/// The host of an address, with its port where that is not the usual one.
+/// The host of a URL, with its port if that is not the default.
 fn host_of(address: &str) -> Option<String> {
     let (scheme, rest) = address.trim().split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -297,8 +298,8 @@ fn host_of(address: &str) -> Option<String> {
     (!host.is_empty()).then(|| format!("{host}:{port}"))
 }
 
-/// Whether the result of a tool says that Claude Code cannot write its own state: each of its
-/// commands then fails, and it reports success all the same.
+/// Whether a tool's result shows that Claude Code cannot write its own state: then each of its
+/// commands fails, but it reports success.
 pub fn cannot_write_state(kind: AgentKind, result: &str) -> bool {
     let denied = ["EROFS", "EACCES", "EPERM"].iter().any(|word| result.contains(word));
     let state = ["session-env", "shell-snapshots", "/.claude"];
@@ -325,7 +326,7 @@ mod tests {
         }
         assert_eq!(std::fs::read(home.path().join(".claude/settings.json")).unwrap(), b"{}\n");
         assert!(made.variables.iter().any(|(name, _)| name == "CLAUDE_CONFIG_DIR"));
-        // What is there already stays as it is.
+        // Existing files stay unchanged.
         std::fs::write(home.path().join(".claude/settings.json"), "{\"a\": 1}").unwrap();
         confinement(AgentKind::Claude, home.path(), &nothing).unwrap();
         assert_eq!(

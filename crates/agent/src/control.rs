@@ -1,10 +1,10 @@
-//! How `stop`, `pause`, `resume` and `tell` reach a loop in another process: a directory of
-//! small files beside the workspace's lock.
+//! How `stop`, `pause`, `resume` and `tell` reach a loop in another process: through a directory of
+//! small files next to the workspace's lock.
 //!
-//! A message belongs to the iteration that takes it, and is deleted when that iteration has
-//! ended. One that was taken by an iteration that broke off is given to the next. It is kept as it was
-//! given, since the agent must get it so: its file can be read by its owner only. The prompt that it
-//! goes into is recorded without secrets.
+//! A message belongs to the iteration that takes it, and is deleted when that iteration has ended.
+//! If the iteration is interrupted, the next one gets the message. It is stored unredacted, because
+//! the agent must receive it exactly; only the owner can read its file. The prompt that contains it
+//! is recorded without secrets.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::files;
 use crate::plan::Requests;
 use crate::workspace::Workspace;
 
-/// The longest message, and how many may wait.
+/// The maximum length of a message, and how many may wait.
 const LONGEST: usize = 64 << 10;
 const MOST: usize = 1000;
 
@@ -46,19 +46,19 @@ impl Mailbox {
         Ok(Self { dir })
     }
 
-    /// The requests to a workspace that may never have been run; makes nothing.
+    /// The requests to a workspace that may never have run; creates nothing.
     pub fn existing(workspace: &Workspace) -> Option<Self> {
         let dir = workspace.loop_state_dir().join("control");
         dir.is_dir().then_some(Self { dir })
     }
 
-    /// To be watched for news.
+    /// The directory to watch for requests.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A loop begins: a stop or pause meant for an earlier one is void, and messages that an
-    /// iteration took and did not live to use wait again.
+    /// A loop begins: a stop or pause for an earlier one is discarded, and messages that an
+    /// interrupted iteration took wait again.
     pub fn begin(&self) -> Result<(), ControlError> {
         self.end()?;
         for (path, name) in self.files("taken-")? {
@@ -74,7 +74,7 @@ impl Mailbox {
         self.put("stop", b"")
     }
 
-    /// Asks for the end at once, in the middle of an iteration.
+    /// Requests an immediate end, even during an iteration.
     pub fn stop_now(&self) -> Result<(), ControlError> {
         self.put(STOP_NOW, b"")
     }
@@ -104,14 +104,14 @@ impl Mailbox {
         self.put(&format!("tell-{unix_nanos:020}.{pid}.{count:06}"), message.as_bytes())
     }
 
-    /// What is asked for at this moment.
+    /// The current requests.
     pub fn requests(&self) -> Requests {
         let there = |name: &str| self.dir.join(name).symlink_metadata().is_ok();
         let stop_now = there(STOP_NOW);
         Requests { stop: there("stop"), stop_now, pause: there("pause"), interrupt: false }
     }
 
-    /// Messages that wait, oldest first; for display.
+    /// Waiting messages, oldest first; for display.
     pub fn waiting(&self) -> Result<Vec<String>, ControlError> {
         self.files("tell-")?.into_iter().map(|(path, _)| text(&path)).collect()
     }
@@ -132,7 +132,7 @@ impl Mailbox {
         taken.into_iter().map(|(path, _)| text(&path)).collect()
     }
 
-    /// The iteration has ended: the messages it took are used up.
+    /// The iteration has ended: deletes the messages it took.
     pub fn discard_taken(&self, iteration: u32) -> Result<(), ControlError> {
         for (path, _) in self.files(&format!("taken-{iteration:010}-"))? {
             remove(&path)?;
@@ -140,7 +140,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// A loop has ended: its stop is used up.
+    /// A loop has ended: deletes its stop request.
     pub fn end(&self) -> Result<(), ControlError> {
         self.remove(STOP_NOW)?;
         self.remove("stop")?;

@@ -1,4 +1,4 @@
-//! Reading and replacing small files that others read and write at the same moment.
+//! Reads and replaces small files that other processes read and write concurrently.
 
 use retake_types::text;
 use std::fs::{File, OpenOptions};
@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use retake_runner::regular_file;
 
-/// Replaces a file as a whole: a reader sees the old or the new content, and a crash leaves one
-/// of them.
+/// Replaces a file atomically: a reader, and a crash, sees either the old or the new content.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with(path, content, 0o666)
 }
@@ -26,7 +25,7 @@ fn replace_with(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory(path)
 }
 
-/// Creates a file with all its content, or fails because it is there already.
+/// Creates a file with its content, or fails if it exists.
 pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
     let staged = stage(path, content, 0o666)?;
     let linked = std::fs::hard_link(&staged, path);
@@ -55,7 +54,7 @@ fn stage(path: &Path, content: &[u8], mode: u32) -> io::Result<std::path::PathBu
 }
 
 fn forget(staged: &Path) {
-    // A leftover harms nobody, and the error that led here matters more.
+    // A remaining file is harmless, and the original error matters more.
     let _ = std::fs::remove_file(staged);
 }
 
@@ -66,7 +65,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Reads a regular file of at most `most` bytes. A pipe in its place is refused, not waited for.
+/// Reads a regular file of at most `most` bytes. Refuses a pipe, which would block.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     regular_file::open(path)?.take(most + 1).read_to_end(&mut content)?;

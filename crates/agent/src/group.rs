@@ -1,5 +1,5 @@
-//! What several loops share while they run at the same time: one budget, and one clock for the limit of
-//! an account. When one agent has to wait, those that use the same account wait with it.
+//! State shared by concurrent loops: one budget, and the limits of accounts. When an agent has to
+//! wait for a limit, all agents with the same account wait.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use crate::queue::TaskAllowance;
 /// Several loops with one budget.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// What may be spent by all of them.
+    /// The total budget.
     budget: TaskAllowance,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By loops that have ended.
+    /// The cost of ended loops.
     before: Spent,
-    /// By each that runs, so far.
+    /// The cost of each running loop so far.
     spent: Vec<(usize, Spent)>,
-    /// No agent of this kind is asked before then.
+    /// No agent of this kind is used before this time.
     limits: Vec<(AgentKind, Instant)>,
 }
 
@@ -36,7 +36,7 @@ pub struct GroupMember {
 }
 
 impl Group {
-    /// `before` is what loops that have ended have spent of the budget.
+    /// `before` is what ended loops have spent of the budget.
     pub fn new(budget: TaskAllowance, before: Spent) -> Arc<Self> {
         let state = Mutex::new(State { before, ..State::default() });
         Arc::new(Self { budget, state })
@@ -46,12 +46,12 @@ impl Group {
         GroupMember { group: self.clone(), number }
     }
 
-    /// What all have spent so far, those that run included.
+    /// The total cost so far, including running loops.
     pub fn spent(&self) -> Spent {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).total()
     }
 
-    /// A loop has ended; its last word counts.
+    /// A loop has ended, with this final cost.
     pub fn ended(&self, number: usize, spent: Spent) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.spent.retain(|(known, _)| *known != number);
@@ -68,7 +68,8 @@ impl State {
 }
 
 impl GroupMember {
-    /// Notes what this loop has spent so far. Gives the budget that all together have used up.
+    /// Sets what this loop has spent so far. Returns the budget that all loops together have
+    /// exhausted, if any.
     pub fn spend(&self, spent: Spent) -> Option<AgentStopReason> {
         let mut state = self.group.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.spent.iter_mut().find(|(known, _)| *known == self.number) {
@@ -86,7 +87,7 @@ impl GroupMember {
         }
     }
 
-    /// The account of agents of this kind is limited for so long.
+    /// The account of agents of this kind is limited for this long.
     pub fn limited(&self, kind: AgentKind, remaining: Duration) {
         let until = Instant::now() + remaining;
         let mut state = self.group.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +97,7 @@ impl GroupMember {
         }
     }
 
-    /// How long agents of this kind still wait, if they do.
+    /// How long agents of this kind must still wait, if at all.
     pub fn limit_left(&self, kind: AgentKind) -> Option<Duration> {
         let state = self.group.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, until) = state.limits.iter().find(|(known, _)| *known == kind)?;

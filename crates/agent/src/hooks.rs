@@ -1,5 +1,5 @@
-//! Commands before and after an iteration and at the end of a loop: what is configured, and what
-//! their end means.
+//! Hooks before and after an iteration and at the end of a loop: their configuration, and the
+//! effect of their results.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use retake_types::loop_record::agent::{HookTime, Iteration, IterationStatus, Spe
 
 use crate::plan::AgentStopReason;
 
-/// What a failed hook does.
+/// The effect of a failed hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Before an iteration: it is left out. After one: nothing.
+    /// Before an iteration: skip it. After one: none.
     Skip,
     #[default]
     Stop,
@@ -41,11 +41,11 @@ pub struct Hook {
 
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What follows from a hook's end.
+/// The effect of a hook's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     GoOn,
-    /// Leave this iteration out.
+    /// Skip this iteration.
     SkipIteration,
     StopLoop,
 }
@@ -66,7 +66,7 @@ impl Hook {
     }
 }
 
-/// The variables of the hook at the end of a loop.
+/// The facts for the hook at the end of a loop.
 #[derive(Clone, Copy, Debug)]
 pub struct EndFacts<'a> {
     pub reason: AgentStopReason,
@@ -78,7 +78,7 @@ pub struct EndFacts<'a> {
     pub time: Duration,
 }
 
-/// The variables of the hook at the end, besides the agent's own environment.
+/// The variables of the end hook, in addition to the agent's environment.
 pub fn end_variables(
     facts: &EndFacts<'_>,
     workspace: &str,
@@ -99,8 +99,8 @@ pub fn end_variables(
     all.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// The variables that hooks get, besides the agent's own environment. `ended` is what the
-/// iteration will count as; `None` before it.
+/// The variables of hooks, in addition to the agent's environment. `ended` is the result of the
+/// iteration; `None` before it.
 pub fn variables(
     iteration: &Iteration,
     ended: Option<IterationStatus>,

@@ -1,8 +1,8 @@
 //! A coding agent in a loop.
 //!
-//! This crate holds what such a loop is made of: workspaces, prompts, adapters for agents, the
-//! plan that says what comes next, status, notifications and the log. [`driver`] runs
-//! the loop; nothing else here starts a process or knows the record.
+//! This crate contains the parts of such a loop: workspaces, prompts, adapters for agents, the plan
+//! that decides the next step, status, notifications and the log. [`driver`] runs the loop; nothing
+//! else here starts a process or uses the record.
 
 pub mod adapters;
 pub mod checkpoint;

@@ -1,8 +1,8 @@
 //! The log of one run: `iterate-YYYYMMDD-HHMMSS.log`.
 //!
-//! What stays the same is written once at the top. An error of the file turns the log off until the
-//! next iteration and is reported; it never stops the loop. The agent's output is left out once the log
-//! is as large as it may be: the record has all of it.
+//! Constant parts are written once at the top. A file error turns the log off until the next
+//! iteration and is reported; it never stops the loop. The agent's output is left out once the log
+//! has reached its maximum size: the record has all of it.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -14,24 +14,24 @@ use jiff::Timestamp;
 
 use crate::adapters::AgentKind;
 
-/// The agent's output may make the log this large.
+/// The log size at which the agent's output ends.
 const LARGEST: u64 = 64 << 20;
 
-/// Written when this much is held, at the end of an iteration, and at the end.
+/// Buffered text is written at this size, at the end of an iteration, and at the end.
 const BUFFER: usize = 10 * 1024;
-/// More of one line is written before its end.
+/// A longer unfinished line is written in parts.
 const LONGEST_LINE: usize = 16 * BUFFER;
 
 pub fn file_name(started: Timestamp) -> String {
     format!("iterate-{}.log", started.strftime("%Y%m%d-%H%M%S"))
 }
 
-/// Milliseconds and a `Z`.
+/// A time with milliseconds and a `Z`.
 pub fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// What is written once.
+/// The constant parts.
 #[derive(Clone, Debug)]
 pub struct Head<'a> {
     pub workspace: &'a str,
@@ -46,17 +46,17 @@ type Redact = Box<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send>;
 
 pub struct Log {
     path: PathBuf,
-    /// `None` once it failed.
+    /// `None` after a failure.
     file: Option<File>,
     /// Text that is not redacted yet.
     held: String,
     redact: Redact,
     error: Option<String>,
-    /// The error that was told last.
+    /// The last reported error.
     told: Option<String>,
     written: u64,
     largest: u64,
-    /// That output is left out was said.
+    /// Whether the omission of output was logged.
     full: bool,
 }
 
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Creates the file. If that fails, the log is off and [`Log::take_error`] says why.
+    /// Creates the file. If that fails, the log is off and [`Log::take_error`] returns the error.
     pub fn create(path: &Path, redact: Redact) -> Self {
         let mut log = Self {
             path: path.to_owned(),
@@ -97,7 +97,7 @@ impl Log {
         }
     }
 
-    /// A disk that was full may have room again, and an agent may have deleted the file.
+    /// A full disk may have space again, and an agent may have deleted the file.
     fn reopen(&mut self) {
         let there = std::fs::symlink_metadata(&self.path).ok();
         let ours = self.file.as_ref().and_then(|file| file.metadata().ok());
@@ -118,7 +118,7 @@ impl Log {
         &self.path
     }
 
-    /// Why nothing is logged any more; told once.
+    /// Why the log is off; returned once.
     pub fn take_error(&mut self) -> Option<String> {
         self.error.take()
     }
@@ -157,12 +157,12 @@ impl Log {
         self.text(&format!("\n{agent} OUTPUT:\n"));
     }
 
-    /// Whether the agent's output is still written.
+    /// Whether the agent's output is still logged.
     pub fn takes_output(&self) -> bool {
         self.file.is_some() && !self.full
     }
 
-    /// Output of the agent as it arrives: its text, or what is shown of its tools.
+    /// Output of the agent as it arrives: its text, or its displayed tool uses.
     pub fn output(&mut self, text: &str) {
         if self.written < self.largest {
             self.text(text);
@@ -195,7 +195,7 @@ impl Log {
         self.text(&format!("{text}\n"));
     }
 
-    /// Writes everything that is held.
+    /// Writes all buffered text.
     pub fn flush(&mut self) {
         self.write(self.held.len());
     }
@@ -208,8 +208,8 @@ impl Log {
         }
     }
 
-    /// Held until there is enough to be written: redaction works on whole lines, so that a secret in
-    /// two pieces is found, and on many at once.
+    /// Buffers text: redaction works on whole lines, so that it finds a secret in two pieces, and
+    /// on many lines at once.
     fn text(&mut self, text: &str) {
         if self.file.is_none() {
             return;
@@ -226,18 +226,18 @@ impl Log {
         }
     }
 
-    /// Writes the lines that are complete.
+    /// Writes complete lines.
     fn write_lines(&mut self) {
         let whole = match memchr::memrchr(b'\n', self.held.as_bytes()) {
             Some(end) => end + 1,
-            // A line without end must not fill the memory.
+            // An endless line must not fill the memory.
             None if self.held.len() > LONGEST_LINE => self.held.len(),
             None => return,
         };
         self.write(whole);
     }
 
-    /// Writes this much of what is held.
+    /// Writes this much of the buffered text.
     fn write(&mut self, length: usize) {
         let Some(file) = &mut self.file else { return };
         let clean = (self.redact)(&self.held[..length]);
@@ -254,7 +254,7 @@ impl Log {
         self.file = None;
         self.held = String::new();
         let error = format!("{}: {error}", self.path.display());
-        // The next iteration tries again; the same error is not told again.
+        // The next iteration tries again; the same error is not reported again.
         if self.told.as_ref() != Some(&error) {
             self.told = Some(error.clone());
             self.error = Some(error);
@@ -341,7 +341,7 @@ mod tests {
         log.output("x");
         assert!(log.take_error().unwrap().contains("no/such.log"));
         assert_eq!(log.take_error(), None);
-        // A full disk, in the middle.
+        // A disk that becomes full.
         let mut log = Log::create(Path::new("/dev/full"), Box::new(|text| text.into()));
         assert_eq!(log.take_error(), None);
         log.head(&HEAD, at(0));

@@ -1,7 +1,6 @@
-//! What an agent's verification or validation report says.
+//! Parses an agent's verification or validation report.
 //!
-//! The result is the line `Result: …` and nothing else: a report that mentions passing somewhere
-//! has not passed.
+//! Only the line `Result: …` decides: a report that mentions passing elsewhere has not passed.
 
 use serde::Serialize;
 
@@ -63,7 +62,7 @@ fn value_of(line: &str, name: &str) -> Option<String> {
     label.eq_ignore_ascii_case(name).then(|| value.trim().to_ascii_lowercase())
 }
 
-/// Two results that contradict each other are none.
+/// Two contradicting results count as none.
 fn judgement(text: &str) -> Judgement {
     let mut found = lines(text).filter_map(|line| {
         let value = value_of(&line, "result")?;
@@ -88,7 +87,7 @@ fn confidence(text: &str) -> &'static str {
         .unwrap_or("medium")
 }
 
-/// What stands below a heading, up to the next one.
+/// The text below a heading, up to the next one.
 fn section(text: &str, title: &str) -> Option<String> {
     let mut rows = text.lines();
     rows.find(|row| {
@@ -100,7 +99,7 @@ fn section(text: &str, title: &str) -> Option<String> {
     Some(body.join("\n").trim().to_owned()).filter(|body| !body.is_empty())
 }
 
-/// The items of a numbered list, with the lines that belong to them.
+/// The items of a numbered list, with their continuation lines.
 fn issues(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for row in text.lines() {

@@ -1,4 +1,4 @@
-//! A thread that does something again and again, until it is dropped.
+//! A thread that repeats an action until dropped.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    /// Calls `each` after every such time, and a last time with `true` when it is to end.
+    /// Calls `each` at this interval, and once with `true` at the end.
     pub(crate) fn start(
         name: &str,
         every: Duration,
@@ -35,7 +35,7 @@ impl Drop for Ticker {
         self.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic in there was reported when it happened.
+            // A panic in the thread was reported when it happened.
             drop(thread.join());
         }
     }

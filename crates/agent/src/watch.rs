@@ -1,7 +1,7 @@
-//! Watches a workspace's status while an agent works.
+//! Watches a workspace's status during an agent's work.
 //!
-//! The directory is watched, not the file: the file may not exist yet, and an agent may replace
-//! it as a whole. Where the kernel has no watch to give, the file is looked at every second.
+//! Watches the directory, not the file: the file may not exist yet, and an agent may replace it.
+//! Without an inotify watch, the file is polled every second.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use crate::status::{Delta, Status};
 
-/// How often to look where there is no watch.
+/// The polling interval without a watch.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// News of directories.
+/// Change notifications for directories.
 #[derive(Debug)]
 pub struct Watch {
     inotify: OwnedFd,
 }
 
 impl Watch {
-    /// Watches what is created, written, moved and deleted in some directories.
+    /// Watches for created, written, moved and deleted files in several directories.
     pub fn new(dirs: &[&Path]) -> io::Result<Self> {
         // SAFETY: the descriptor is checked and then owned.
         let inotify = unsafe {
@@ -51,17 +51,18 @@ impl Watch {
         Ok(Self { inotify })
     }
 
-    /// Becomes readable when there is news.
+    /// Becomes readable after a change.
     pub fn fd(&self) -> RawFd {
         self.inotify.as_raw_fd()
     }
 
-    /// Takes all news; whether any of it concerns one of these names (any at all without names).
+    /// Reads all notifications; returns whether any concerns one of these names (any at all without
+    /// names).
     pub fn take(&self, names: &[&str]) -> bool {
         let mut buffer = [0u8; 8192];
         let mut concerns = false;
         loop {
-            // SAFETY: the buffer is as long as we say.
+            // SAFETY: the buffer has the stated length.
             let length = unsafe { libc::read(self.fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
             let Ok(length) = usize::try_from(length) else { return concerns };
             if length == 0 {
@@ -84,7 +85,7 @@ impl Watch {
     }
 }
 
-/// Turns many changes in a row into one.
+/// Merges a series of changes into one.
 #[derive(Clone, Copy, Debug)]
 pub struct Debounce {
     quiet: Duration,
@@ -101,15 +102,15 @@ impl Debounce {
         self.pending = Some((first, now));
     }
 
-    /// How long until it is due; `None` without a change. One that never rests is passed on
-    /// after five times the quiet.
+    /// The time until it is due; `None` without a change. Continuous changes are due after five
+    /// times the quiet period.
     pub fn remaining(&self, now: Instant) -> Option<Duration> {
         let (first, last) = self.pending?;
         let due = (last + self.quiet).min(first + 5 * self.quiet);
         Some(due.saturating_duration_since(now))
     }
 
-    /// Whether it is due; asking takes it.
+    /// Whether it is due; resets it.
     pub fn take(&mut self, now: Instant) -> bool {
         let due = self.remaining(now) == Some(Duration::ZERO);
         if due {
@@ -119,30 +120,30 @@ impl Debounce {
     }
 }
 
-/// One thing to pass on.
+/// One status change to report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     pub status: Status,
     pub delta: Delta,
 }
 
-/// Compares what the file says with what was passed on last.
+/// Compares the file with the last reported status.
 #[derive(Debug)]
 pub struct Follower {
     path: PathBuf,
-    /// Whether changes that mean nothing are left out.
+    /// Whether insignificant changes are left out.
     only_meaningful: bool,
     last: Option<Status>,
 }
 
 impl Follower {
-    /// What the file says now counts as known.
+    /// The current content counts as reported.
     pub fn new(path: PathBuf, only_meaningful: bool) -> Self {
         let last = Status::read(&path).ok();
         Self { path, only_meaningful, last }
     }
 
-    /// A file that is missing or half written is no news.
+    /// A missing or partly written file is ignored.
     pub fn look(&mut self) -> Option<Update> {
         let status = Status::read(&self.path).ok()?;
         let delta = Delta::between(self.last.as_ref(), &status);
@@ -155,14 +156,14 @@ impl Follower {
     }
 }
 
-/// How a status is watched: `notification.statusWatch`.
+/// The settings of the watch: `notification.statusWatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     pub debounce: Duration,
     pub only_meaningful: bool,
 }
 
-/// A thread that follows one status file until it is stopped.
+/// A thread that follows one status file until stopped.
 #[derive(Debug)]
 pub struct StatusWatch {
     stop: OwnedFd,
@@ -199,13 +200,13 @@ impl StatusWatch {
                 let ready = poll(fds, wait);
                 let news = match &watch {
                     Some(watch) => ready[1] && watch.take(&[&name]),
-                    // Looking changes nothing when there is nothing new.
+                    // Polling without a change has no effect.
                     None => debounce.pending.is_none(),
                 };
                 if news {
                     debounce.changed(Instant::now());
                 }
-                // What came last must not be lost to the end of the loop.
+                // The last change must not be lost at the end of the loop.
                 if (debounce.take(Instant::now()) || ready[0])
                     && let Some(update) = follower.look()
                 {
@@ -219,7 +220,7 @@ impl StatusWatch {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Passes on what is pending and ends.
+    /// Reports a pending change and ends.
     pub fn stop(mut self) {
         self.end();
     }
@@ -229,7 +230,7 @@ impl StatusWatch {
         // SAFETY: eight bytes to an open eventfd, which cannot be full.
         unsafe { libc::write(self.stop.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         if let Some(thread) = self.thread.take() {
-            // A panic in there has been reported by then, and is no reason for another.
+            // A panic in the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -243,10 +244,10 @@ impl Drop for StatusWatch {
 
 fn poll(fds: [RawFd; 2], wait: Option<Duration>) -> [bool; 2] {
     let mut set = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // Rounded up, or the last millisecond would be spent in a busy loop.
+    // Rounded up; otherwise the last millisecond would be a busy loop.
     let timeout = wait
         .map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
-    // SAFETY: two entries, as we say; negative descriptors are passed over.
+    // SAFETY: two entries, as stated; negative descriptors are skipped.
     unsafe { libc::poll(set.as_mut_ptr(), 2, timeout) };
     set.map(|entry| entry.revents != 0)
 }
@@ -287,7 +288,7 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, text(7)).unwrap();
-        // Against the last one passed on, not against the missing file.
+        // Compared with the last reported status, not with the missing file.
         assert_eq!(next(&updates).delta.completed_delta, 1);
         watch.stop();
         assert!(updates.recv().is_err());

@@ -1,4 +1,4 @@
-//! The fakes do what their scripts say, step by step.
+//! The fakes follow their scripts step by step.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

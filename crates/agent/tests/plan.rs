@@ -1,4 +1,4 @@
-//! The plan over scripted outcomes: every stop reason, both modes, and what holds always.
+//! The plan with scripted outcomes: every stop reason, both modes, and its invariants.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn complete() -> IterationReport {
     IterationReport { complete: true, ..ok() }
 }
 
-/// Plays a loop in which every step takes a second; returns its steps in short and the reason.
+/// Plays a loop in which every step takes a second; returns its abbreviated steps and the reason.
 struct Story {
     plan: AgentPlan,
     clock: u64,
@@ -130,7 +130,7 @@ fn stagnation_only_in_iterative_mode_and_only_in_a_row() {
     let (reason, steps, _) =
         play(rules(Mode::Iterative), |n| if n % 2 == 0 || n > 6 { idle } else { busy });
     assert_eq!((reason, steps.len()), (AgentStopReason::Stagnation, 7));
-    // Saying nothing is not the same as saying that there was no work.
+    // A missing report differs from a report of no work.
     let (reason, _, _) = play(rules(Mode::Iterative), |n| if n % 2 == 0 { ok() } else { idle });
     assert_eq!(reason, AgentStopReason::MaxIterations);
 }
@@ -243,7 +243,7 @@ fn a_limit_is_waited_out_and_is_no_iteration() {
     let (reason, _, plan) = play(stop, |_| limit(1_000_500));
     assert_eq!((reason, plan.number()), (AgentStopReason::RateLimit, 0));
 
-    // A limit that never ends although it says so is not asked about for ever.
+    // A limit that is reported again and again after its end must not be retried forever.
     let (reason, steps, _) = play(rules(Mode::Loop), |_| limit(5));
     assert_eq!((reason, steps.len()), (AgentStopReason::RateLimit, 21));
 
@@ -304,7 +304,7 @@ fn the_gate_must_pass() {
     let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |attempt| attempt == 2);
     assert_eq!(reason, AgentStopReason::Completed);
     assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2"]);
-    // Its output goes into a next prompt twice; the third time is the last.
+    // Its output goes into the next prompt twice; the third failure is the last.
     let (reason, steps, _) = Story::new(gated()).play(|_| complete(), |_| false);
     assert_eq!(reason, AgentStopReason::VerifyFailed);
     assert_eq!(steps, ["1.1", "verify 1", "2.1", "verify 2", "3.1", "verify 3"]);
@@ -333,7 +333,7 @@ fn stop_pause_and_interrupt() {
     assert_eq!(plan.clone().next(at(5), both), Step::Stop(AgentStopReason::Stopped));
     let interrupt = Requests { interrupt: true, ..NONE };
     assert_eq!(plan.clone().next(at(5), interrupt), Step::Stop(AgentStopReason::Interrupted));
-    // A stop while a limit is waited out takes effect at once.
+    // A stop during a wait for a limit takes effect at once.
     let limit = IterationReport::new(IterationOutcome::RateLimited { resets_at: Some(2_000_000) });
     plan.done(limit, at(6));
     assert!(matches!(plan.next(at(6), NONE), Step::Wait { .. }));
@@ -343,7 +343,7 @@ fn stop_pause_and_interrupt() {
     let mut plan = AgentPlan::new(Rules::new(Mode::Loop), 7);
     plan.done(IterationReport::new(IterationOutcome::Interrupted), at(1));
     assert_eq!((plan.stopped(), plan.number()), (Some(AgentStopReason::Interrupted), 8));
-    // What the agent finished while a stop was asked for is finished.
+    // Completion during a stop request counts.
     let mut plan = AgentPlan::new(Rules::new(Mode::Loop), 0);
     plan.done(complete(), at(1));
     assert_eq!(plan.next(at(1), STOP), Step::Stop(AgentStopReason::Completed));
@@ -488,7 +488,7 @@ fn at_its_gate(rules: Rules) -> AgentPlan {
 
 #[test]
 fn a_gate_that_could_not_be_asked_refuses_nothing() {
-    // The limit of iterations is reached, and the verification is still owed.
+    // The limit of iterations is reached, but verification is still pending.
     let mut plan = at_its_gate(Rules { max_iterations: 1, ..gated(1) });
     plan.unverified(IterationOutcome::RateLimited { resets_at: Some(1_000_101) }, at(1));
     let wait =
@@ -515,7 +515,7 @@ fn a_gate_that_never_answers_is_a_failure() {
         plan.unverified(TRANSIENT, at(clock));
     }
     assert_eq!((plan.stopped(), plan.failures()), (Some(AgentStopReason::Failed), 1));
-    // Where failures do not end the loop, the next iteration starts with a first attempt.
+    // If failures do not end the loop, the next iteration starts with a first attempt.
     let mut plan =
         at_its_gate(Rules { backoff: Backoff { tries: 0, ..few }, max_failures: 0, ..gated(1) });
     plan.unverified(TRANSIENT, at(2));
@@ -546,7 +546,7 @@ fn a_broken_loop_goes_on_where_it_was() {
     let (mut tried, mut at_gate) = (plan.clone(), plan.at_gate());
     assert!(matches!(tried.next(at(0), NONE), Step::Iterate { number: 5, attempt: 3, .. }));
     assert!(matches!(at_gate.next(at(0), NONE), Step::Verify { attempt: 2, .. }));
-    // Without a gate, or past it, the agent is not asked again.
+    // Without verification, or after it, the agent is not asked again.
     let done = Step::Stop(AgentStopReason::Completed);
     let mut plain = AgentPlan::resume(rules(Mode::Loop), 4, &[], 1).at_gate();
     assert_eq!(plain.next(at(0), NONE), done);
@@ -584,7 +584,7 @@ fn limited(resets_at: Option<i64>) -> IterationReport {
     IterationReport::new(IterationOutcome::RateLimited { resets_at })
 }
 
-/// Which agent the plan asks now, for which iteration and attempt.
+/// Which agent the plan uses now, for which iteration and attempt.
 fn asked(plan: &mut AgentPlan, second: u64) -> (AgentRole, u32, u32) {
     match plan.next(at(second), NONE) {
         Step::Iterate { agent, number, attempt, .. } => (agent, number, attempt),
@@ -604,7 +604,7 @@ fn the_fallback_works_until_the_limit_of_the_first_agent_is_over() {
     plan.done(ok(), at(99));
     assert_eq!(asked(&mut plan, 99), (AgentRole::Fallback, 3, 1));
     plan.done(ok(), at(101));
-    // A second more than was said, since that has no fractions.
+    // A second more than reported, because the end is in whole seconds.
     assert_eq!(asked(&mut plan, 101), (AgentRole::First, 4, 1));
 }
 
@@ -634,7 +634,7 @@ fn an_agent_that_is_not_limited_does_not_hand_over() {
     plan.done(IterationReport::new(TRANSIENT), at(0));
     assert!(matches!(plan.next(at(0), NONE), Step::Wait { .. }));
     assert_eq!(asked(&mut plan, 60).0, AgentRole::First);
-    // Too many requests are a limit, whose end nobody says.
+    // "Too many requests" is a limit with an unknown end.
     let too_many = IterationReport::new(IterationOutcome::Transient { limit: true });
     plan.done(too_many, at(60));
     assert_eq!(asked(&mut plan, 60).0, AgentRole::Fallback);

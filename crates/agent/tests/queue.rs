@@ -1,4 +1,4 @@
-//! The queue's plan over scripted tasks, and its file under several writers.
+//! The queue's plan with scripted tasks, and its file with several writers.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn what_broke_off_comes_first_and_what_has_ended_never() {
     assert_eq!(next(&mut plan, &tasks, 0).0, "b");
     let step = plan.next(&[ended("a")], Duration::ZERO);
     assert_eq!(step, QueueStep::Stop(QueueStopReason::Empty));
-    // Someone adds to it in this moment.
+    // A task is added at this moment.
     let step = plan.next(&tasks, Duration::ZERO);
     assert_eq!(step, QueueStep::Stop(QueueStopReason::Empty));
     plan.resume();
@@ -84,14 +84,14 @@ fn a_task_gets_what_is_left_and_never_more_than_its_own() {
     let own = Budgets { cost_usd: Some(2.0), tokens: Some(5000), ..Budgets::default() };
     let limited = allowance.limit(own);
     assert_eq!((limited.cost_usd, limited.tokens), (Some(2.0), Some(900)));
-    // Of this invocation, whatever the loop had used before a restart.
+    // For this invocation, regardless of earlier time of the loop.
     assert_eq!((limited.invocation_time, limited.time), (Some(Duration::from_secs(60)), None));
     // Its own budget ends the task, not the queue.
     let outcome =
         plan.done(&stopped(AgentStopReason::BudgetCost, 2.1, 10), Duration::from_secs(50));
     assert_eq!(outcome, TaskOutcome::Ended);
     assert_eq!(next(&mut plan, &tasks, 50).1.tokens, Some(890));
-    // The queue's budget ends the queue, and the task waits for the next.
+    // The queue's budget ends the queue, and the task waits for the next run.
     let outcome =
         plan.done(&stopped(AgentStopReason::BudgetCost, 1.9, 10), Duration::from_secs(60));
     assert_eq!(outcome, TaskOutcome::WaitsAgain);
@@ -176,12 +176,12 @@ fn a_refused_change_changes_nothing() {
     assert!(matches!(queue.remove(&names), Err(QueueError::NotQueued(name)) if name == "z"));
     let left: Vec<String> = queue.read().unwrap().tasks.into_iter().map(|task| task.name).collect();
     assert_eq!(left, ["a", "b"]);
-    // One at a time may run it.
+    // Only one process may run it.
     let held = queue.lock().unwrap();
     assert!(matches!(queue.lock(), Err(QueueError::Held { .. })));
     drop(held);
     queue.lock().unwrap();
-    // What cannot be read is an error, and never an empty queue.
+    // An unreadable file is an error, never an empty queue.
     std::fs::write(queue.dir().join("queue.json"), "{\"tasks\": [").unwrap();
     assert!(matches!(queue.read(), Err(QueueError::Invalid { .. })));
     assert!(queue.add(vec![waiting("c")], false).is_err());

@@ -1,4 +1,4 @@
-//! Adapters against what real agents printed.
+//! Adapters with recorded output of real agents.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The events in short, and what they add up to.
+/// The abbreviated events, and the aggregated reading.
 fn read(kind: AgentKind, bytes: &[u8], chunk: usize) -> (Vec<String>, Reading) {
     let mut reader = Reader::new(kind);
     let mut seen = Vec::new();
@@ -84,7 +84,7 @@ fn verdicts_come_from_the_stream() {
     use Outcome::{Cancelled, Exited, TimedOut};
     for name in ["bash-fail", "bash-ok", "edit-not-found", "error-429-once", "plain-text", "read"] {
         assert_eq!(verdict(name, &Exited(0)), AttemptVerdict::Completed, "{name}");
-        // Done but not gone: the result it gave counts.
+        // It gave a result but did not exit: the result counts.
         assert_eq!(verdict(name, &Cancelled(15)), AttemptVerdict::Completed, "{name}");
     }
     assert_eq!(verdict("sig-INT-in-bash", &Exited(0)), AttemptVerdict::Interrupted);
@@ -194,7 +194,7 @@ fn opencode() {
     assert!(events.contains(&"result call_0_0 true (no output)".to_owned()));
     assert_eq!((reading.tokens.total(), reading.cost_usd), (240, Some(0.0)));
     assert!(reading.session.is_some());
-    // Its exit code says nothing, and it may never come.
+    // It may hang instead of exiting, and its exit code is meaningless.
     assert_eq!(
         reading.verdict(AgentKind::Opencode, &Outcome::Cancelled(9)),
         AttemptVerdict::Completed
@@ -279,8 +279,8 @@ proptest! {
         prop_assert_eq!(read(kind, &bytes, chunk).0, read(kind, &bytes, usize::MAX).0);
     }
 
-    /// Streams that are damaged anywhere are read without a panic, and what comes after a broken
-    /// line is read again.
+    /// Streams with damage anywhere are parsed without a panic, and parsing continues after a
+    /// broken line.
     #[test]
     fn damage_is_survived(
         which in 0..ALL.len(),

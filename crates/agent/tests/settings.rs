@@ -1,4 +1,4 @@
-//! The `agent:` keys: defaults to the letter, and nothing unreadable passes.
+//! The `agent:` keys: exact defaults, and no invalid value passes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -152,7 +152,7 @@ fn what_an_agent_cannot_measure_is_refused() {
     assert_eq!(refused(&untracked), [UnsupportedSetting::ProgressNotTracked]);
 }
 
-/// Every key in the table is read: a bad value of its kind is an error that names it.
+/// Every key in the table is read: an invalid value is an error that names the key.
 #[test]
 fn no_key_is_ignored() {
     for (path, key) in agent_keys() {
@@ -162,7 +162,7 @@ fn no_key_is_ignored() {
             KeyKind::Words | KeyKind::Pairs => Value::from("x"),
             _ => Value::from("nonsense"),
         };
-        // The general command and arguments stand in for Claude's own when given.
+        // The general command and arguments replace Claude's own if given.
         let mut given = vec![(path, bad)];
         if matches!(path, "command" | "args") {
             given.push(("kind", "codex".into()));

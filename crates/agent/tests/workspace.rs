@@ -1,4 +1,4 @@
-//! Workspaces on disk: layout, what is kept, who may use them, and how a loop is steered.
+//! Workspaces on disk: layout, archives, locking, and control of a loop.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -255,7 +255,7 @@ fn one_at_a_time_and_reclaimed_from_the_dead() {
     assert!(WorkspaceLock::holder(&workspace).unwrap().starts_with(&me));
     drop(lock);
     assert!(WorkspaceLock::acquire(&workspace, "run").unwrap().abandoned().is_none());
-    // A holder that died leaves its name and no lock.
+    // A holder that died leaves its name but no lock.
     let left = "`retake agent run t` (pid 1 on h, since 2025-10-16T14:30:00Z)";
     std::fs::write(workspace.loop_state_dir().join("lock"), left).unwrap();
     assert!(WorkspaceLock::holder(&workspace).is_none());
@@ -275,12 +275,12 @@ fn messages_are_used_once() {
     assert!(other.tell("  ", 3).is_err() && other.tell(&"x".repeat(70_000), 3).is_err());
     assert_eq!(other.waiting().unwrap().len(), 2);
     assert_eq!(loop_side.take(4).unwrap(), ["first $1 {{x}}", "second"]);
-    // A second attempt at the same iteration, and a message in between.
+    // A second attempt at the same iteration, with another message in between.
     other.tell("third", 4).unwrap();
     assert_eq!(loop_side.take(4).unwrap().len(), 3);
     loop_side.discard_taken(4).unwrap();
     assert!(loop_side.take(5).unwrap().is_empty());
-    // An iteration that takes a message and dies leaves it to the next.
+    // If an iteration takes a message and dies, the next one gets it.
     other.tell("fourth", 5).unwrap();
     assert_eq!(loop_side.take(6).unwrap(), ["fourth"]);
     loop_side.begin().unwrap();
@@ -298,7 +298,7 @@ fn stop_and_pause_reach_the_loop_that_runs() {
     mailbox.stop().unwrap();
     mailbox.pause().unwrap();
     assert!(mailbox.requests().stop && mailbox.requests().pause);
-    // Meant for a loop that is gone.
+    // Requests to a loop that is gone.
     mailbox.begin().unwrap();
     assert_eq!(mailbox.requests(), Default::default());
     mailbox.pause().unwrap();
@@ -320,7 +320,7 @@ fn completion_counts_only_when_said_in_this_run() {
     let found = completion(&workspace, start, true);
     assert!(!found.complete && found.stale && found.worked.is_none());
     assert_eq!((found.source, found.remaining), (Source::Status, Some(0)));
-    // The same words, written again, by rename.
+    // The same content, written again, by rename.
     let staged = workspace.dir().join("new");
     std::fs::write(&staged, complete).unwrap();
     std::fs::rename(&staged, workspace.status_path()).unwrap();

@@ -1,9 +1,9 @@
-//! The summary an agent wrote at the end of its work, found in what it printed.
+//! Extracts the summary that an agent wrote at the end of its work from its output.
 //!
-//! Takes the first one, as the marker order says, and only a few lines of it. Never fails: output
-//! without a summary has none.
+//! Takes the first one of the strongest marker, and only a few lines. Never fails: output may have
+//! no summary.
 
-/// How many lines that are not empty are taken.
+/// Maximum non-empty lines.
 const MAX_LINES: usize = 5;
 /// A longer summary is cut here and ends in `…`.
 pub const MAX_BYTES: usize = 2_000;
@@ -15,14 +15,14 @@ enum Marker {
     Word,
 }
 
-/// What follows `## Summary`, failing that `### Summary`, failing that `Summary:`, outside of code
-/// fences: up to five lines with text, until the next heading.
+/// The text after `## Summary`, else after `### Summary`, else after `Summary:`, outside of code
+/// fences: up to five non-empty lines, until the next heading.
 pub fn extract(output: &[u8]) -> Option<String> {
     let mut best: Option<(Marker, String)> = None;
     let mut current: Option<(Marker, Vec<String>)> = None;
     let mut fence: Option<(u8, usize)> = None;
     for line in output.split(|byte| *byte == b'\n') {
-        // A line that a terminal would overwrite shows what was written last.
+        // Of a line that a terminal would overwrite, the last text counts.
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let line = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
         if let Some(open) = fence {
@@ -37,7 +37,7 @@ pub fn extract(output: &[u8]) -> Option<String> {
         }
         if let Some((marker, rest)) = marker(line) {
             keep(&mut best, current.take());
-            // An earlier one of the same kind or a stronger one stays.
+            // An earlier one of the same or a stronger marker stays.
             if best.as_ref().is_none_or(|(found, _)| marker < *found) {
                 current = Some((marker, Vec::new()));
                 take(&mut current, rest);
@@ -60,7 +60,7 @@ pub fn extract(output: &[u8]) -> Option<String> {
 
 fn take(current: &mut Option<(Marker, Vec<String>)>, line: &[u8]) {
     let Some((_, lines)) = current else { return };
-    // Enough for any cut below; a line of a hundred megabytes must not become a string.
+    // Enough for every cut below; a line of a hundred megabytes must not become a string.
     let line = &line[..line.len().min(MAX_BYTES * 4)];
     let text = String::from_utf8_lossy(line);
     let text: String = strip_escapes(&text).trim().to_owned();
@@ -84,13 +84,13 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// A marker at the beginning of a line, and what else the line says.
+/// The marker at the beginning of a line, and the rest of the line.
 fn marker(line: &[u8]) -> Option<(Marker, &[u8])> {
     let line = indented(line)?;
     for (marker, word) in [(Marker::Second, "## Summary"), (Marker::Third, "### Summary")] {
         if let Some(rest) = line.strip_prefix(word.as_bytes()) {
             let rest = rest.strip_prefix(b":").unwrap_or(rest);
-            // "## Summary of changes" is another heading, and so is "## Summarything".
+            // "## Summary of changes" and "## Summarything" are other headings.
             let closed = rest.trim_ascii().iter().all(|byte| *byte == b'#');
             return closed.then_some((marker, &[]));
         }
@@ -104,7 +104,7 @@ fn is_heading(line: &[u8]) -> bool {
     (1..=6).contains(&hashes) && line.get(hashes).is_none_or(u8::is_ascii_whitespace)
 }
 
-/// Up to three spaces do not change what a line is; with four it is code.
+/// Up to three spaces do not change a line's meaning; four make it code.
 fn indented(line: &[u8]) -> Option<&[u8]> {
     let spaces = line.iter().take_while(|byte| **byte == b' ').count();
     (spaces < 4).then(|| &line[spaces..])
@@ -114,7 +114,7 @@ fn opens(line: &[u8]) -> Option<(u8, usize)> {
     let line = indented(line)?;
     let mark = *line.first().filter(|byte| matches!(byte, b'`' | b'~'))?;
     let len = line.iter().take_while(|byte| **byte == mark).count();
-    // Three backticks with another one behind them are code within a line.
+    // Three backticks with another one later in the line are inline code.
     (len >= 3 && (mark == b'~' || !line[len..].contains(&b'`'))).then_some((mark, len))
 }
 
@@ -124,7 +124,7 @@ fn closes(line: &[u8], (mark, open): (u8, usize)) -> bool {
     len >= open && line[len..].trim_ascii().is_empty()
 }
 
-/// Colours and other control sequences are not text.
+/// Removes colours and other control sequences.
 fn strip_escapes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -144,7 +144,7 @@ fn strip_escapes(text: &str) -> String {
                     }
                 }
             }
-            // A charset is chosen by two more characters, of which this is the first.
+            // A charset selection has two more characters; this is the first.
             Some('(' | ')') => _ = chars.next(),
             _ => {}
         }

@@ -1,7 +1,8 @@
-//! What a run did: which files changed, which tests ran, and what that means against last time.
+//! Determines what a run did: which files changed, which tests ran, and what changed since earlier
+//! runs.
 //!
-//! Knows no process and no database: it is given a directory, or bytes that a run printed. The
-//! shapes of what it finds are in `retake_types`.
+//! Independent of processes and databases: the input is a directory, or the output of a run. The
+//! result types are in `retake_types`.
 
 pub mod agent_summary;
 pub mod files;

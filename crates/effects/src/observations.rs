@@ -1,4 +1,4 @@
-//! Puts changed files, test results, progress and summary together for the record.
+//! Combines changed files, test results, progress and summary for the record.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use retake_types::{Observations, RenamedPath, RunProgress, TestResults, text};
 
 use crate::files::Changes;
 
-/// Puts together what was found out about one run. `changes` is `None` if files were not tracked.
+/// Combines the findings about one run. `changes` is `None` if files were not tracked.
 pub fn observations(
     changes: Option<&Changes>,
     test_results: Option<TestResults>,
@@ -38,7 +38,7 @@ pub fn observations(
     };
     for (path, lines) in &found.lines {
         let text = text::path(path);
-        // Two paths that look the same cannot both have a count under one name.
+        // Two paths with the same text cannot both have a count under it.
         if !texts.is_ambiguous(path, &text) {
             observations.line_changes.insert(text.into_owned(), *lines);
         }
@@ -51,7 +51,7 @@ pub fn observations(
 #[derive(Default)]
 struct PathTexts {
     base64: BTreeMap<String, Vec<String>>,
-    /// Paths that are text, but text with a backslash in it: they may look like one that is not.
+    /// UTF-8 paths with a backslash: their text may equal that of a path that is not UTF-8.
     lookalikes: Vec<PathBuf>,
 }
 
@@ -133,7 +133,7 @@ mod cases {
     fn paths_that_are_no_text_keep_their_bytes_and_never_mix_up_counts() {
         let count = LineChange { added: 1, removed: 0 };
         let same = [path(b"x\xff"), path(b"x\xfe")];
-        // The second is text that looks like the first.
+        // The second is UTF-8 that looks like the first.
         let alike = [path(b"y\xff"), path(b"y\\xff")];
         let [a, b] = &alike;
         let changes = Changes {

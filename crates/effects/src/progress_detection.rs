@@ -1,7 +1,7 @@
-//! Whether a run made progress, compared with the runs before it.
+//! Decides whether a run made progress compared with earlier runs.
 //!
-//! Looks at changed files and at tests whose result changed: a suite that passed before and passes
-//! now is no progress. Ignored files are not tracked, so build output is no progress either.
+//! Considers changed files and tests with a changed result: a suite that passed before and still
+//! passes is not progress. Ignored files are not tracked, so build output is not progress either.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,18 +9,18 @@ use retake_types::{CountedUnit, ProgressReason, RunProgress, TestResults, TestSt
 
 use crate::files::Changes;
 
-/// How far back flips are looked for.
+/// How many results are searched for flips.
 const WINDOW: usize = 20;
-/// Broken once and repaired once is two flips; a third is no coincidence.
+/// Breaking once and being repaired once makes two flips; a third is not a coincidence.
 const FLIPS: usize = 3;
-/// Flips for each pair of neighbouring results, as a fraction that must be exceeded: one in five.
+/// The rate of flips per pair of consecutive results that must be exceeded: one in five.
 const ONE_IN: usize = 5;
 
-/// How tests went in earlier iterations, by name. The newest comes last.
+/// Test results of earlier iterations by name, newest last.
 #[derive(Debug, Clone, Default)]
 pub struct PastResults {
     statuses: HashMap<String, Vec<TestStatus>>,
-    /// The iteration before, for runners that give no names.
+    /// The previous iteration, for runners that report no names.
     last: Option<Totals>,
 }
 
@@ -44,7 +44,7 @@ impl PastResults {
         Self::default()
     }
 
-    /// Adds one iteration, in which tests ran.
+    /// Adds one iteration with tests.
     pub fn push(&mut self, results: &TestResults) {
         let verdicts: Vec<(String, bool)> =
             self.verdicts(results).into_iter().map(|(name, now)| (name.to_owned(), now)).collect();
@@ -58,8 +58,8 @@ impl PastResults {
         self.last = Some(Totals::of(results));
     }
 
-    /// What each test that ran says, with those that a complete run did not name since they did not
-    /// fail. A run of fewer tests may have been one of others.
+    /// The verdict of each test that ran, including tests that a complete run did not name because
+    /// they passed. A run of fewer tests may have selected others.
     fn verdicts<'a>(&'a self, results: &'a TestResults) -> HashMap<&'a str, bool> {
         let mut all = verdicts(results);
         let as_many = self.last.is_none_or(|last| results.total >= last.passed + last.skipped);
@@ -73,20 +73,20 @@ impl PastResults {
         all
     }
 
-    /// Whether one test passed or failed when it ran, the newest last; at most the last twenty.
+    /// The last results of one test, newest last; at most twenty.
     pub fn of(&self, name: &str) -> &[TestStatus] {
         self.statuses.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
-/// How often a test went from passing to failing or back, skips aside.
+/// How often a test changed between passing and failing; skips do not count.
 pub fn flips(statuses: &[TestStatus]) -> usize {
     let ran: Vec<bool> = statuses.iter().filter_map(|status| status.passed()).collect();
     ran.windows(2).filter(|pair| pair[0] != pair[1]).count()
 }
 
-/// Whether a test keeps flipping: three times or more among its last twenty results, and more often
-/// than every fifth time.
+/// Whether a test is flaky: three or more flips in its last twenty results, and more than one flip
+/// per five results.
 pub fn is_flaky(statuses: &[TestStatus]) -> bool {
     let window = &statuses[statuses.len().saturating_sub(WINDOW)..];
     let ran = window.iter().filter(|status| status.passed().is_some()).count();
@@ -94,8 +94,7 @@ pub fn is_flaky(statuses: &[TestStatus]) -> bool {
     flips >= FLIPS && flips * ONE_IN > ran - 1
 }
 
-/// Compares a run with those before it. `None` stands for what is not known: files that were not
-/// tracked, tests that did not run.
+/// Compares a run with earlier ones. `None` means unknown: files were not tracked, or no tests ran.
 pub fn detect(
     changes: Option<&Changes>,
     results: Option<&TestResults>,
@@ -119,8 +118,8 @@ pub fn detect(
     RunProgress { detected, reasons }
 }
 
-/// What each test that ran says. A name may come twice, from two binaries; then it passes if all of
-/// them do.
+/// The verdict of each test that ran. A name may occur twice, from two binaries; it passes if all
+/// of them pass.
 fn verdicts(results: &TestResults) -> HashMap<&str, bool> {
     let mut all: HashMap<&str, bool> = HashMap::new();
     for detail in &results.details {
@@ -158,8 +157,8 @@ fn tests(results: &TestResults, history: &PastResults) -> Vec<ProgressReason> {
     reasons
 }
 
-/// Of runners that name no tests only the numbers can be compared, and only those of like runs:
-/// where as many tests ran, a different result of one shows.
+/// For runners that report no test names only the counts of similar runs can be compared: with an
+/// equal total, a changed result shows.
 fn totals(last: Totals, now: Totals, nameless: bool) -> Option<ProgressReason> {
     let ran = |totals: Totals| (totals.unit, totals.passed + totals.failed, totals.skipped);
     if !nameless || ran(last) != ran(now) {

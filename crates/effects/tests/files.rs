@@ -1,4 +1,4 @@
-//! Each promise about file changes, one at a time.
+//! Tests each promise about file changes individually.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -126,7 +126,7 @@ fn special_files_are_never_opened() {
     let tree = TrackedTree::with(&[("a", "1")]);
     let _socket = UnixListener::bind(tree.at("socket")).unwrap();
     fifo(&tree, "fifo");
-    // Opening the FIFO for reading would wait for a writer, for ever.
+    // Opening the FIFO for reading would wait for a writer forever.
     assert_eq!(tree.paths(TrackingRules::new()), ["a"]);
     let changes = tree.during(|| fifo(&tree, "another"));
     assert!(changes.is_empty() && changes.unreadable.is_empty());
@@ -145,8 +145,8 @@ fn renames_prefer_the_inode_then_the_name_then_the_order() {
         tree.put("z", "same");
         tree.put("zz", "same");
     });
-    // d kept its inode, n its name; a and b come in order, and zz has no origin left. Freed inodes
-    // may be handed out again, but then with another content or to a file that fits anyway.
+    // d kept its inode, n its name; a and b match in order, and zz has no origin left. Freed inodes
+    // may be reused, but then with other content or for a matching file.
     assert_eq!(changes.renamed.len(), 4);
     let to = |from: &str| {
         let rename = changes.renamed.iter().find(|r| r.from == Path::new(from)).unwrap();
@@ -195,7 +195,7 @@ fn large_directories_and_paths_beyond_the_limit() {
     for at in 0..3_000 {
         tree.put(&format!("many/{at:05}"), format!("{at}"));
     }
-    // Deeper than PATH_MAX, one step at a time.
+    // Deeper than PATH_MAX, created one step at a time.
     let name = "d".repeat(250);
     let mut here =
         rustix::fs::open(tree.root(), rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty())
@@ -231,7 +231,7 @@ fn files_that_come_and_go_do_no_harm() {
         let mut round = 0usize;
         while !stop.load(Ordering::Relaxed) {
             let path = root.join(format!("goes/{}", round % 200));
-            // Sometimes a file, sometimes a directory, sometimes a link, sometimes nothing.
+            // The path is alternately a file, a directory, a link, or missing.
             std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path)).ok();
             match round % 4 {
                 0 => std::fs::write(&path, "y").unwrap(),
@@ -249,7 +249,7 @@ fn files_that_come_and_go_do_no_harm() {
     }
     done.store(true, Ordering::Relaxed);
     churn.join().unwrap();
-    // And when all is quiet again, what is found is what is there.
+    // After all threads have ended, the tracker finds exactly the files that exist.
     let quiet = tracker.snapshot().unwrap();
     let changes = quiet.changes(&tree.tracker().snapshot().unwrap());
     assert_eq!(shown(&changes), [""; 0]);
@@ -266,10 +266,10 @@ fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
     while up.pop() && up != Path::new("/tmp") && up != Path::new("/") {
         std::fs::set_permissions(&up, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
-    // Only this thread, and those it starts, becomes somebody who may not read everything.
+    // Only this thread, and those it starts, loses the right to read everything.
     let changes = std::thread::scope(|scope| {
         let become_nobody = || {
-            // SAFETY: plain system calls; the raw ones change the calling thread alone.
+            // SAFETY: plain system calls; the raw ones affect only the calling thread.
             unsafe {
                 if libc::geteuid() == 0 {
                     assert_eq!(libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534), 0);
@@ -293,7 +293,7 @@ fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
         tree.put("grows", "44");
         let (after, tracker) = look(tracker);
         let (before, after) = (before.unwrap(), after.unwrap());
-        // The other way round nothing is created, either.
+        // In the other direction nothing is created either.
         let back = after.changes(&before);
         assert_eq!(shown(&back), ["~grows", "~secret", "?closed", "?listed/b", "?secret"]);
         tree.chmod("", 0o000);
@@ -325,13 +325,13 @@ fn binary_and_very_large_files_have_no_line_counts() {
 
 #[test]
 fn exact_sees_a_store_through_a_mapping() {
-    // In memory, so that nobody writes the page back in between.
+    // In memory, so that the page is not written back in between.
     let home = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = home.path().join("mapped");
     std::fs::write(&path, [b'a'; 4096]).unwrap();
     let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-    // SAFETY: a fresh shared mapping of a file of that size, unmapped at the end; nobody else has a
-    // reference into it.
+    // SAFETY: a new shared mapping of a file of that size, unmapped at the end; nothing else refers
+    // to it.
     let page = unsafe {
         use std::os::fd::AsRawFd;
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);

@@ -1,4 +1,4 @@
-//! What is kept between processes: believed only when it is exactly right.
+//! The cache between processes: used only if it is exactly right.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -74,7 +74,7 @@ fn what_is_kept_is_for_the_user_s_eyes_and_holds_no_text() {
         let content = std::fs::read(&file).unwrap();
         assert!(memchr::memmem::find(&content, b"hunter2").is_none(), "{file:?}");
     }
-    // A directory that others can read is closed to them.
+    // The permissions of a directory that others can read are corrected.
     std::fs::set_permissions(tree.cache(), PermissionsExt::from_mode(0o755)).unwrap();
     keep(&tree);
     assert_eq!(mode(&tree.cache()), 0o700);
@@ -101,7 +101,7 @@ fn a_damaged_cache_is_built_anew() {
         std::fs::write(&file, &damaged).unwrap();
         let mut tracker = tree.cached();
         assert!(tracker.last().is_none(), "believed: {damaged:?}");
-        // That nothing was believed says it all; a few are looked at further.
+        // It suffices that nothing was used; a few positions are examined further.
         if at % 97 == 0 {
             let found = tracker.snapshot().unwrap();
             assert_eq!(shown(&truth.changes(&found)), [""; 0]);
@@ -221,7 +221,7 @@ fn two_at_once_do_each_other_no_harm() {
                     assert!(matches!(count, Some((1 | 2, 1))), "{count:?}");
                     tracker.save(&mut NoSecrets).unwrap();
                     before = after;
-                    // Now and then as a new process.
+                    // Occasionally as a new process.
                     if round % 5 == 4 {
                         tracker = tree.cached();
                     }
@@ -235,7 +235,7 @@ fn two_at_once_do_each_other_no_harm() {
     assert_eq!(shown(&tree.tracker().snapshot().unwrap().changes(&after)), [""; 0]);
     assert!(kept.len() == 6, "{:?}", kept.paths());
     tracker.save(&mut NoSecrets).unwrap();
-    // Whatever the others left behind goes with the next change.
+    // Files left by the others are removed with the next change.
     tree.put("a", "3\n");
     tracker.snapshot().unwrap();
     tracker.save(&mut NoSecrets).unwrap();

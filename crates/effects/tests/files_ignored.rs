@@ -1,4 +1,4 @@
-//! What counts and what does not.
+//! Which files count.
 
 mod files_support;
 
@@ -83,14 +83,14 @@ fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
         ".agent/workspaces/two/reports/r.md",
     ];
     assert_eq!(tree.paths(TrackingRules::new()), work);
-    // A new workspace is found by a tracker that knows the others already.
+    // A tracker that knows the other workspaces finds a new one.
     let mut tracker = tree.tracker();
     let before = tracker.snapshot().unwrap();
     tree.put(".agent/workspaces/three/working/new", "1");
     tree.put(".agent/workspaces/three/.status.json", "{}");
     let after = tracker.snapshot().unwrap();
     assert_eq!(shown(&before.changes(&after)), ["+.agent/workspaces/three/working/new"]);
-    // Tracked itself, a workspace counts, whatever is said above it.
+    // A tracked workspace counts regardless of rules above it.
     tree.put(".git/HEAD", "");
     let working = tree.at(".agent/workspaces/one/working");
     let mut tracker = Tracker::new(&working, TrackingRules::new()).unwrap();
@@ -128,7 +128,7 @@ fn the_repository_above_the_root_speaks_unless_it_ignores_the_root() {
     };
     assert_eq!(counted("sub"), ["c"]);
     assert_eq!(counted("ignored"), [".gitignore", "d.o"]);
-    // A repository within is its own master.
+    // Rules of an outer repository do not apply in a nested one.
     tree.put("sub/inner/.git/HEAD", "");
     tree.put("sub/inner/f.o", "");
     assert_eq!(counted("sub"), ["c", "inner/f.o"]);
@@ -173,7 +173,7 @@ fn a_changed_ignore_file_is_seen_in_an_otherwise_unchanged_tree() {
     assert_eq!(paths(&tracker.snapshot().unwrap()), [".gitignore", "aa", "cc", "d/aa"]);
 }
 
-/// git itself says what is ignored, in a tree that uses most of what patterns can say.
+/// Compares with git in a tree that uses most pattern features.
 #[test]
 fn git_agrees() {
     let patterns = [

@@ -34,20 +34,20 @@ const CONTENTS: [&str; 6] = ["", "x\n", "y\n", "x\ny\n", "x\nz\ny\n", "no newlin
 #[derive(Debug, Clone)]
 enum Deed {
     Write(&'static str, &'static str),
-    /// Same size, and the mtime put back.
+    /// An edit that keeps the size and restores the mtime.
     Sneak(&'static str),
     Touch(&'static str),
     Remove(&'static str),
     Rename(&'static str, &'static str),
     Chmod(&'static str, u32),
     Link(&'static str, &'static str),
-    /// A directory and all in it.
+    /// A directory and everything in it.
     RemoveAll(&'static str),
     MoveAll(&'static str, &'static str),
     Snapshot,
-    /// A snapshot once all that was done lies far enough in the past for `stat` to be believed.
+    /// A snapshot after all changes are safely in the past.
     Settle,
-    /// As if in a new process.
+    /// As in a new process.
     Restart,
 }
 
@@ -95,7 +95,7 @@ fn counted(model: &Model) -> Model {
 
 fn perform(tree: &TrackedTree, model: &mut Model, deed: &Deed) {
     let there = |model: &Model, path: &str| model.contains_key(Path::new(path));
-    // A path that is a directory, or lies below a file, cannot be written.
+    // A path that is a directory, or is below a file, cannot be written.
     let free = |model: &Model, path: &str| {
         !model.keys().any(|known| {
             (known.starts_with(path) && known != Path::new(path))

@@ -1,4 +1,4 @@
-//! The parsers on real output, kept from the tools themselves: see `real_tools.rs`.
+//! The parsers on recorded output of the tools: see `real_tools.rs`.
 
 mod case;
 

@@ -1,5 +1,5 @@
-//! Output that was cut, as by `| tail`, `| head` or a limit, on the real output of every tool: what is
-//! left never says more than the whole did, and says that it is partial unless it says the same.
+//! Cut output, as by `| tail`, `| head` or a limit, for every tool: the rest never claims more than
+//! the whole, and is marked as partial unless it claims the same.
 
 mod case;
 
@@ -21,7 +21,7 @@ impl Cut {
     }
 }
 
-/// The streams of a run: one as a pipe gets it, the other as it is.
+/// The streams of a run: one piped, the other unchanged.
 struct Piped<'a> {
     name: &'static str,
     cut: &'a [u8],
@@ -49,12 +49,12 @@ fn parse(
     parser.finish(exit, Vec::new())
 }
 
-/// What the rest of an output claims that the whole does not bear out.
+/// Claims of partial output that the whole contradicts.
 #[derive(Default)]
 struct Wrong {
-    /// Counts and tests that are not true.
+    /// Wrong counts and tests.
     untrue: Vec<String>,
-    /// It does not say that it is not all.
+    /// Missing results without a mark.
     unsaid: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ fn wrong(left: &TestResults, whole: Option<&TestResults>, recorded: &Recorded) -
         return wrong;
     };
     let counts = |results: &TestResults| (results.passed, results.failed, results.skipped);
-    // unittest counts failed subtests, and only the sections tell to which test they belong.
+    // unittest counts failed subtests, and only the sections show their tests.
     let subtests = u64::from(recorded.framework == "unittest");
     if left.passed > whole.passed
         || left.failed > whole.failed + subtests
@@ -75,7 +75,7 @@ fn wrong(left: &TestResults, whole: Option<&TestResults>, recorded: &Recorded) -
         wrong.untrue.push(format!("{:?} of {:?}", counts(left), counts(whole)));
     }
     for detail in &left.details {
-        // A package of Go stands for its tests where none is named.
+        // A Go package stands for its tests if none is named.
         if recorded.framework == "go" && !detail.name.contains(' ') {
             continue;
         }
@@ -99,7 +99,7 @@ fn after_lines(output: &[u8]) -> Vec<usize> {
     output.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect()
 }
 
-/// Positions after each line, and some in the middle of a line, as a limit leaves it.
+/// Positions after each line, and some within lines, as a limit leaves them.
 fn positions(output: &[u8]) -> Vec<usize> {
     let mut all = after_lines(output);
     all.extend((0..output.len()).step_by(37));
@@ -108,7 +108,7 @@ fn positions(output: &[u8]) -> Vec<usize> {
     all
 }
 
-/// A part, and the exit codes with which the run may end.
+/// A part, and the possible exit codes of the run.
 type PartWithExits<'a> = (Cut, &'a [u8], Vec<Option<i32>>);
 
 fn parts(output: &[u8], exit: i32, known: bool) -> Vec<PartWithExits<'_>> {
@@ -130,7 +130,7 @@ fn parts(output: &[u8], exit: i32, known: bool) -> Vec<PartWithExits<'_>> {
     parts
 }
 
-/// Everything that is wrong about every cut of every recorded output.
+/// All errors for every cut of every recorded output.
 fn all_wrong(known: bool, excused: impl Fn(&Part<'_>) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for recorded in Recorded::all() {
@@ -150,7 +150,7 @@ fn all_wrong(known: bool, excused: impl Fn(&Part<'_>) -> bool) -> Vec<String> {
                 for exit in exits {
                     let Some(results) = parse(piped, left, exit, cuts) else { continue };
                     let Wrong { mut untrue, unsaid } = wrong(&results, whole.as_ref(), &recorded);
-                    // A lone line from the middle can be anything, and that is said.
+                    // A lone line from the middle can be anything, and is marked accordingly.
                     if cut == Cut::Both && results.confidence == Confidence::Low {
                         untrue.clear();
                     }
@@ -181,23 +181,24 @@ fn report(found: &[String]) -> String {
     format!("{} wrong\n{}", found.len(), shown.join("\n"))
 }
 
-/// Where the command line tells that output may be missing, everything is known to be partial that
-/// is not proven to be whole.
+/// If the command line shows that output may be missing, everything not proven complete is marked
+/// as partial.
 #[test]
 fn a_cut_that_is_known_never_makes_a_report_wrong() {
     let found = all_wrong(true, |_| false);
     assert!(found.is_empty(), "{}", report(&found));
 }
 
-/// Where nothing tells of it, what is left may be exactly what a run of fewer programs prints, and then
-/// it is read as that.
+/// If nothing shows the cut, the rest may be exactly the output of a smaller run, and is parsed as
+/// one.
 #[test]
 fn a_cut_that_is_not_known_shows_unless_a_shorter_run_is_left() {
     let found = all_wrong(false, is_a_shorter_run);
     assert!(found.is_empty(), "{}", report(&found));
 }
 
-/// Whether the part consists of whole programs, packages or assemblies, each with its own results.
+/// Whether the part consists of complete programs, packages or assemblies, each with its own
+/// results.
 fn is_a_shorter_run(part: &Part<'_>) -> bool {
     let text = String::from_utf8_lossy(part.left);
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -211,7 +212,8 @@ fn is_a_shorter_run(part: &Part<'_>) -> bool {
         ("cargo", Cut::Beginning) => begins(&["running ", "     Running", "   Doc-tests"]),
         ("cargo", _) => begins(&["test result: "]),
         ("go", Cut::Beginning) => {
-            // A row, or an event of a test that has begun before; all else may begin a package.
+            // A row, or an event of a test that has started before; anything else may start a
+            // package.
             let row = ["--- PASS", "--- SKIP"].iter().any(|row| line.trim_start().starts_with(row));
             let event = line.contains("\"Test\"") && !line.contains("\"Action\":\"run\"");
             !row && !event

@@ -1,5 +1,5 @@
-//! Hostile and broken input: no panic, no hang, bounded memory, and no difference that only the
-//! way of splitting makes.
+//! Hostile and broken input: no panic, no hang, bounded memory, and the same result for every
+//! split.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -14,13 +14,13 @@ use retake_effects::test_results::TestOutputParser;
 use retake_effects::test_results::reports::TestReport;
 use retake_types::{Stream, TestResults};
 
-/// Counts what is allocated, to prove bounds.
+/// Counts allocations to prove bounds.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -58,7 +58,7 @@ fn sound(results: Option<&TestResults>) {
     assert_eq!(serde_json::from_str::<TestResults>(&json).unwrap(), *results);
 }
 
-/// Everything that could grow, in one test: the peak is of the whole process.
+/// Everything that could grow, in one test: the peak is that of the whole process.
 #[test]
 fn memory_is_bounded_whatever_comes() {
     let mut parser = TestOutputParser::new();
@@ -70,7 +70,7 @@ fn memory_is_bounded_whatever_comes() {
     }
     let used = PEAK.load(Ordering::Relaxed) - before;
     assert!(used < 1 << 20, "100 MB on one line took {used} bytes");
-    // Beginnings of everything, none of which ends.
+    // Beginnings of everything, never ended.
     for opening in [
         &b"\nrunning 5 tests\nfailures:\n---- a stdout ----\n"[..],
         b"=== test session starts ===\n=== FAILURES ===\n____ a ____\n",
@@ -95,7 +95,7 @@ fn memory_is_bounded_whatever_comes() {
         assert!(used < 40 << 20, "{:?} took {used} bytes", String::from_utf8_lossy(opening));
         sound(parser.finish(Some(1), Vec::new()).as_ref());
     }
-    // Rows without end, each with another name.
+    // Endless rows, each with another name.
     for row in [
         "test NAME ... FAILED\n---- NAME stdout ----\n",
         "running 99 tests\ntest NAME ... ok\n",
@@ -132,8 +132,8 @@ fn every_split_gives_the_same() {
         let whole = recorded.parse(TestOutputParser::new());
         let (stdout, stderr) = (&recorded.stdout, &recorded.stderr);
         let exit = Some(recorded.expected.exit);
-        // Each position once over all the fixtures would take minutes; a stride that is coprime
-        // to the line lengths still meets every kind of place.
+        // Every position of all fixtures would take minutes; a stride that is coprime to the line
+        // lengths still meets every kind of position.
         for cut in (0..=stdout.len()).step_by(1 + stdout.len() / 29) {
             let mut parser = TestOutputParser::new();
             parser.push(Stream::Stdout, &stdout[..cut]);
@@ -164,7 +164,7 @@ fn every_position_of_one_fixture() {
     }
 }
 
-/// The other stream's lines come in between, as they do.
+/// Lines of the other stream come in between, as in real runs.
 #[test]
 fn interleaved_streams_change_no_count() {
     for recorded in Recorded::all() {
@@ -188,7 +188,7 @@ fn interleaved_streams_change_no_count() {
     }
 }
 
-/// A cut run says so, or knows nothing, or has failed tests or problems; it never passes.
+/// A cut run is marked, or unknown, or has failed tests or problems; it never passes.
 #[test]
 fn a_cut_run_never_passes() {
     for recorded in Recorded::all() {
@@ -220,7 +220,7 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus
 }
 
-/// Pieces that mean something to some recogniser.
+/// Pieces that are meaningful to some recogniser.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
     let corpus = corpus();
     let mut lines: Vec<Vec<u8>> = corpus

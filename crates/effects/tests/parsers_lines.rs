@@ -1,4 +1,4 @@
-//! Single promises of the parsers, each on the few lines it takes.
+//! Single promises of the parsers, each on a few lines.
 
 use retake_effects::test_results::TestOutputParser;
 use retake_types::{Confidence, CountedUnit, Framework, Stream, TestResults, TestStatus};
@@ -55,7 +55,7 @@ fn a_run_cut_short_is_partial() {
     let results = parse(cut, Some(137)).unwrap();
     assert_eq!(counts(&results), (1, 1, 0));
     assert!(results.partial);
-    // Killed after the summary: who knows what would have followed.
+    // Killed after the summary: more might have followed.
     let killed = parse(ONE_PASSED, None).unwrap();
     assert!(killed.partial && !killed.all_passed());
 }
@@ -81,7 +81,7 @@ fn a_block_that_a_test_prints_is_no_result() {
 fn the_exit_code_has_a_say() {
     let failed = "running 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\nboom\n\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
     assert_eq!(parse(failed, Some(101)).unwrap().confidence, Confidence::High);
-    // Behind a pipe: still failed, but less sure.
+    // In a pipe: still failed, but with lower confidence.
     let piped = expect(failed, 0, Framework::Cargo, (0, 1, 0));
     assert_eq!(piped.confidence, Confidence::Medium);
     assert_eq!(piped.details[0].error.as_deref(), Some("boom"));
@@ -95,13 +95,13 @@ fn a_quoted_summary_gives_way_to_a_real_one() {
     let quoted = "====== 3 failed, 9 passed in 0.12s ======\nTests:       1 failed, 4 passed, 5 total\n7 examples, 7 failures\n100% tests passed, 0 tests failed out of 4\n";
     expect(&format!("{quoted}{ONE_PASSED}"), 0, Framework::Cargo, (1, 0, 0));
     expect(&format!("{ONE_PASSED}{quoted}"), 0, Framework::Cargo, (1, 0, 0));
-    // Alone it is better than nothing, and said to be weak.
+    // Alone it is used with low confidence.
     let lone = parse(
         "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
         Some(0),
     );
     assert_eq!(lone.unwrap().confidence, Confidence::Low);
-    // Inside of a line it is nothing.
+    // Inside a line it is ignored.
     assert_eq!(
         parse(
             "I saw \"test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\"\n",
@@ -176,7 +176,7 @@ fn nextest_variants() {
         (1, 3, 0),
     );
     assert!(cut.partial);
-    // Output in the manner of older versions, which is not indented.
+    // Output of older versions, which is not indented.
     let old = "    Starting 2 tests across 1 binary\n        FAIL [   0.003s] x tests::a\n\n--- STDOUT:              x tests::a ---\n\nrunning 1 test\ntest tests::a ... FAILED\n\nfailures:\n\nfailures:\n    tests::a\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 1 filtered out; finished in 0.00s\n\n\n--- STDERR:              x tests::a ---\nthread 'tests::a' panicked\n\n        PASS [   0.003s] x tests::b\n------------\n     Summary [   0.010s] 2 tests run: 1 passed, 1 failed, 0 skipped\n";
     let old = expect(old, 100, Framework::Nextest, (1, 1, 0));
     assert!(old.details[0].error.as_deref().unwrap().contains("panicked"));
@@ -340,19 +340,19 @@ fn totals_stay_exact_beyond_the_details() {
 
 #[test]
 fn what_a_test_prints_without_capture_is_no_result() {
-    // Another count than was announced, in a quiet run.
+    // A count other than announced, in a quiet run.
     let cargo = "running 3 tests\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n...\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
     expect(cargo, 0, Framework::Cargo, (3, 0, 0));
     // After the session, without bars.
     let pytest = "=== test session starts ===\ncollected 1 item\n\n=== 1 passed in 0.10s ===\n9 failed in 0.10s\n";
     expect(pytest, 0, Framework::Pytest, (1, 0, 0));
-    // After a blank line, as the real one.
+    // After a blank line, like the real one.
     let mocha = "\n  group\n    ✔ a\n\n  9 passing (3ms)\n    ✔ b\n\n\n  2 passing (5ms)\n";
     expect(mocha, 0, Framework::Mocha, (2, 0, 0));
     // Without Maven's prefix.
     let maven = "[INFO]  T E S T S\n[INFO] Results:\nTests run: 9, Failures: 9, Errors: 0, Skipped: 0\n[INFO] Tests run: 2, Failures: 0, Errors: 0, Skipped: 0\n";
     expect(maven, 0, Framework::Surefire, (2, 0, 0));
-    // At odds with the rows: this run has not ended.
+    // It contradicts the rows: this run has not ended.
     let ctest = "Test project /x\n1/3 Test #1: a ....   Passed    0.00 sec\n100% tests passed, 0 tests failed out of 9\n";
     assert!(expect(ctest, 137, Framework::Ctest, (1, 0, 0)).partial);
 }
@@ -369,7 +369,7 @@ fn names(results: &TestResults) -> Vec<&str> {
     results.details.iter().map(|test| test.name.as_str()).collect()
 }
 
-/// A duration or a mark of a retry in a name would make a new test of it in each run.
+/// A duration or retry mark in a name would make it a new test in each run.
 #[test]
 fn names_have_neither_durations_nor_marks_of_retries() {
     let vitest = |row: &str| {
@@ -398,12 +398,12 @@ fn names_have_neither_durations_nor_marks_of_retries() {
         let results = parse(&tap(row), Some(0)).unwrap();
         assert_eq!(names(&results), names(&plain), "{row}");
     }
-    // What only looks like one stays.
+    // Similar text stays in the name.
     let kept = parse(&tap("waits at most 12ms"), Some(0)).unwrap();
     assert_eq!(names(&kept), ["waits at most 12ms", "other"]);
 }
 
-/// A warning in the middle of a row takes nothing of it away.
+/// A warning in the middle of a row does not affect it.
 #[test]
 fn a_row_that_a_warning_interrupted_is_still_read() {
     let go = "=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n    b_test.go:3: warning: slow\n--- FAIL: TestB (0.01s)\nFAIL\nexit status 1\nFAIL\texample.com/x\t0.012s\n";

@@ -1,4 +1,4 @@
-//! Report files: where they are found, when they count, and how they go with what was printed.
+//! Report files: where they are found, when they count, and how they are merged with output.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -33,7 +33,7 @@ fn parse(text: &str) -> TestReport {
     TestReport::parse("report.xml", text.as_bytes()).unwrap()
 }
 
-/// What the tools wrote says what their oracles say, save where a tool's report leaves tests out.
+/// The tools' reports match their oracles, except where a report leaves tests out.
 #[test]
 fn real_reports_are_read() {
     let mut read = 0;
@@ -49,11 +49,11 @@ fn real_reports_are_read() {
         match recorded.framework.as_str() {
             // Ignored tests are not in nextest's report.
             "nextest" => expected.2 = 0,
-            // A test that passed and could not be taken down is one test there.
+            // A test that passed and failed in its teardown is one test there.
             "pytest" if expected == (8, 4, 2) => expected = (7, 4, 2),
             // One file per class: this is the first.
             "surefire" if expected == (3, 2, 1) => expected = (1, 2, 0),
-            // Tests yet to be written are not told from those that pass.
+            // Todo tests are not distinguished from passing ones.
             "jest" => expected = (expected.0 + 1, expected.1, expected.2 - 1),
             _ => {}
         }
@@ -132,7 +132,7 @@ fn only_what_the_run_wrote_counts() {
     let file = std::fs::File::options().write(true).open(root.join("junit.xml")).unwrap();
     file.set_modified(later + Duration::from_secs(60)).unwrap();
     assert!(found(root, later, &[]).is_empty());
-    // An unpacked or copied old report is not the run's either.
+    // An unpacked or copied old report does not belong to the run either.
     file.set_modified(before - Duration::from_secs(60)).unwrap();
     assert!(found(root, before, &[]).is_empty());
 }

@@ -1,11 +1,11 @@
-//! The parsers against the tools themselves.
+//! Tests the parsers with the real tools.
 //!
-//! Each case runs a real tool on a small project, once as people run it and once (or at the same
-//! time) with its own machine report, and compares. What the tools print is kept below
-//! `tests/fixtures/`, so that the fast tests read real output without any tool.
+//! Each case runs a real tool on a small project, once normally and once (or at the same time) with
+//! its own machine report, and compares. The output is kept below `tests/fixtures/`, so that the
+//! fast tests use real output without any tool.
 //!
-//! Runs where `RETAKE_REAL_TOOLS` or `CI` is set, since it installs packages and takes a minute.
-//! `RETAKE_KEEP_FIXTURES=1` writes the fixtures anew.
+//! Runs only if `RETAKE_REAL_TOOLS` or `CI` is set, since it installs packages and takes a minute.
+//! `RETAKE_KEEP_FIXTURES=1` rewrites the fixtures.
 
 mod case;
 mod tools;

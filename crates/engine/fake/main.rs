@@ -54,14 +54,14 @@ fn main() {
                 hang();
             }
         }
-        // A grandchild that ends by itself a moment later, like `> >(tee log)`.
+        // A grandchild that exits a moment later, like `> >(tee log)`.
         ["leave-brief", ms] => {
             if fork() == 0 {
                 std::thread::sleep(Duration::from_millis(ms.parse().unwrap()));
                 println!("done");
             }
         }
-        // Own session, no pipes, parent gone: what a group kill misses.
+        // Own session, no pipes, parent gone: a group kill misses it.
         ["daemonise", then] => {
             daemonise();
             if then == "hang" {
@@ -96,14 +96,14 @@ fn main() {
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         },
         ["fork-bomb"] => loop {
-            // SAFETY: both sides go on with the same loop, which allocates nothing.
+            // SAFETY: both sides continue with the same loop, which allocates nothing.
             if unsafe { libc::fork() } == 0 {
                 hang();
             }
             std::thread::sleep(Duration::from_millis(1));
         },
         ["fork-comet"] => loop {
-            // Each generation makes the next and ends.
+            // Each generation forks the next and exits.
             // SAFETY: as above.
             if unsafe { libc::fork() } != 0 {
                 // SAFETY: ends at once.
@@ -143,7 +143,7 @@ fn main() {
     }
 }
 
-/// Log-like lines, so that nothing profits from zeroes.
+/// Log-like lines, so that nothing benefits from zeroes.
 fn spew(mut left: usize, chunk: usize, to: &mut [&mut dyn Write]) {
     let line = b"2026-11-15T10:30:00.123Z INFO worker-07 finished request 8f3a2c in 17 ms\n";
     let block: Vec<u8> = line.iter().copied().cycle().take(chunk).collect();
@@ -224,7 +224,7 @@ fn daemonise() {
 fn daemonise_child() {
     let daemon = fork();
     if daemon == 0 {
-        // SAFETY: a session of its own.
+        // SAFETY: starts a new session.
         unsafe { libc::setsid() };
         hang();
     }
@@ -262,14 +262,14 @@ fn burn() -> ! {
     }
 }
 
-/// What a child sees of its surroundings, a line each.
+/// Prints a child's view of its environment, one line each.
 fn describe() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     for line in status.lines().filter(|l| l.starts_with("SigBlk") || l.starts_with("SigIgn")) {
         println!("{line}");
     }
     for fd in 0..3 {
-        // SAFETY: asks about a descriptor.
+        // SAFETY: queries a descriptor.
         println!("tty{fd} {}", unsafe { libc::isatty(fd) });
     }
     let terminal = std::fs::File::open("/dev/tty").is_ok();
@@ -281,8 +281,8 @@ fn describe() {
     let mut fds: Vec<i32> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
         .map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap())
-        // Not the directory being read, which is private.
-        // SAFETY: asks about a descriptor.
+        // Excludes the descriptor of the directory being read.
+        // SAFETY: queries a descriptor.
         .filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } == 0)
         .collect();
     fds.sort_unstable();

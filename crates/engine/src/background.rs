@@ -1,8 +1,8 @@
-//! Continues this program in the background, out of reach of the terminal it was started from.
+//! Continues this program in the background, detached from its terminal.
 //!
-//! A fork, not a new start: what was read and checked stays as it is, and nothing has to be handed
-//! over. The caller waits until the background process says that it has started, so that whatever
-//! goes wrong before is still seen where the command was typed, with its exit code.
+//! A fork, not a new start: everything read and checked stays, and nothing has to be passed on. The
+//! caller waits until the background process reports that it has started, so that earlier errors
+//! appear where the command was typed, with its exit code.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,40 +15,41 @@ use crate::syscalls::{above_stdio, check};
 
 /// Which of the two processes this is.
 pub enum InBackground {
-    /// The one that was called.
+    /// The original process.
     Caller(BackgroundStart),
     Process(BackgroundProcess),
 }
 
-/// The process in the background, seen by the one that was called.
+/// The background process, seen from the original one.
 pub struct BackgroundStart {
     pid: Pid,
     news: PipeReader,
 }
 
-/// How the start went.
+/// The result of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackgroundOutcome {
     Started {
         pid: i32,
     },
-    /// It ended without having started, and has said why.
+    /// It exited before it started, and has printed why.
     Ended(ExitStatus),
 }
 
-/// This process, in the background. Its standard streams are still those of the caller.
+/// This process, in the background. Its standard streams are still the caller's.
 pub struct BackgroundProcess {
     news: PipeWriter,
 }
 
-/// Continues in a process with a session of its own, which ignores SIGHUP and reads nothing. It keeps
-/// stdout, stderr and nothing else of what was open.
+/// Continues in a process with its own session, which ignores SIGHUP and has an empty stdin. It
+/// keeps stdout and stderr, and no other open descriptor.
 ///
 /// # Safety
 ///
-/// Only while the program has one thread: the copy of a lock that another one holds stays locked.
+/// Only while the program has one thread: a lock held by another thread would stay locked in the
+/// copy.
 pub unsafe fn continue_in_background() -> io::Result<InBackground> {
-    // What is held would be written twice.
+    // Buffered output would be written twice.
     io::stdout().flush()?;
     let (reader, writer) = io::pipe()?;
     // SAFETY: one thread, as the caller promises.
@@ -58,7 +59,8 @@ pub unsafe fn continue_in_background() -> io::Result<InBackground> {
         None => {
             drop(reader);
             let news = PipeWriter::from(above_stdio(OwnedFd::from(writer))?);
-            // SAFETY: dispositions and a session of our own; closes what only the caller uses.
+            // SAFETY: sets dispositions and the session of this process; closes what only the
+            // caller uses.
             unsafe {
                 libc::setsid();
                 libc::signal(libc::SIGHUP, libc::SIG_IGN);
@@ -70,9 +72,9 @@ pub unsafe fn continue_in_background() -> io::Result<InBackground> {
     }
 }
 
-/// A pipe or a lock of the caller's would otherwise be held as long as the background process lives.
+/// An inherited pipe or lock of the caller would be held for the life of the background process.
 unsafe fn close_all_but(kept: RawFd) {
-    // SAFETY: as the name says; on an old kernel what is open stays open.
+    // SAFETY: closes descriptors that nothing here uses; on an old kernel they stay open.
     let close = |from: RawFd, to: u32| unsafe {
         libc::syscall(libc::SYS_close_range, from, to, 0);
     };
@@ -87,14 +89,14 @@ fn replace(number: RawFd, by: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::dup2(by.as_raw_fd(), number) }).map(drop)
 }
 
-/// Makes this program's stdout and stderr another file.
+/// Redirects this program's stdout and stderr to another file.
 pub fn redirect_output(output: BorrowedFd<'_>) -> io::Result<()> {
     replace(1, output)?;
     replace(2, output)
 }
 
 impl BackgroundStart {
-    /// Waits until it has started or ended.
+    /// Waits until it has started or exited.
     pub fn wait(mut self) -> io::Result<BackgroundOutcome> {
         let mut said = [0];
         loop {
@@ -119,8 +121,8 @@ impl BackgroundStart {
 }
 
 impl BackgroundProcess {
-    /// Says that all is well, and leaves the caller's stdout and stderr: from here on, both are
-    /// `output`. Fails if the caller is gone, who then does not know that this process exists.
+    /// Reports the start, and redirects stdout and stderr from the caller's to `output`. Fails if
+    /// the caller is gone, because then it does not know that this process exists.
     pub fn started(mut self, output: BorrowedFd<'_>) -> io::Result<()> {
         redirect_output(output)?;
         self.news.write_all(b"+")

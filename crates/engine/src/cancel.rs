@@ -1,4 +1,4 @@
-//! Asking a run to end, or to pause, from a signal handler or another thread.
+//! Requests from a signal handler or another thread to end or pause a run.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::syscalls;
 
-/// A token that ends or suspends the runs it is given to. Cloning it gives another handle on the
-/// same request. Every method is safe in a signal handler.
+/// A token that ends or suspends the runs it is given to. A clone refers to the same request. Every
+/// method is safe in a signal handler.
 #[derive(Clone)]
 pub struct Cancel {
     state: Arc<CancelState>,
@@ -19,7 +19,7 @@ pub struct Cancel {
 struct CancelState {
     /// Wakes the supervision loop.
     wake: OwnedFd,
-    /// The signal that asked first; 0 while nobody did.
+    /// The first signal that asked; 0 before any request.
     signal: AtomicI32,
     kill: AtomicBool,
     suspend: AtomicBool,
@@ -41,8 +41,8 @@ impl Cancel {
         })
     }
 
-    /// Asks for the end: TERM to the whole tree, the grace, then KILL. Asked again, kills at once.
-    /// `signal` is what the outcome will name.
+    /// Ends the run: SIGTERM to the whole tree, the grace, then SIGKILL. A second request kills at
+    /// once. The outcome will name `signal`.
     pub fn cancel(&self, signal: i32) {
         if self
             .state
@@ -55,36 +55,36 @@ impl Cancel {
         self.wake();
     }
 
-    /// Asks for the end without grace.
+    /// Ends the run without grace.
     pub fn kill(&self, signal: i32) {
         self.state.kill.store(true, Ordering::SeqCst);
         self.cancel(signal);
     }
 
-    /// Takes a request back, so that the token can be used for the next run.
+    /// Resets the token for the next run.
     pub fn reset(&self) {
         self.state.kill.store(false, Ordering::SeqCst);
         self.state.signal.store(0, Ordering::SeqCst);
     }
 
-    /// Asks to stop the tree and the clock, as Ctrl-Z does.
+    /// Stops the tree and the clock, as Ctrl-Z does.
     pub fn suspend(&self) {
         self.state.suspend.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Tells that the terminal's size changed.
+    /// Reports that the terminal's size has changed.
     pub fn window_changed(&self) {
         self.state.window.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// The signal that asked for the end, if one did.
+    /// The signal that asked for the end, if any.
     pub fn requested(&self) -> Option<i32> {
         Some(self.state.signal.load(Ordering::SeqCst)).filter(|&signal| signal != 0)
     }
 
-    /// Becomes readable once something was asked, for a caller that waits without the engine.
+    /// Becomes readable after a request, for a caller that waits without the engine.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         self.state.wake.try_clone()
     }
@@ -93,7 +93,8 @@ impl Cancel {
         self.state.kill.load(Ordering::SeqCst)
     }
 
-    /// Whether a pause was asked for, once for each request, for a caller that waits without the engine.
+    /// Whether a pause was requested, true once per request, for a caller that waits without the
+    /// engine.
     pub fn take_suspend(&self) -> bool {
         self.state.suspend.swap(false, Ordering::SeqCst)
     }
@@ -106,17 +107,17 @@ impl Cancel {
         self.state.wake.as_raw_fd()
     }
 
-    /// Forgets past wakes, so that the next wait sleeps.
+    /// Discards earlier wakes, so that the next wait sleeps.
     pub(crate) fn drain(&self) {
         let mut count = [0; 8];
-        // Nothing to read means that nobody woke us since; the flags say what is asked.
+        // A failed read means that there was no wake; the flags hold the requests.
         _ = syscalls::read_some(self.fd(), &mut count);
     }
 
     fn wake(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes of our own, and `write` may be called in a signal handler. A full
-        // counter means that the wake is already on its way.
+        // SAFETY: writes eight local bytes; `write` is allowed in a signal handler. A full counter
+        // means that a wake is pending already.
         unsafe {
             let errno = libc::__errno_location();
             let saved = *errno;

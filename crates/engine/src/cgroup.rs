@@ -1,6 +1,7 @@
-//! Limits of a whole tree by the kernel's own accounting, where a cgroup may be made.
+//! Enforces limits of a whole tree with cgroups, where they may be created.
 //!
-//! Version 1 and 2 both occur, also side by side. A limit that no cgroup can hold is watched instead.
+//! Versions 1 and 2 both occur, also on one machine. A limit that no cgroup can enforce is watched
+//! instead.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -30,13 +31,13 @@ enum Version {
 }
 
 impl Cgroup {
-    /// Makes a cgroup for as many of the limits as this system lets us.
+    /// Creates a cgroup for as many of the limits as this system allows.
     pub(crate) fn create(limits: &Limits) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self::below(limits, &read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
     }
 
-    /// The same, given our own cgroups and the mounts as the kernel lists them.
+    /// The same, given the own cgroups and the mounts as the kernel lists them.
     fn below(limits: &Limits, own: &str, mounts: &str) -> Self {
         let mut made = Self {
             directories: Vec::new(),
@@ -51,12 +52,12 @@ impl Cgroup {
             let bound = match controller.version {
                 Version::One => {
                     let bound = controller.set("memory.limit_in_bytes", bytes);
-                    // Without swap accounting this file is missing, and so is the need.
+                    // Without swap accounting this file is missing, and not needed.
                     _ = controller.set("memory.memsw.limit_in_bytes", bytes);
                     bound
                 }
                 Version::Two => {
-                    // Both are absent on some kernels; the limit itself holds without them.
+                    // Some kernels lack both; the limit itself works without them.
                     _ = controller.set("memory.swap.max", 0);
                     _ = controller.set("memory.oom.group", 1);
                     controller.set("memory.max", bytes)
@@ -78,7 +79,7 @@ impl Cgroup {
         made
     }
 
-    /// Whether the kernel holds this limit, so that nobody needs to watch it.
+    /// Whether the kernel enforces this limit, so that it needs no watching.
     pub(crate) fn holds(&self, limit: LimitKind) -> bool {
         match limit {
             LimitKind::Memory => self.memory.is_some(),
@@ -87,12 +88,12 @@ impl Cgroup {
         }
     }
 
-    /// Files in which the child writes itself down before it becomes the program.
+    /// Files into which the child writes itself before it executes the program.
     pub(crate) fn procs(&self) -> Vec<RawFd> {
         self.procs.iter().map(AsRawFd::as_raw_fd).collect()
     }
 
-    /// Whether the kernel killed a process of the tree for its memory.
+    /// Whether the kernel killed a process of the tree for lack of memory.
     pub(crate) fn out_of_memory(&self) -> bool {
         self.memory.as_ref().is_some_and(|controller| {
             let file = match controller.version {
@@ -115,7 +116,7 @@ impl Cgroup {
         }
     }
 
-    /// Makes the run's cgroup below our own, with this controller in it.
+    /// Creates the run's cgroup below retake's own, with this controller.
     fn join(&mut self, controller: &str, own: &str, mounts: &str) -> Option<Controller> {
         let (parent, version) = locate(controller, own, mounts)?;
         let directory = parent.join(format!("retake-{}-{}", std::process::id(), self.sequence()));
@@ -126,14 +127,14 @@ impl Cgroup {
             let file = OpenOptions::new().write(true).open(directory.join("cgroup.procs")).ok()?;
             self.procs.push(file);
         }
-        // Version 2 accounts CPU time in every cgroup, whatever its controllers.
+        // Version 2 accounts CPU time in every cgroup, regardless of its controllers.
         let ready = version == Version::One
             || controller == "cpuacct"
             || enable(&parent, &directory, controller);
         ready.then_some(Controller { directory, version })
     }
 
-    /// A number that tells the cgroups of concurrent runs of one runner apart.
+    /// A number that distinguishes the cgroups of concurrent runs of one runner.
     fn sequence(&self) -> u64 {
         use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -169,14 +170,14 @@ impl Controller {
     }
 }
 
-/// On version 2 a controller works in a cgroup only if its parent passes it on.
+/// In version 2 a controller works in a cgroup only if its parent delegates it.
 fn enable(parent: &Path, directory: &Path, controller: &str) -> bool {
     let has = || {
         fs::read_to_string(directory.join("cgroup.controllers"))
             .is_ok_and(|list| list.split_whitespace().any(|name| name == controller))
     };
     if !has() {
-        // Refused where processes live in the parent itself, unless it is the root.
+        // Refused if the parent itself contains processes, unless it is the root.
         _ = fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
     }
     has()
@@ -219,7 +220,7 @@ fn sweep(parent: &Path) {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|n| n.strip_prefix("retake-")?.split('-').next());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            // Not empty, or gone already: the next run sees to it.
+            // Not empty, or gone already: the next run tries again.
             _ = fs::remove_dir(entry.path());
         }
     }
@@ -231,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// Uses the real version 2 hierarchy where there is one that we may write to.
+    /// Uses the real version 2 hierarchy if it is writable.
     #[test]
     fn version_two_accounts_cpu_time_and_says_what_it_cannot_hold() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -251,7 +252,7 @@ mod tests {
             own.lines().filter(|l| l.starts_with("0::")).map(|l| format!("{l}\n")).collect();
         let made = Cgroup::below(&limits, &own, &mounts);
         let Some(directory) = made.directories.first().cloned() else {
-            // No such hierarchy, or not ours to change: limits are watched, as tested elsewhere.
+            // Without a writable hierarchy limits are watched, which other tests cover.
             assert!(std::env::var_os("CI").is_none(), "no writable cgroup2 hierarchy");
             return;
         };
@@ -272,7 +273,7 @@ mod tests {
         }
         drop(stdin);
         child.wait().unwrap();
-        // Held only where the controller is available.
+        // Enforced only if the controller is available.
         let controllers = fs::read_to_string(directory.join("cgroup.controllers")).unwrap();
         assert_eq!(made.holds(LimitKind::Memory), controllers.contains("memory"));
         assert_eq!(made.holds(LimitKind::Procs), controllers.contains("pids"));

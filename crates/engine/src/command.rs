@@ -1,4 +1,4 @@
-//! The parameters of a launch, and the validated command made of them.
+//! The parameters of a launch, and the validated command built from them.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -16,17 +16,17 @@ use crate::command_line;
 use crate::program_file::resolve;
 use crate::variable::Variable;
 
-/// The longest single argument or `NAME=value` the kernel takes, its closing NUL included.
+/// The longest single argument or `NAME=value` the kernel accepts, including its closing NUL.
 const MAX_STRING: usize = 128 << 10;
 
-/// Everything a process is started with, complete: all arguments, all variables, all limits.
-/// Nothing is checked yet.
+/// Everything a process is started with: all arguments, all variables, all limits. Not validated
+/// yet.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The program first, then its arguments.
+    /// The program, then its arguments.
     pub arguments: Vec<OsString>,
     pub cwd: PathBuf,
-    /// All variables the child gets.
+    /// All variables of the child.
     pub environment: Vec<Variable>,
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
@@ -34,23 +34,23 @@ pub struct Launch {
     pub limits: Limits,
     pub nice: Option<i32>,
     pub stdin: Stdin,
-    /// Give the child a terminal of its own; both streams become one.
+    /// Give the child its own terminal; both streams become one.
     pub pty: bool,
     pub detach: Detach,
 }
 
-/// Where the child reads from.
+/// The source of the child's stdin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Stdin {
     #[default]
     Null,
     Inherit,
     File(PathBuf),
-    /// A descriptor that the caller made, such as the reading end of a pipe.
+    /// A descriptor from the caller, such as the reading end of a pipe.
     Given(Input),
 }
 
-/// A descriptor for a child to read from. Closed here when the last copy of the launch is gone.
+/// A descriptor for a child to read from. Closed when the last copy of the launch is dropped.
 #[derive(Clone, Debug)]
 pub struct Input(Arc<OwnedFd>);
 
@@ -64,7 +64,7 @@ impl Input {
     }
 }
 
-/// The same descriptor, not one that reads the same.
+/// Equal only if it is the same descriptor.
 impl PartialEq for Input {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -84,7 +84,7 @@ pub enum Detach {
 }
 
 impl Launch {
-    /// A launch with nothing special about it: the current directory and variables, no limits.
+    /// A plain launch: the current directory and variables, no limits.
     pub fn new<S: Into<OsString>>(arguments: impl IntoIterator<Item = S>) -> Self {
         Self {
             arguments: arguments.into_iter().map(Into::into).collect(),
@@ -100,12 +100,12 @@ impl Launch {
         }
     }
 
-    /// Sets a variable, also one that is set already.
+    /// Sets or replaces a variable.
     pub fn set(&mut self, variable: Variable) {
         let is_other = |known: &Variable| known.name() != variable.name();
         match self.environment.iter().position(|known| !is_other(known)) {
             Some(at) => {
-                // Some programs take the last of two.
+                // If a name occurs twice, some programs use the last value.
                 let after: Vec<_> = self.environment.drain(at + 1..).filter(is_other).collect();
                 self.environment[at] = variable;
                 self.environment.extend(after);
@@ -115,18 +115,18 @@ impl Launch {
     }
 }
 
-/// A command that the kernel can be asked to run.
+/// A validated command.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub(crate) launch: Launch,
     pub(crate) arguments: Vec<CString>,
     file: Option<PathBuf>,
-    /// The name of the working directory in a sandbox, where that differs.
+    /// The path of the working directory inside a sandbox, if it differs.
     pub(crate) directory_inside: Option<PathBuf>,
 }
 
 impl Command {
-    /// Checks everything that can be checked without starting anything, and lists every reason against it.
+    /// Validates everything that can be checked without starting a process, and lists every error.
     pub fn new(launch: Launch) -> Result<Self, Vec<RefusalReason>> {
         let mut reasons = Vec::new();
         if launch.arguments.first().is_none_or(|program| program.is_empty()) {
@@ -165,12 +165,12 @@ impl Command {
         &self.launch
     }
 
-    /// A confined process finds the working directory by this name.
+    /// Sets the path at which a confined process finds its working directory.
     pub fn enter_as(&mut self, directory: PathBuf) {
         self.directory_inside = Some(directory);
     }
 
-    /// Sets variables, also those that are set already. Nothing else is checked again.
+    /// Sets or replaces variables. Nothing else is validated again.
     pub fn set_variables(
         &mut self,
         variables: impl IntoIterator<Item = Variable>,
@@ -187,12 +187,12 @@ impl Command {
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 
-    /// Runs this file, which [`locate`] has just found; it is not looked for again.
+    /// Uses this file, which [`locate`] has just found, instead of searching again.
     pub fn found(self, file: Option<PathBuf>) -> Self {
         Self { file, ..self }
     }
 
-    /// The file that it runs, if that was looked for already. It may be relative to the directory.
+    /// The program's file, if it was located already. It may be relative to the directory.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -206,8 +206,8 @@ impl Command {
     }
 }
 
-/// The file that will be asked to run for a program's name, looked up where the child itself would
-/// look. It may be relative to `cwd`.
+/// The file that a program's name resolves to, searched in the child's PATH. It may be relative to
+/// `cwd`.
 pub fn locate(
     program: &OsStr,
     environment: &[Variable],
@@ -240,11 +240,11 @@ pub fn check_variable(name: &OsStr, value: &OsStr) -> Vec<RefusalReason> {
     reasons
 }
 
-/// Why the kernel would not take a variable.
+/// Why the kernel would reject a variable.
 fn wrong_variable(variable: &Variable) -> Option<RefusalReason> {
     let name = || variable.name().to_string_lossy().into_owned();
     let bytes = variable.name().as_bytes();
-    // An inherited name may begin with `=`; some systems have such variables.
+    // An inherited name may begin with `=`, as on some systems.
     if bytes.is_empty() || bytes[1..].contains(&b'=') || variable.has_nul() && bytes.contains(&0) {
         return Some(RefusalReason::VariableName { name: name() });
     }
@@ -252,7 +252,7 @@ fn wrong_variable(variable: &Variable) -> Option<RefusalReason> {
     wrong_string(variable.bytes().len(), variable.has_nul(), value)
 }
 
-/// Why the kernel would not take a string of this length, its closing NUL not counted.
+/// Why the kernel would reject a string of this length, without its closing NUL.
 fn wrong_string(
     bytes: usize,
     has_nul: bool,
@@ -265,12 +265,12 @@ fn wrong_string(
     has_nul.then(|| RefusalReason::NulByte(string()))
 }
 
-/// The kernel counts strings and pointers against a quarter of the stack limit, 6 MiB at most.
+/// The kernel limits strings and pointers to a quarter of the stack limit, 6 MiB at most.
 fn check_total(arguments: &[CString], environment: &[Variable], reasons: &mut Vec<RefusalReason>) {
     let arguments = arguments.iter().map(|argument| argument.as_bytes_with_nul());
     let strings = arguments.chain(environment.iter().map(Variable::bytes_with_nul));
     let bytes: usize = strings.map(|string| string.len() + size_of::<usize>()).sum();
-    // No limit is `None`.
+    // `None` is unlimited.
     let stack = getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
     let quarter = usize::try_from(stack / 4).unwrap_or(usize::MAX);
     let limit = quarter.clamp(MAX_STRING, 6 << 20);
@@ -279,7 +279,7 @@ fn check_total(arguments: &[CString], environment: &[Variable], reasons: &mut Ve
     }
 }
 
-/// Why a file cannot be read. It is not opened: the writer of a FIFO would notice.
+/// Why a file cannot be read. Does not open it: the writer of a FIFO would notice.
 fn unreadable(path: &Path) -> Option<String> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => return Some("is a directory".into()),
@@ -307,7 +307,7 @@ pub(crate) fn check_directory(path: &Path) -> Option<RefusalReason> {
     }
 }
 
-/// An error's text without the number that means nothing to most people.
+/// An error's text without its number.
 pub(crate) fn plain(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), crate::program_file::describe)
 }

@@ -1,18 +1,18 @@
 //! Whether a command line given as one string needs a shell.
 //!
-//! A line of plain words runs directly: no shell to start, nothing to inject into. What only a
-//! shell understands goes to `/bin/sh -c`, and the result says so.
+//! A line of plain words runs directly: without the cost of a shell, and without injection.
+//! Everything else goes to `/bin/sh -c`, and the result says so.
 
 use retake_types::ShellMode;
 
-/// A command line turned into arguments.
+/// A command line split into arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandLine {
     pub arguments: Vec<String>,
     pub shell: bool,
 }
 
-/// Why a line needs a shell that it may not have.
+/// Why a line needs a shell that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShellNeeded {
     #[error("`{0}` is a shell builtin")]
@@ -31,7 +31,7 @@ pub enum ShellNeeded {
     Assignment,
 }
 
-/// What dash and POSIX know as built-in or reserved in the place of a command.
+/// Builtins and reserved words of dash and POSIX, in the position of a command.
 const BUILTINS: [&str; 59] = [
     "!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "command", "continue", "do", "done",
     "echo", "elif", "else", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi",
@@ -41,7 +41,7 @@ const BUILTINS: [&str; 59] = [
     "function", "time",
 ];
 
-/// Decides how a line runs. `which` tells whether a word names a program.
+/// Decides how a line runs. `which` says whether a word names a program.
 pub fn interpret(
     line: &str,
     mode: ShellMode,
@@ -54,7 +54,7 @@ pub fn interpret(
     }
     let reason = match split(line) {
         Ok(arguments) => match arguments.first() {
-            // A program of that name wins over a builtin.
+            // A program of that name has precedence over a builtin.
             Some(first) if BUILTINS.contains(&first.as_str()) && !which(first) => {
                 ShellNeeded::Builtin(first.clone())
             }
@@ -68,7 +68,7 @@ pub fn interpret(
     }
 }
 
-/// Splits plain and quoted words, or says what a shell would have to do.
+/// Splits plain and quoted words, or returns the construct that needs a shell.
 fn split(line: &str) -> Result<Vec<String>, ShellNeeded> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -93,7 +93,7 @@ fn split(line: &str) -> Result<Vec<String>, ShellNeeded> {
                 return Err(ShellNeeded::Operator(c));
             }
             '$' | '`' | '\\' | '*' | '?' | '[' => {
-                // `[` alone is the name of a program.
+                // A separate `[` is the name of a program.
                 if c == '[' && word.is_none() && chars.as_str().starts_with([' ', '\t']) {
                     word = Some("[".into());
                 } else {
@@ -114,13 +114,13 @@ fn split(line: &str) -> Result<Vec<String>, ShellNeeded> {
     Ok(words)
 }
 
-/// Whether this is a portable name of a variable.
+/// Whether this is a portable variable name.
 pub(crate) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Writes arguments as a line that a shell would split into the same arguments.
+/// Quotes arguments into a line that a shell splits into the same arguments.
 pub fn quote<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
     let mut line = String::new();
     for argument in arguments {

@@ -1,7 +1,7 @@
-//! Counters of the processor for everything that a keeper starts: `perf_event_open`, user space only.
+//! Processor counters for everything that a keeper starts: `perf_event_open`, user space only.
 //!
-//! The counters hang on the keeper and are inherited by its children, whose counts are added when they
-//! end. What the keeper itself does meanwhile is counted once more without inheritance, and taken off.
+//! The counters are attached to the keeper and inherited by its children, whose counts are added
+//! when they exit. The keeper's own work is counted separately without inheritance, and subtracted.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,21 +10,21 @@ use std::sync::Mutex;
 
 use crate::keeper::Keeper;
 
-/// What can be counted.
+/// An event to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     Instructions,
     Cycles,
     CacheMisses,
-    /// Nanoseconds of CPU time, which every kernel counts.
+    /// Nanoseconds of CPU time, which every kernel can count.
     TaskClock,
 }
 
 impl Counter {
-    /// Those of the processor.
+    /// The events that the processor counts.
     pub const HARDWARE: [Self; 3] = [Self::Instructions, Self::Cycles, Self::CacheMisses];
 
-    /// Type and number of the event.
+    /// The kernel's type and number of the event.
     fn event(self) -> (u32, u64) {
         match self {
             Self::Instructions => (0, 1),
@@ -35,7 +35,7 @@ impl Counter {
     }
 }
 
-/// The start of the kernel's `struct perf_event_attr`, in its first size.
+/// The beginning of the kernel's `struct perf_event_attr`, in its first size.
 #[repr(C)]
 #[derive(Default)]
 struct EventAttributes {
@@ -51,7 +51,7 @@ struct EventAttributes {
     config1: u64,
 }
 
-/// With the times an event was wanted and was counted.
+/// Also reads how long an event was enabled and actually counted.
 const READ_TIMES: u64 = 0b11;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -72,12 +72,12 @@ struct Event {
     keeper: Mutex<File>,
 }
 
-/// What was counted until one moment.
+/// The counts at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct CounterReading(Vec<(Counter, f64)>);
 
 impl Counters {
-    /// Opens those of the wanted counters that there are; an error if there is none.
+    /// Opens the available ones of the wanted counters; an error if none is available.
     pub fn open(keeper: &Keeper, wanted: &[Counter]) -> io::Result<Self> {
         let pid = keeper.pid();
         let mut events = Vec::new();
@@ -96,12 +96,12 @@ impl Counters {
         if events.is_empty() { Err(failure) } else { Ok(Self { pid, events }) }
     }
 
-    /// Whether these are the counters of this keeper: one that was killed is replaced.
+    /// Whether these are the counters of this keeper: a killed keeper is replaced.
     pub fn belong_to(&self, keeper: &Keeper) -> bool {
         self.pid == keeper.pid()
     }
 
-    /// What is counted by now. One that cannot be read is left out.
+    /// The counts so far. Unreadable counters are left out.
     pub fn read(&self) -> CounterReading {
         let value = |file: &Mutex<File>| {
             let mut file = file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -112,7 +112,7 @@ impl Counters {
                 u64::from_ne_bytes(bytes) as f64
             };
             let (count, wanted, counted) = (word(0), word(8), word(16));
-            // More events than the processor can count take turns.
+            // If there are more events than the processor can count, they take turns.
             Some(if counted > 0.0 { count * wanted / counted } else { count })
         };
         let events = self.events.iter();
@@ -123,12 +123,12 @@ impl Counters {
 }
 
 impl CounterReading {
-    /// What was counted since an earlier moment.
+    /// The counts since an earlier reading.
     pub fn since(&self, earlier: &Self) -> Vec<(Counter, u64)> {
         let before = |counter| earlier.0.iter().find(|(other, _)| *other == counter);
         let difference = |&(counter, now): &(Counter, f64)| {
             let (_, before) = before(counter)?;
-            // Rounding of events that take turns must not make it negative.
+            // Rounding of events that take turns must not yield a negative count.
             Some((counter, (now - before).max(0.0).round() as u64))
         };
         self.0.iter().filter_map(difference).collect()
@@ -145,7 +145,7 @@ fn open(pid: i32, counter: Counter, flags: u64) -> io::Result<File> {
         flags: flags | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
         ..EventAttributes::default()
     };
-    // SAFETY: the structure has the size it says, and lives for the call.
+    // SAFETY: the structure has the stated size, and outlives the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -157,7 +157,7 @@ fn open(pid: i32, counter: Counter, flags: u64) -> io::Result<File> {
         )
     };
     match i32::try_from(fd) {
-        // SAFETY: just made by the kernel; ours alone.
+        // SAFETY: a new descriptor from the kernel, owned only here.
         Ok(fd @ 0..) => Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) })),
         _ => Err(io::Error::last_os_error()),
     }
@@ -168,8 +168,8 @@ mod tests {
     use super::*;
     use crate::{Cancel, Command, KeeperSettings, Launch, LiveOutput};
 
-    /// The clock of the kernel is counted in the same way as what the processor counts, which many
-    /// machines for tests do not have.
+    /// Counts the kernel's clock, which works like the processor's counters: many test machines
+    /// lack those.
     #[test]
     fn what_a_command_and_its_children_use_is_counted_and_not_the_keeper() {
         let mut keeper = Keeper::start(KeeperSettings::default()).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
         let much = counted(&format!("sh -c '{busy}'; true"));
         assert!(much.0 > 3.0 * little.0, "{much:?} {little:?}");
-        // The kernel's own account of the same processes.
+        // Compare with the kernel's own accounting of the same processes.
         assert!(much.0 > 0.5 * much.1 && much.0 < 1.5 * much.1, "{much:?}");
     }
 }

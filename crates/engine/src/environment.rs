@@ -1,4 +1,4 @@
-//! The variables a child gets.
+//! Builds the variables of a child.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,8 +6,8 @@ use retake_types::EnvMode;
 
 use crate::variable::Variable;
 
-/// Variables that make a child load, run or trust something it was not asked to. `merge` drops
-/// them unless they are given or allowed. Documented in `docs/environment.md`.
+/// Variables that make a child load, run or trust something unexpected. `merge` drops them unless
+/// they are given or allowed. Documented in `docs/environment.md`.
 pub const HIJACKING_VARIABLES: [&str; 26] = [
     "BASH_ENV",
     "CLASSPATH",
@@ -37,19 +37,20 @@ pub const HIJACKING_VARIABLES: [&str; 26] = [
     "ZDOTDIR",
 ];
 
-/// How the child's variables are made.
+/// How the child's variables are built.
 pub struct EnvironmentRules<'a> {
     pub mode: EnvMode,
     pub set: &'a [Variable],
     pub unset: &'a [OsString],
-    /// Names that `merge` keeps although they hijack or look secret.
+    /// Names that `merge` keeps although they are hijacking variables or look secret.
     pub allow: &'a [String],
     /// Whether a name looks like that of a secret.
     pub secret: fn(&str) -> bool,
 }
 
 impl EnvironmentRules<'_> {
-    /// The child's variables, from those of the parent. A name appears once; given ones win.
+    /// The child's variables, starting from the parent's. Each name occurs once; given variables
+    /// win.
     pub fn apply(&self, parent: &mut dyn Iterator<Item = &Variable>) -> Vec<Variable> {
         let given = |name: &OsStr| self.set.iter().any(|set| set.name() == name);
         let mut variables: Vec<_> = match self.mode {

@@ -1,8 +1,8 @@
-//! Starts a program that is not a run: the user's pager, the web browser, a push in the
-//! background. It is neither captured, limited, supervised nor recorded, and nothing ends it.
+//! Starts a program that is not a run: the user's pager, the web browser, a push in the background.
+//! It is not captured, limited, supervised or recorded, and retake does not end it.
 //!
-//! It gets the signal mask and dispositions that a run would get. By `posix_spawn`, whose cost does
-//! not grow with the memory in use.
+//! It gets the signal mask and dispositions of a run. Uses `posix_spawn`, whose cost does not grow
+//! with retake's memory.
 
 use std::ffi::{CString, OsStr, OsString, c_char, c_short};
 use std::io::{self, PipeReader, PipeWriter};
@@ -19,7 +19,7 @@ use crate::keeper::SignalDispositions;
 /// A program to start, with this program's environment and working directory.
 pub struct HelperProgram {
     file: OsString,
-    /// The name it sees first, then its arguments.
+    /// argv[0], then its arguments.
     arguments: Vec<OsString>,
     dispositions: SignalDispositions,
     input: HelperInput,
@@ -27,7 +27,7 @@ pub struct HelperProgram {
     own_session: bool,
 }
 
-/// Where a helper reads from.
+/// The source of a helper's stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HelperInput {
     Null,
@@ -35,24 +35,24 @@ enum HelperInput {
     Pipe,
 }
 
-/// Where a helper writes to.
+/// The destination of a helper's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelperOutput {
-    /// Nowhere.
+    /// Discarded.
     Null,
     /// This program's stdout and stderr.
     Inherit,
 }
 
-/// A helper that was started. Dropping it neither ends the helper nor waits for it.
+/// A started helper. Dropping this neither ends the helper nor waits for it.
 pub struct RunningHelper {
     pid: Pid,
     input: Option<PipeWriter>,
 }
 
 impl HelperProgram {
-    /// A program by its path, or by its name to be found on `PATH`. It reads nothing and its output
-    /// goes nowhere, until asked for otherwise.
+    /// A program by path, or by name on `PATH`. By default its stdin is empty and its output is
+    /// discarded.
     pub fn new(program: impl Into<OsString>, dispositions: SignalDispositions) -> Self {
         let file = program.into();
         Self {
@@ -65,7 +65,7 @@ impl HelperProgram {
         }
     }
 
-    /// The name it sees as its own, other than that of its file.
+    /// Sets argv[0], if it differs from the file's name.
     #[must_use]
     pub fn named(mut self, name: impl Into<OsString>) -> Self {
         self.arguments[0] = name.into();
@@ -78,7 +78,7 @@ impl HelperProgram {
         self
     }
 
-    /// It reads what is written to [`RunningHelper::take_input`].
+    /// Connects its stdin to [`RunningHelper::take_input`].
     #[must_use]
     pub fn with_input(mut self) -> Self {
         self.input = HelperInput::Pipe;
@@ -91,14 +91,14 @@ impl HelperProgram {
         self
     }
 
-    /// A session of its own, so that a closed terminal does not end it.
+    /// Starts it in its own session, so that closing the terminal does not end it.
     #[must_use]
     pub fn in_own_session(mut self) -> Self {
         self.own_session = true;
         self
     }
 
-    /// Starts it and does not wait for it. Fails when the program cannot be executed.
+    /// Starts it without waiting for its end. Fails if the program cannot be executed.
     pub fn start(&self) -> io::Result<RunningHelper> {
         let file = c_string(&self.file)?;
         let arguments: Vec<CString> =
@@ -145,8 +145,8 @@ impl HelperProgram {
         Ok(files)
     }
 
-    /// Signals with a handler get their default at exec; those ignored here and not before are set
-    /// to it.
+    /// Exec resets handled signals to the default; signals that retake ignores but did not inherit
+    /// as ignored are reset here.
     fn attributes(&self) -> io::Result<SpawnAttributes> {
         let mut attributes = SpawnAttributes::new()?;
         let (mask, defaults) = (self.dispositions.mask(), self.dispositions.not_ignored());
@@ -166,7 +166,7 @@ impl HelperProgram {
 }
 
 impl RunningHelper {
-    /// The pipe it reads from, once; dropping the pipe ends its input.
+    /// The pipe to its stdin, returned once; dropping the pipe closes its stdin.
     pub fn take_input(&mut self) -> Option<PipeWriter> {
         self.input.take()
     }
@@ -190,7 +190,7 @@ struct FileActions(MaybeUninit<libc::posix_spawn_file_actions_t>);
 impl FileActions {
     fn new() -> io::Result<Self> {
         let mut object = MaybeUninit::uninit();
-        // SAFETY: initialises the object, which is only kept if that worked.
+        // SAFETY: initialises the object, which is used only on success.
         check(unsafe { libc::posix_spawn_file_actions_init(object.as_mut_ptr()) })?;
         Ok(Self(object))
     }
@@ -221,7 +221,7 @@ struct SpawnAttributes(MaybeUninit<libc::posix_spawnattr_t>);
 impl SpawnAttributes {
     fn new() -> io::Result<Self> {
         let mut object = MaybeUninit::uninit();
-        // SAFETY: initialises the object, which is only kept if that worked.
+        // SAFETY: initialises the object, which is used only on success.
         check(unsafe { libc::posix_spawnattr_init(object.as_mut_ptr()) })?;
         Ok(Self(object))
     }
@@ -234,7 +234,7 @@ impl Drop for SpawnAttributes {
     }
 }
 
-/// These functions return the error's number.
+/// These functions return an errno.
 fn check(code: i32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
-    /// Rust's runtime ignores SIGPIPE in this very test.
+    /// Rust's runtime ignores SIGPIPE in this test.
     #[test]
     fn signals_are_as_they_were_before_this_program_changed_them() {
         let pipe_ignored = |dispositions| {

@@ -1,4 +1,4 @@
-//! Processes that outlive the child: naming them, and ending them when the keeper cannot.
+//! Processes that outlive the child: their names, and ending them when the keeper cannot.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::process_tree::{self, ProcessStat, TreeEntry};
 use crate::variable::Variable;
 
-/// The variable by which a child knows, and shows, which run it belongs to.
+/// The variable that marks the processes of a run with its id.
 pub const PARENT_VARIABLE: &str = "RETAKE_PARENT_ID";
 
-/// A process as people know it.
+/// A process with its command name.
 pub(crate) struct LeftoverProcess {
     pub(crate) pid: i32,
     pub(crate) command: String,
@@ -29,8 +29,8 @@ impl LeftoverProcess {
     }
 }
 
-/// The living processes below `root`, without those in `kept` and what is below them. Forgets kept
-/// ones that are gone.
+/// The live processes below `root`, without those in `kept` and everything below them. Removes dead
+/// ones from `kept`.
 pub(crate) fn living_below(root: i32, kept: &mut Vec<i32>) -> Vec<LeftoverProcess> {
     let mut found = vec![TreeEntry::default(); 16 << 10];
     let count = process_tree::descendants(root, &mut found);
@@ -39,7 +39,7 @@ pub(crate) fn living_below(root: i32, kept: &mut Vec<i32>) -> Vec<LeftoverProces
     let mut left_out = kept.clone();
     let mut processes = Vec::new();
     for entry in found {
-        // Parents come first, so whatever is below a kept process is seen after it.
+        // Parents come first, so processes below a kept one are seen after it.
         if left_out.contains(&entry.pid) || left_out.contains(&entry.parent) {
             left_out.push(entry.pid);
         } else {
@@ -68,10 +68,10 @@ fn describe(pid: i32) -> Option<LeftoverProcess> {
     Some(LeftoverProcess { pid, command, name })
 }
 
-/// Ends the processes of a run whose keeper is gone. They are our children now, together with
-/// whatever else this program runs, so each must show that it belongs to the run.
+/// Ends the processes of a run whose keeper is gone. They are retake's children now, like
+/// everything else this program runs, so each must show that it belongs to the run.
 ///
-/// With `everything`, whatever is not a keeper belongs.
+/// With `everything`, every process except keepers belongs to the run.
 pub(crate) fn end_orphans(
     keeper: i32,
     child: Option<i32>,
@@ -113,7 +113,7 @@ pub(crate) fn end_orphans(
     }
 }
 
-/// The keepers of this program, which are no one's leftovers.
+/// The keepers of this program, which are never leftovers.
 static KEEPERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 pub(crate) fn register(keeper: i32) {

@@ -1,7 +1,7 @@
-//! Runs one command, completely under control: spawned without a detour, captured byte for byte,
-//! limited, timed out cleanly, and with nothing left running when it is over.
+//! Runs one command under full control: spawned directly, captured byte for byte, limited, timed
+//! out cleanly, and with no process left running at the end.
 //!
-//! The engine knows nothing of databases, command lines or async runtimes. Linux only.
+//! The engine has no knowledge of databases, command lines or async runtimes. Linux only.
 //!
 //! ```
 //! use retake_engine::{Cancel, Command, Keeper, KeeperSettings, Launch, LiveOutput, ProcessEvent};

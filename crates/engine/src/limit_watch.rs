@@ -1,4 +1,4 @@
-//! Limits of a whole tree by looking at it, where no cgroup can be made.
+//! Enforces limits of a whole tree by polling, where no cgroup can be created.
 //!
 //! A watched limit may be exceeded for up to [`WATCH_INTERVAL`].
 
@@ -12,20 +12,20 @@ use crate::cgroup::Cgroup;
 use crate::process_tree::{self, ProcessStat, TreeEntry};
 use crate::syscalls::{self, PathBuffer};
 
-/// How often limits are looked at.
+/// How often limits are checked.
 pub const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) struct LimitWatch {
     limits: Limits,
     cgroup: Cgroup,
     keeper: i32,
-    /// The keeper's CPU ticks before the run: those of earlier runs it has reaped.
+    /// The keeper's CPU ticks before the run: those of the earlier runs it has reaped.
     before: u64,
     found: Vec<TreeEntry>,
 }
 
 impl LimitWatch {
-    /// `None` when no limit of the tree is set, so that nothing needs to be looked at.
+    /// `None` without limits of the tree, so that no polling is needed.
     pub(crate) fn over(limits: &Limits, keeper: i32) -> Option<Self> {
         limits.memory_bytes.or(limits.cpu_ms).or(limits.procs)?;
         Some(Self {
@@ -41,7 +41,7 @@ impl LimitWatch {
         &self.cgroup
     }
 
-    /// The limit that is exceeded now, if one is.
+    /// The limit that is exceeded, if any.
     pub(crate) fn exceeded(&mut self) -> Option<LimitKind> {
         if self.cgroup.out_of_memory() {
             return Some(LimitKind::Memory);
@@ -72,8 +72,8 @@ impl LimitWatch {
             return Some(LimitKind::Procs);
         }
         if let Some(limit) = memory {
-            // Resident sets count shared pages once per process: an upper bound that is cheap.
-            // Only when it is over the limit are shares counted, which is exact and slow.
+            // Resident sets count shared pages once per process: a cheap upper bound. Only if it
+            // exceeds the limit are proportional shares read, which is exact and slow.
             let sum =
                 |of: fn(i32) -> Option<u64>| tree.iter().filter_map(|e| of(e.pid)).sum::<u64>();
             if sum(resident) > limit && sum(proportional) > limit {

@@ -1,4 +1,4 @@
-//! Passing the child's output on, byte for byte, without ever waiting for its reader.
+//! Forwards the child's output byte for byte, without ever waiting for its reader.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -9,35 +9,36 @@ use rustix::fs::{FileType, fstat};
 
 use crate::syscalls;
 
-/// Where one stream of the child goes, live.
+/// The live destination of one stream of the child.
 pub(crate) struct OutputRelay<'a> {
     target: BorrowedFd<'a>,
     method: Option<WriteMethod>,
     pending: Vec<u8>,
     sent: usize,
-    /// Bytes given up because nobody took them in time.
+    /// Bytes dropped because the reader was too slow.
     lost: u64,
-    /// Why nothing more can be written.
+    /// Why no more can be written.
     error: Option<i32>,
 }
 
-/// How to write without blocking and without changing flags others share.
+/// How to write without blocking, and without changing shared flags.
 enum WriteMethod {
     /// A file: writing does not wait for a reader.
     Direct,
-    /// A pipe or terminal, opened again so that "do not block" is ours alone.
+    /// A pipe or terminal, reopened so that O_NONBLOCK is not shared.
     Reopened(OwnedFd),
     Socket,
-    /// One that may not be reopened, such as another user's: its flag is set for each write only.
+    /// One that cannot be reopened, such as another user's: O_NONBLOCK is set only during each
+    /// write.
     Borrowed,
 }
 
 pub(crate) enum Passed {
-    /// Everything went out.
+    /// Everything was written.
     All,
     /// Some of it waits for the reader.
     Waiting,
-    /// The reader is gone.
+    /// The reader has closed it.
     Closed,
 }
 
@@ -46,7 +47,7 @@ impl<'a> OutputRelay<'a> {
         Self { target, method: None, pending: Vec::new(), sent: 0, lost: 0, error: None }
     }
 
-    /// Sends what the reader takes now and holds the rest.
+    /// Writes what the reader accepts now and keeps the rest.
     pub(crate) fn pass(&mut self, bytes: &[u8]) -> Passed {
         debug_assert!(!self.waits(), "more output while the last waits");
         match self.write(bytes) {
@@ -64,7 +65,7 @@ impl<'a> OutputRelay<'a> {
         }
     }
 
-    /// Tries again to send what waits.
+    /// Tries to write the rest.
     pub(crate) fn resume(&mut self) -> Passed {
         let pending = std::mem::take(&mut self.pending);
         let result = self.write(&pending[self.sent..]);
@@ -86,18 +87,19 @@ impl<'a> OutputRelay<'a> {
         self.sent < self.pending.len()
     }
 
-    /// Drops what waits: the run is over and the reader has had its chance.
+    /// Drops the rest: the run is over and the reader had enough time.
     pub(crate) fn give_up(&mut self) {
         self.lost += (self.pending.len() - self.sent) as u64;
         self.sent = self.pending.len();
     }
 
-    /// Adds to what waits: the last output, which nobody will write any more.
+    /// Adds the last output to the rest, without writing it.
     pub(crate) fn hold(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// Counts output that is not even tried: the run is being ended and earlier output waits.
+    /// Counts output as dropped without trying: the run is being ended and earlier output is still
+    /// pending.
     pub(crate) fn skip(&mut self, bytes: &[u8]) {
         self.lost += bytes.len() as u64;
     }
@@ -106,12 +108,12 @@ impl<'a> OutputRelay<'a> {
         self.lost
     }
 
-    /// The reason of a [`Passed::Closed`].
+    /// The error behind a [`Passed::Closed`].
     pub(crate) fn error(&self) -> Option<i32> {
         self.error
     }
 
-    /// The descriptor to poll for room.
+    /// The descriptor to poll for writability.
     pub(crate) fn fd(&self) -> RawFd {
         match &self.method {
             Some(WriteMethod::Reopened(fd)) => fd.as_raw_fd(),
@@ -119,7 +121,7 @@ impl<'a> OutputRelay<'a> {
         }
     }
 
-    /// Writes until all is out (then the length) or the reader is slow (then less).
+    /// Writes until everything is written (then the length) or the reader is slow (then less).
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let target = self.target.as_raw_fd();
         let mut done = 0;
@@ -127,7 +129,7 @@ impl<'a> OutputRelay<'a> {
             let rest = &bytes[done..];
             let method = self.method.get_or_insert_with(|| WriteMethod::to(self.target));
             let n = match method {
-                // SAFETY: each writes from a slice that is alive.
+                // SAFETY: each writes from a live slice.
                 WriteMethod::Direct => unsafe {
                     libc::write(target, rest.as_ptr().cast(), rest.len())
                 },
@@ -156,8 +158,8 @@ impl<'a> OutputRelay<'a> {
                 continue;
             }
             match syscalls::errno() {
-                // A signal may have come because we may not write now (`stty tostop`): the caller
-                // looks at what was asked before it tries again.
+                // The signal may be SIGTTOU (`stty tostop`): the caller checks for requests before
+                // it tries again.
                 libc::EINTR | libc::EAGAIN => return Ok(done),
                 code => return Err(io::Error::from_raw_os_error(code)),
             }
@@ -168,7 +170,7 @@ impl<'a> OutputRelay<'a> {
 
 impl WriteMethod {
     fn to(target: BorrowedFd<'_>) -> Self {
-        // What cannot be asked about is written to as it is.
+        // Unknown targets are written directly.
         let kind =
             fstat(target).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
         match kind {

@@ -1,16 +1,16 @@
-//! Memory to read into.
+//! A buffer for reading.
 
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
 
-/// Reading into memory that begins a few bytes past a page boundary, as a large `Vec` does, is two
-/// to four times slower than into memory that begins at one.
+/// Reading into memory a few bytes past a page boundary, as in a large `Vec`, is two to four times
+/// slower than into page-aligned memory.
 const LAYOUT: Layout = match Layout::from_size_align(256 << 10, 4096) {
     Ok(layout) => layout,
     Err(_) => panic!("a power of two"),
 };
 
-/// A page-aligned buffer, taken from the system when first used: a silent run needs none.
+/// A page-aligned buffer, allocated on first use: a silent run needs none.
 pub(crate) struct PageBuffer {
     memory: Option<NonNull<u8>>,
 }

@@ -1,13 +1,13 @@
-//! The processes below a process.
+//! Lists the processes below a process.
 //!
-//! Works without allocating, because the keeper uses it too. A walk is a snapshot of something
-//! that moves; a caller that must reach every process walks again until nothing is left.
+//! Works without allocating, because the keeper uses it too. A walk is a snapshot of a changing
+//! tree; a caller that must reach every process repeats it until nothing is left.
 
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::syscalls::{self, PathBuffer};
 
-/// A process found below the root, with the parent it was found under.
+/// A process below the root, with the parent it was found under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeEntry {
     pub(crate) pid: i32,
@@ -31,7 +31,7 @@ pub(crate) fn descendants(root: i32, found: &mut [TreeEntry]) -> usize {
 }
 
 /// Appends the children of every thread of `pid`: the kernel lists a child under the thread that
-/// made it.
+/// created it.
 fn children(pid: i32, found: &mut [TreeEntry], count: &mut usize) {
     let Ok(tasks) = PathBuffer::new().text(b"/proc/").number(pid).text(b"/task").open() else {
         return;
@@ -91,13 +91,13 @@ fn scan(root: i32, found: &mut [TreeEntry]) -> usize {
     }
 }
 
-/// Calls back for each entry of a directory whose name is a number.
+/// Calls `each` for every directory entry whose name is a number.
 pub(crate) fn for_each_number(directory: RawFd, mut each: impl FnMut(i32)) {
     #[repr(align(8))]
     struct Names([u8; 2048]);
     let mut names = Names([0; 2048]);
     loop {
-        // SAFETY: the buffer is as long as we say and aligned for directory entries.
+        // SAFETY: the buffer has the stated length and is aligned for directory entries.
         let n = unsafe {
             libc::syscall(libc::SYS_getdents64, directory, names.0.as_mut_ptr(), names.0.len())
         };
@@ -139,7 +139,7 @@ impl ProcessStat {
         let file = PathBuffer::new().text(b"/proc/").number(pid).text(b"/stat").open().ok()?;
         let mut buffer = [0u8; 1024];
         let n = syscalls::read_some(file.as_raw_fd(), &mut buffer).ok()??;
-        // The name in parentheses may hold anything, so fields count from the last one.
+        // The name in parentheses may contain anything, so fields count from the last parenthesis.
         let after = buffer[..n].iter().rposition(|&b| b == b')')? + 2;
         let mut fields = buffer.get(after..n)?.split(|&b| b == b' ');
         let state = *fields.next()?.first()?;
@@ -172,14 +172,14 @@ impl ProcessStat {
     }
 }
 
-/// Signals a process found in a walk from `root`, unless its number has passed to another process
-/// since. One whose parent died meanwhile is a child of the root now: that is what a subreaper is.
+/// Signals a process found in a walk from `root`, unless its pid was reused since. If its parent
+/// died meanwhile, it is a child of the root, which is a subreaper.
 pub(crate) fn signal(entry: TreeEntry, root: i32, signals: &[i32]) {
     let Ok(pidfd) = syscalls::pidfd_open(entry.pid) else { return };
     let ours = |stat: ProcessStat| stat.parent == entry.parent || stat.parent == root;
     if ProcessStat::read(entry.pid).is_some_and(ours) {
         for &signal in signals {
-            // Gone or not ours to signal: the walk that follows shows which.
+            // Gone or not permitted: the next walk shows which.
             _ = syscalls::pidfd_signal(pidfd.as_raw_fd(), signal);
         }
     }

@@ -1,4 +1,4 @@
-//! Finding the program, and explaining why it could not be run.
+//! Finds the program, and explains why it could not be executed.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use retake_types::StartFailure;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// The file a program name stands for, as the kernel will be asked to run it from `cwd`.
+/// The file that a program name resolves to, as passed to the kernel from `cwd`.
 ///
-/// A name with a slash is a path; any other is looked up in `path`. Nothing is spawned for a
-/// program that is not there.
+/// A name with a slash is a path; any other is searched in `path`. Nothing is spawned for a missing
+/// program.
 pub(crate) fn resolve(
     program: &OsStr,
     path: Option<&OsStr>,
@@ -25,7 +25,7 @@ pub(crate) fn resolve(
                 Err(StartFailure::NotFound(format!("{shown}: there is no such file")))
             }
             Runnable::Unsearchable => Err(StartFailure::NotExecutable(format!(
-                "{shown}: permission denied to search one of its directories"
+                "{shown}: permission denied in one of its directories"
             ))),
             Runnable::No(why) => Err(StartFailure::NotExecutable(format!("{shown}: {why}"))),
         };
@@ -45,7 +45,7 @@ pub(crate) fn resolve(
         };
         match found {
             Runnable::Yes => return Ok(candidate),
-            // As in a shell: an entry of PATH that this user cannot search has no programs.
+            // As in a shell, an inaccessible PATH entry is skipped.
             Runnable::Missing | Runnable::Unsearchable => {}
             Runnable::No(why) => {
                 refused.get_or_insert_with(|| format!("{}: {why}", candidate.display()));
@@ -58,7 +58,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// The file that would be run for a program's name, if one would be found.
+/// The file that a program's name resolves to, if any.
 pub fn which(program: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Option<PathBuf> {
     if program.is_empty() {
         return None;
@@ -69,7 +69,7 @@ pub fn which(program: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Option<PathBu
 enum Runnable {
     Yes,
     Missing,
-    /// A directory of its path may not be searched.
+    /// A directory of its path is inaccessible.
     Unsearchable,
     No(&'static str),
 }
@@ -90,7 +90,7 @@ fn runnable(file: &Path) -> Runnable {
     }
 }
 
-/// Says why the kernel would not run a file that is there.
+/// Explains why the kernel did not execute an existing file.
 pub(crate) fn explain_exec(program: &Path, cwd: &Path, errno: i32) -> StartFailure {
     let shown = program.display();
     let file = cwd.join(program);
@@ -110,13 +110,13 @@ pub(crate) fn explain_exec(program: &Path, cwd: &Path, errno: i32) -> StartFailu
         )),
         libc::EACCES | libc::EPERM => match interpreter(&file) {
             Some(needed) if !needed.is_empty() => StartFailure::NotExecutable(format!(
-                "{shown}: it, or its interpreter {}, may not be executed here",
+                "{shown}: executing it or its interpreter {} is not permitted",
                 Path::new(&needed).display()
             )),
             _ => StartFailure::NotExecutable(format!("{shown}: {}", describe(errno))),
         },
         libc::E2BIG => StartFailure::Refused(vec![
-            "the arguments and variables together are larger than the kernel takes; pass the data in a file or on stdin".into(),
+            "the arguments and variables together exceed the kernel's limit; pass the data in a file or on stdin".into(),
         ]),
         libc::ETXTBSY => StartFailure::NotExecutable(format!(
             "{shown}: another process is writing to it; try again when it has finished"
@@ -130,7 +130,7 @@ pub(crate) fn describe(errno: i32) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-/// The interpreter a script names in its first line, or the loader an ELF program names.
+/// The interpreter of a script, or the loader of an ELF program.
 fn interpreter(file: &Path) -> Option<OsString> {
     let mut start = Vec::new();
     std::fs::File::open(file).ok()?.take(16 << 10).read_to_end(&mut start).ok()?;
@@ -146,7 +146,7 @@ fn interpreter(file: &Path) -> Option<OsString> {
     elf_loader(&start)
 }
 
-/// Reads PT_INTERP of a little-endian 64-bit ELF file, the only kind on the systems retake runs on.
+/// Reads PT_INTERP of a little-endian 64-bit ELF file, the only kind on supported systems.
 fn elf_loader(file: &[u8]) -> Option<OsString> {
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;
@@ -202,7 +202,7 @@ mod tests {
         std::fs::set_permissions(&hidden, PermissionsExt::from_mode(0o000)).unwrap();
         let searched = hidden.clone();
         let resolved = std::thread::spawn(move || {
-            // SAFETY: changes the user by which this thread alone is judged, and it ends here.
+            // SAFETY: changes the file system user id of this thread only, which ends here.
             unsafe { libc::setfsuid(65534) };
             let resolved = |program: &OsStr, path: &[&Path]| {
                 let path = std::env::join_paths(path).unwrap();

@@ -1,4 +1,4 @@
-//! The few system calls the engine needs, as safe functions where that is possible.
+//! The system calls of the engine, as safe functions where possible.
 //!
 //! Nothing here allocates unless its name or result says so: the keeper runs in a forked copy of a
 //! possibly threaded program, where only async-signal-safe calls are allowed.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void};
 
-/// Turns the `-1` of a C call into the error it stands for.
+/// Turns the `-1` of a C call into its error.
 pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -20,45 +20,46 @@ pub(crate) fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// A connected pair of message sockets: each send arrives whole or not at all, in order.
+/// A connected pair of message sockets: each message arrives completely or not at all, in order.
 pub(crate) fn message_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: `ends` has room for the two descriptors.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
-    // SAFETY: both were just made and belong to nobody else.
+    // SAFETY: both are new and owned only here.
     let (a, b) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     Ok((above_stdio(a)?, above_stdio(b)?))
 }
 
-/// Where stdin, stdout or stderr was closed, a new descriptor takes its number, and output
-/// would be written into it.
+/// Duplicates a descriptor above 2: with a closed stdin, stdout or stderr, a new descriptor would
+/// take its number and receive output.
 pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 {
         return Ok(fd);
     }
-    // SAFETY: duplicates a descriptor we hold; the copy is ours alone.
+    // SAFETY: duplicates an open descriptor; the copy is owned only here.
     unsafe {
         let copy = check(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3))?;
         Ok(OwnedFd::from_raw_fd(copy))
     }
 }
 
-/// Reads once; `Ok(None)` when nothing is there yet.
+/// Reads once; `Ok(None)` without data.
 pub(crate) fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    // SAFETY: the buffer is ours and as long as we say.
+    // SAFETY: a local buffer of the stated length.
     let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast::<c_void>(), buffer.len()) };
     if n >= 0 {
         return Ok(Some(n as usize));
     }
-    // An interruption may be a request: the caller looks before it reads again.
+    // An interruption may be a request: the caller checks before it reads again.
     match errno() {
         libc::EINTR | libc::EAGAIN => Ok(None),
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
 
-/// Waits for any of the descriptors, until the instant at the latest. Interruptions count as a wake.
+/// Waits for any of the descriptors, until the instant at the latest. An interruption counts as a
+/// wake.
 pub(crate) fn poll(fds: &mut [libc::pollfd], until: Option<Instant>) {
     let limit;
     let timeout = match until {
@@ -85,7 +86,7 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-/// A set of signals with every member, or none.
+/// A signal set with every member, or none.
 pub(crate) fn signal_set(full: bool) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: both calls initialise the whole set and cannot fail.
@@ -99,7 +100,7 @@ pub(crate) fn signal_set(full: bool) -> libc::sigset_t {
     }
 }
 
-/// The size of a fixed descriptor list in one message.
+/// The maximum number of descriptors in one message.
 pub(crate) const MAX_FDS: usize = 10;
 
 #[repr(C)]
@@ -150,15 +151,14 @@ pub(crate) fn send<T: Copy>(socket: RawFd, value: &T, fds: &[RawFd]) -> io::Resu
     }
 }
 
-/// What [`receive`] found.
+/// The result of [`receive`].
 pub(crate) enum Received<T> {
     Message(T, [RawFd; MAX_FDS]),
     Nothing,
     Closed,
 }
 
-/// Receives one message without waiting. Absent descriptors are `-1`; present ones are the
-/// caller's to close.
+/// Receives one message without waiting. Absent descriptors are `-1`; the caller closes the others.
 pub(crate) fn receive<T: Copy>(socket: RawFd) -> Received<T> {
     let mut control = ControlBuffer { bytes: [0; 128] };
     let mut value = MaybeUninit::<T>::uninit();
@@ -198,7 +198,7 @@ pub(crate) fn receive<T: Copy>(socket: RawFd) -> Received<T> {
                 count,
             );
         }
-        // SAFETY: a whole `T` arrived, written by `send` of the same type in the same program.
+        // SAFETY: a whole `T` arrived, sent by `send` with the same type in the same program.
         Received::Message(value.assume_init(), fds)
     }
 }
@@ -207,12 +207,12 @@ pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = check(fd as c_int)?;
-    // SAFETY: just made, ours alone.
+    // SAFETY: a new descriptor, owned only here.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Waits for a child's end, for so long at most, and reaps it. Someone else in this program may
-/// have done so: then there is nothing left to wait for.
+/// Waits for a child's exit for at most `patience`, and reaps it. If another part of the program
+/// has reaped it, there is nothing to wait for.
 pub(crate) fn reap(pid: i32, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     if let Ok(pidfd) = pidfd_open(pid) {
@@ -221,20 +221,20 @@ pub(crate) fn reap(pid: i32, patience: Duration) -> bool {
             poll(&mut ended, Some(until));
         }
     }
-    // SAFETY: waits for our own child only.
+    // SAFETY: waits only for this program's child.
     let reaped = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
     reaped != 0
 }
 
 pub(crate) fn pidfd_signal(pidfd: RawFd, signal: c_int) -> io::Result<()> {
-    // SAFETY: a null siginfo asks for the default one.
+    // SAFETY: a null siginfo is the default.
     let result = unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, std::ptr::null::<c_void>(), 0)
     };
     check(result as c_int).map(drop)
 }
 
-/// Formats small paths such as `/proc/1/task/1/children` without allocating.
+/// Builds short paths such as `/proc/1/task/1/children` without allocating.
 pub(crate) struct PathBuffer {
     bytes: [u8; 64],
     length: usize,
@@ -268,12 +268,12 @@ impl PathBuffer {
         self.text(&digits[at..])
     }
 
-    /// Opens the path for reading, closing on exec.
+    /// Opens the path for reading, close-on-exec.
     pub(crate) fn open(&self) -> io::Result<OwnedFd> {
         let path = self.bytes.as_ptr().cast();
         // SAFETY: the buffer ends with a zero byte.
         let fd = check(unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) })?;
-        // SAFETY: just opened, ours alone.
+        // SAFETY: a new descriptor, owned only here.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }

@@ -1,4 +1,4 @@
-//! Terminals: the user's own, lent to the child and taken back, and pseudo-terminals.
+//! Terminals: the user's own, lent to the child and restored, and pseudo-terminals.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -12,7 +12,7 @@ use rustix::termios::{
 
 use crate::keeper::TerminalState;
 
-/// The terminal the user runs retake from, while a child may use it.
+/// The user's terminal, while a child may use it.
 pub(crate) struct UserTerminal {
     fd: RawFd,
     own_group: i32,
@@ -21,7 +21,8 @@ pub(crate) struct UserTerminal {
     _ttou: IgnoredTtou,
 }
 
-/// While someone else is in front, neither our writes nor our changes of modes may stop us.
+/// While another group is in the foreground, SIGTTOU must not stop retake's writes and mode
+/// changes.
 struct IgnoredTtou {
     before: libc::sigaction,
 }
@@ -47,7 +48,7 @@ impl Drop for IgnoredTtou {
 }
 
 impl UserTerminal {
-    /// The terminal behind `fd`, if it controls this process.
+    /// The terminal behind `fd`, if it is this process's controlling terminal.
     pub(crate) fn controlling(fd: RawFd) -> Option<Self> {
         // SAFETY: plain queries; zero is valid for both structures, which the calls fill.
         unsafe {
@@ -60,34 +61,34 @@ impl UserTerminal {
         }
     }
 
-    /// How to leave the terminal, for the keeper of a runner that was killed.
+    /// How to restore the terminal, for the keeper of a killed runner.
     pub(crate) fn as_lent(&self) -> (RawFd, TerminalState) {
         (self.fd, TerminalState { modes: self.modes, group: Some(self.own_group) })
     }
 
-    /// Whether this process is the one the user is talking to.
+    /// Whether this process is in the foreground.
     pub(crate) fn in_foreground(&self) -> bool {
         // SAFETY: a plain query.
         unsafe { libc::tcgetpgrp(self.fd) == self.own_group }
     }
 
-    /// The child made itself the foreground group.
+    /// The child has made itself the foreground group.
     pub(crate) fn lent(&mut self) {
         self.lent = true;
     }
 
-    /// Puts the child in front again after a pause, if we are.
+    /// Puts the child in the foreground again after a pause, if retake is in it.
     pub(crate) fn lend(&mut self, group: i32) {
         if self.in_foreground() {
-            // SAFETY: SIGTTOU is ignored, so this does not stop us.
+            // SAFETY: SIGTTOU is ignored, so this does not stop retake.
             self.lent = unsafe { libc::tcsetpgrp(self.fd, group) } == 0;
         }
     }
 
-    /// Modes and foreground as they were before the child.
+    /// Restores modes and foreground group.
     pub(crate) fn take_back(&mut self) {
         if std::mem::take(&mut self.lent) {
-            // SAFETY: SIGTTOU is ignored; a terminal that is gone cannot be restored.
+            // SAFETY: SIGTTOU is ignored; a missing terminal cannot be restored.
             unsafe {
                 libc::tcsetpgrp(self.fd, self.own_group);
                 libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const self.modes);
@@ -102,24 +103,24 @@ impl Drop for UserTerminal {
     }
 }
 
-/// Our side of a pseudo-terminal: we read what the child writes.
+/// retake's side of a pseudo-terminal, which reads what the child writes.
 pub(crate) struct Pty {
     pub(crate) ours: OwnedFd,
 }
 
 impl Pty {
-    /// Our side, and the child's. Ours ends only when every copy of the child's is closed.
-    /// `typed` says that a person will type into it.
+    /// retake's side and the child's. Reading ends only when every copy of the child's side is
+    /// closed. `typed` says that a user will type into it.
     pub(crate) fn open(typed: bool) -> io::Result<(Self, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags)?;
         unlockpt(&ours)?;
         let theirs = ioctl_tiocgptpeer(&ours, flags)?;
         if !typed && let Ok(mut modes) = tcgetattr(&theirs) {
-            // Lines end as the program wrote them, and nothing is echoed.
+            // Keeps line ends as written by the program, and echoes nothing.
             modes.output_modes.remove(OutputModes::ONLCR);
             modes.local_modes.remove(LocalModes::ECHO);
-            // The output is complete either way.
+            // On failure the output is still complete.
             _ = tcsetattr(&theirs, OptionalActions::Now, &modes);
         }
         let pty = Self { ours };
@@ -127,19 +128,19 @@ impl Pty {
         Ok((pty, theirs))
     }
 
-    /// Takes on the size of the user's terminal, or 80 x 24 without one.
+    /// Takes the size of the user's terminal, or 80 x 24 without one.
     pub(crate) fn copy_size(&self) {
         let size = [stdio::stdin(), stdio::stdout(), stdio::stderr()]
             .into_iter()
             .filter_map(|fd| tcgetwinsize(fd).ok())
             .find(|size| size.ws_col > 0)
             .unwrap_or(Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 });
-        // A pseudo-terminal without a size still works.
+        // A pseudo-terminal works without a size.
         _ = tcsetwinsize(&self.ours, size);
     }
 }
 
-/// The user's terminal passing every key on, until dropped.
+/// Puts the user's terminal into raw mode until dropped.
 pub(crate) struct RawMode {
     fd: RawFd,
     before: libc::termios,
@@ -162,8 +163,8 @@ impl RawMode {
         (self.fd, TerminalState { modes: self.before, group: None })
     }
 
-    /// Whether what is typed is meant for us. In the background the terminal is someone else's:
-    /// neither read from it nor change it.
+    /// Whether input is meant for this program. In the background it must neither read from the
+    /// terminal nor change it.
     pub(crate) fn in_foreground(&self) -> bool {
         // SAFETY: plain queries.
         unsafe { libc::tcgetpgrp(self.fd) == libc::getpgrp() }
@@ -174,7 +175,7 @@ impl RawMode {
             return;
         }
         let mut modes = self.before;
-        // SAFETY: changes and sets our own copy.
+        // SAFETY: changes and sets a local copy.
         unsafe {
             libc::cfmakeraw(&raw mut modes);
             libc::tcsetattr(self.fd, libc::TCSADRAIN, &raw const modes);

@@ -5,14 +5,14 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// A variable as the kernel takes it, `NAME=value`. A copy shares the text: a loop gives most of its
-/// variables to thousands of commands. Whether the kernel would take it is for the command to check.
+/// A variable as the kernel takes it, `NAME=value`. Copies share the text: a loop passes most of
+/// its variables to thousands of commands. The command validates it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Variable {
     /// With its closing NUL.
     string: Arc<[u8]>,
     name_length: usize,
-    /// Looked for once, however often it is copied.
+    /// Searched once, however often it is copied.
     has_nul: bool,
 }
 
@@ -41,12 +41,12 @@ impl Variable {
         (self.name(), self.value())
     }
 
-    /// Whether there is a NUL in it, which the kernel would take for its end.
+    /// Whether it contains a NUL, which would end it for the kernel.
     pub(crate) fn has_nul(&self) -> bool {
         self.has_nul
     }
 
-    /// Whether it is known to be the same without a look at its text.
+    /// Whether it shares the other's text, and so is equal without a comparison.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.string, &other.string)
     }
@@ -56,7 +56,7 @@ impl Variable {
         &self.string[..self.string.len() - 1]
     }
 
-    /// The same and a NUL.
+    /// The same with a NUL.
     pub(crate) fn bytes_with_nul(&self) -> &[u8] {
         &self.string
     }

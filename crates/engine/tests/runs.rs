@@ -1,4 +1,4 @@
-//! What a run promises, tried against programs that make it hard.
+//! The promises of a run, tested with programs that make them hard to keep.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -235,7 +235,7 @@ fn stdin_is_empty_unless_given() {
 fn inherited() -> Vec<i32> {
     let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = numbers.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    // SAFETY: asks about a descriptor.
+    // SAFETY: queries a descriptor.
     let mut fds: Vec<i32> =
         numbers.filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } == 0).collect();
     fds.sort_unstable();
@@ -267,7 +267,7 @@ fn a_child_starts_clean() {
 #[test]
 fn descriptors_meant_for_children_reach_them_and_no_others() {
     let _private = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: a descriptor without the close-on-exec flag, as a shell makes for `<(…)`.
+    // SAFETY: creates a descriptor without close-on-exec, as a shell does for `<(…)`.
     let fd = unsafe { libc::fcntl(0, libc::F_DUPFD, 60) };
     let expected = inherited();
     assert!(fd >= 60 && expected.contains(&fd));
@@ -277,7 +277,7 @@ fn descriptors_meant_for_children_reach_them_and_no_others() {
         "{expected:?} {}",
         took.stdout()
     );
-    // SAFETY: ours.
+    // SAFETY: opened above.
     unsafe { libc::close(fd) };
 }
 
@@ -400,7 +400,7 @@ fn processes_are_limited() {
     request.timeout = Some(Duration::from_secs(3));
     request.grace = Duration::ZERO;
     let took = Lab::new().run(request);
-    // By the kernel, forks fail and the bomb keeps trying; watched, the run is ended.
+    // With a kernel limit, forks fail and the bomb keeps trying; a watched limit ends the run.
     assert!(
         matches!(
             took.finished.outcome,

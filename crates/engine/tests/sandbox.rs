@@ -1,5 +1,5 @@
-//! Path rules against real files: random trees, random rules, and what a confined process can
-//! really read and write, compared with what the rules say.
+//! Path rules on real files: random trees, random rules, and what a confined process can actually
+//! read and write, compared with the rules.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -13,7 +13,7 @@ use retake_engine::{Cancel, ConfineError, Keeper, KeeperSettings, Launch};
 use retake_sandbox::{Confinement, Places, Policy};
 use retake_types::{PathAccess, PathGrant, PathRule, SandboxMode, SandboxRequest, path_access};
 
-/// Numbers that are the same in every run of the test.
+/// Random numbers that are the same in every run of the test.
 struct Numbers(u64);
 
 impl Numbers {
@@ -58,7 +58,7 @@ fn start(policy: &Policy) -> Option<Lab> {
     }
 }
 
-/// What a process inside can do with a path: reads it, then tries to change it.
+/// What a process inside can do with a path: tries to read it, then to change it.
 fn observed(lab: &mut Lab, cwd: &Path, paths: &[PathBuf]) -> Vec<PathAccess> {
     let script = r#"for path; do
         if [ -d "$path" ]; then
@@ -107,9 +107,10 @@ fn random_rules_do_to_real_files_what_they_say() {
         };
         let places = Places { cwd: &cwd, project: None, home: None, program: None };
         let policy = Policy::new(&request, &places).unwrap();
-        // Where it runs is writable by default, unless a rule about the same path denies that.
+        // The working directory is writable by default, unless a rule for the same path denies
+        // that.
         rules.insert(0, PathRule::new(PathGrant::AllowWrite, workspace(&cwd)));
-        // A process must be able to stand somewhere.
+        // A process needs a visible working directory.
         if path_access(&rules, &cwd) == PathAccess::Hidden {
             continue;
         }
@@ -123,7 +124,7 @@ fn random_rules_do_to_real_files_what_they_say() {
     }
 }
 
-/// The tree that the sources of this test lie in is a repository; that is the default.
+/// The sources of this test are in a repository, which is writable by default.
 fn workspace(cwd: &Path) -> PathBuf {
     let found = cwd.ancestors().find(|dir| dir.join(".git").exists());
     found.unwrap_or(cwd).to_owned()
@@ -179,8 +180,8 @@ fn a_command_begins_in_the_directory_that_its_name_leads_to_now() {
     assert_eq!(names(&one), "first\n");
 }
 
-/// A directory that a confined command sees but may not write to. Temporary directories are private
-/// inside, so a clone below one has to look elsewhere.
+/// A directory that a confined command sees but may not write. Temporary directories are private
+/// inside, so a clone below one must use another place.
 fn visible_directory() -> tempfile::TempDir {
     let target = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target"));
     let target = target.canonicalize().unwrap();
@@ -194,14 +195,14 @@ fn what_is_denied_is_told_also_where_the_same_name_was_harmless_a_moment_ago() {
     let dir = visible_directory();
     let top = dir.path().canonicalize().unwrap();
     let [project, outside] = ["project", "outside"].map(|name| top.join(name));
-    // The repository that this test lies in would be writable otherwise.
+    // Otherwise the repository of this test would be writable.
     std::fs::create_dir_all(project.join(".git")).unwrap();
     std::fs::create_dir(&outside).unwrap();
     let Some(mut lab) = confined_to(&project) else { return };
     if lab.keeper.denials().is_none() {
         return;
     }
-    // By a link in its place, and by going elsewhere.
+    // By a link in its place, and by changing the directory.
     let script = format!(
         "for i in 1 2 3; do echo x >file; done; rm file; ln -s {0}/linked file; echo x >file
          mkdir sub; for i in 1 2 3; do echo x >sub/file; done; mv sub aside; ln -s {0} sub; echo x >sub/below

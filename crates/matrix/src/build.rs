@@ -1,4 +1,4 @@
-//! What decides what a setup makes, besides the commit it runs on.
+//! Everything besides the commit that determines the result of a setup.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::config::{Config, ResetMode};
 
-/// Inherited variables that compilers and package managers are steered by. The rest of what is
-/// inherited differs from terminal to terminal without a meaning for a build.
+/// Inherited variables that affect compilers and package managers. Other inherited variables differ
+/// between terminals without affecting a build.
 const STEERING: [&str; 27] = [
     "AR",
     "CC",
@@ -39,7 +39,7 @@ const STEERING: [&str; 27] = [
 ];
 const STEERING_PREFIXES: [&str; 4] = ["CARGO_BUILD_", "CARGO_PROFILE_", "CGO_", "NPM_CONFIG_"];
 
-/// The text of a setup and its environment: configured variables, and the inherited ones that steer
+/// The command of a setup and its environment: configured variables, and inherited ones that affect
 /// builds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
@@ -71,7 +71,7 @@ impl Build {
         Self { hash: hasher.finalize() }
     }
 
-    /// That of a configuration, in the environment of this process.
+    /// The build of a configuration, in the environment of this process.
     pub fn of(config: &Config) -> Self {
         Self::new(config.setup.as_deref(), &config.env, std::env::vars_os())
     }
@@ -81,8 +81,8 @@ impl Build {
         self.hash.to_hex().to_string()
     }
 
-    /// Names the trees that it made. A tree that is never reset is not shared with one that is, and
-    /// trees of two repositories are never shared.
+    /// Names the trees of this build. Trees that are never reset are not shared with ones that are,
+    /// and trees of different repositories are never shared.
     pub fn tree_key(&self, repository: &OsStr, reset: ResetMode) -> String {
         let mut hasher = blake3::Hasher::new();
         add(&mut hasher, self.hash.as_bytes());
@@ -100,7 +100,7 @@ fn steers(name: &OsStr) -> bool {
         })
 }
 
-/// With its length, so that no two lists look alike.
+/// With its length, so that different lists never hash alike.
 fn add(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(&(bytes.len() as u64).to_le_bytes());
     hasher.update(bytes);
@@ -127,10 +127,10 @@ mod tests {
         assert_ne!(base, build("make", &[("OPT", "0")], &[("CC", "gcc")]));
         assert_ne!(base, build("make", &[], &[("CC", "clang")]));
         assert_ne!(base, build("make", &[], &[("CC", "gcc"), ("cargo_profile_RELEASE_LTO", "1")]));
-        // What the configuration sets wins over what is inherited.
+        // Configured variables override inherited ones.
         let set = build("make", &[("CC", "tcc")], &[("CC", "gcc")]);
         assert_eq!(set, build("make", &[("CC", "tcc")], &[("CC", "clang")]));
-        // Nothing is made, so nothing steers it.
+        // Without a setup nothing affects the build.
         let none = Build::new(None, &env(&[("A", "1")]), inherited(&[("CC", "gcc")]));
         assert_eq!(none, Build::new(None, &env(&[]), inherited(&[])));
     }

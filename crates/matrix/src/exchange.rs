@@ -1,8 +1,8 @@
-//! Results in chrome-ranger's own layout: `runs.jsonl`, one line per run, and
-//! `output/<id>.stdout` and `.stderr` beside it.
+//! Results in chrome-ranger's layout: `runs.jsonl`, one line per run, and next to it
+//! `output/<id>.stdout` and `.stderr`.
 //!
-//! Output is written before its line, and the line is what makes a run exist; so a torn last line
-//! is a run that was never finished, and is passed over with a note.
+//! Output is written before its line, and a run exists only with its line; so a torn last line is
+//! an unfinished run, which is skipped with a note.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use retake_types::Metrics;
 use serde::{Deserialize, Serialize};
 
-/// One run, keys in the order chrome-ranger writes them.
+/// One run, with keys in the order of chrome-ranger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunLine {
@@ -28,10 +28,10 @@ pub struct RunLine {
     pub timestamp: Timestamp,
     pub duration_ms: u64,
     pub exit_code: i32,
-    /// Values of further axes, which chrome-ranger has none of and passes over.
+    /// Values of additional axes, which chrome-ranger ignores.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub axes: BTreeMap<String, String>,
-    /// Everything that was measured, of which chrome-ranger knows the duration.
+    /// All measurements; chrome-ranger knows only the duration.
     #[serde(default, skip_serializing_if = "Metrics::is_empty")]
     pub metrics: Metrics,
 }
@@ -65,7 +65,7 @@ impl ExchangeError {
     }
 }
 
-/// A run to take over, with where its output is.
+/// A run to import, with the paths of its output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub line: RunLine,
@@ -73,10 +73,10 @@ pub struct Imported {
     pub stderr: Option<PathBuf>,
 }
 
-/// Longer lines are no runs.
+/// Longer lines are not runs.
 const LONGEST: u64 = 1 << 20;
 
-/// All runs of a directory, and a note for every line that is none.
+/// All runs of a directory, and a note for every invalid line.
 pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeError> {
     let path = directory.join("runs.jsonl");
     let file = retake_runner::regular_file::open(&path).map_err(|error| match error.kind() {
@@ -109,7 +109,7 @@ pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeEr
             continue;
         }
         match serde_json::from_slice::<RunLine>(&bytes) {
-            // The id becomes the name of a file.
+            // The id becomes part of a file name.
             Ok(line) if !is_id(&line.id) => {
                 notes.push(format!("runs.jsonl:{number}: skipped: {:?} is not an id", line.id));
             }
@@ -134,7 +134,7 @@ fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.chars().all(fits)
 }
 
-/// A directory being written.
+/// An export directory.
 #[derive(Debug)]
 pub struct Export {
     directory: PathBuf,
@@ -142,7 +142,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Appends to what is there, as chrome-ranger itself would.
+    /// Appends to existing data, like chrome-ranger itself.
     pub fn create(directory: &Path) -> Result<Self, ExchangeError> {
         let output = directory.join("output");
         fs::create_dir_all(&output).map_err(ExchangeError::io(&output))?;
@@ -153,7 +153,7 @@ impl Export {
             .append(true)
             .open(&path)
             .map_err(ExchangeError::io(&path))?;
-        // A torn last line must not swallow the next one.
+        // A torn last line must not merge with the next one.
         if !ends_with_newline(&mut file).map_err(ExchangeError::io(&path))? {
             file.write_all(b"\n").map_err(ExchangeError::io(&path))?;
         }
@@ -253,7 +253,7 @@ mod tests {
         let skipped: Vec<_> = notes.iter().filter(|n| n.contains("skipped")).collect();
         assert_eq!(skipped.len(), 4, "{notes:?}");
         assert!(skipped[3].starts_with("runs.jsonl:7:"), "{skipped:?}");
-        // The torn line does not swallow what is added.
+        // The torn line does not merge with the next one.
         let mut export = Export::create(dir.path()).unwrap();
         export.add(&line("new"), &mut &b""[..], &mut &b""[..]).unwrap();
         export.finish().unwrap();

@@ -1,9 +1,9 @@
-//! Is it the browser, the code, or the two together?
+//! Explains differences by the browser, the code, or the two together.
 //!
-//! Every value of an axis is set against the first one with everything else equal, averaged over
-//! the other axes (the effect), and the effect of one axis is compared between the values of
-//! another (the interaction). All on the logarithmic scale, so that effects are factors. All
-//! intervals hold together.
+//! Every value of an axis is compared with the first one, all else equal, averaged over the other
+//! axes (the effect), and the effect of one axis is compared between the values of another (the
+//! interaction). Computed on the logarithmic scale, so that effects are factors. All intervals hold
+//! simultaneously.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use crate::stats::{
 use crate::table::Table;
 use retake_types::text;
 
-/// How often medians are drawn where blocks cannot be used.
+/// How often medians are drawn if blocks cannot be used.
 const DRAWS: usize = 2000;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,11 +40,11 @@ pub struct Effect {
     pub baseline: String,
     pub ratio: f64,
     pub interval: [f64; 2],
-    /// The interval leaves 1 out.
+    /// Whether the interval excludes 1.
     pub sure: bool,
 }
 
-/// Cells with their weights; the weights add up to 0.
+/// Cells with their weights, which add up to 0.
 struct Contrast {
     axis: String,
     value: String,
@@ -52,9 +52,8 @@ struct Contrast {
     terms: Vec<(usize, f64)>,
 }
 
-/// Explains the differences within a table. Differences up to `margin` are none worth naming.
-/// `comparisons` are those of every value with the first of its axis: along a single axis they are
-/// the explanation.
+/// Explains the differences within a table, ignoring those up to `margin`. `comparisons` are those
+/// of every value with the first of its axis: with a single axis they are the explanation.
 pub fn explain(
     table: &Table,
     comparisons: &[Comparison],
@@ -134,7 +133,7 @@ fn judge(table: &Table, effects: Vec<Effect>, margin: f64) -> Explanation {
     };
     let metric = &table.metric;
     let (cause, sentence) = match (largest(false), largest(true)) {
-        // An effect that the interaction exceeds holds for some values only.
+        // An effect smaller than the interaction holds only for some values.
         (main, Some(both)) if main.is_none_or(|main| size(both) >= size(main)) => (
             INTERACTION.to_owned(),
             format!(
@@ -258,7 +257,7 @@ fn contrasts(table: &Table) -> Vec<Contrast> {
 
 type Estimate = (f64, [f64; 2]);
 
-/// A comparison along the only axis. Where it is not sure, no difference stays possible.
+/// A comparison along the only axis. If it is not sure, no difference remains possible.
 fn of_comparison(comparison: &Comparison) -> Option<Estimate> {
     let [low, high] = comparison.interval?.map(f64::ln);
     let interval = match comparison.verdict {
@@ -268,7 +267,7 @@ fn of_comparison(comparison: &Comparison) -> Option<Estimate> {
     Some((comparison.ratio?.ln(), interval))
 }
 
-/// Only what lies in blocks that all cells have; `None` where that is too little.
+/// Only values in blocks that all cells have; `None` if those are too few.
 fn in_common_blocks(table: &Table) -> Option<Table> {
     let mut cells = table.cells.iter();
     let mut common: HashSet<u64> = cells.next()?.blocks.iter().copied().collect();
@@ -288,7 +287,7 @@ fn in_common_blocks(table: &Table) -> Option<Table> {
     Some(table)
 }
 
-/// Each block gives one value of every contrast, and what the machine did in between cancels out.
+/// Each block gives one value of every contrast, which cancels changes of the machine.
 fn in_blocks(table: &Table, contrasts: &[Contrast], alpha: f64) -> Option<Vec<Estimate>> {
     let alpha = alpha / contrasts.len() as f64;
     let logs: Vec<HashMap<u64, f64>> = table
@@ -322,14 +321,14 @@ fn in_blocks(table: &Table, contrasts: &[Contrast], alpha: f64) -> Option<Vec<Es
             let p = signed_rank_test(&values);
             let medians = Medians::of_logs(values)?;
             let [low, high] = medians.interval(alpha);
-            // Where the rank test does not agree, a difference of 0 stays possible.
+            // If the rank test disagrees, a difference of 0 remains possible.
             let interval = if p <= alpha { [low, high] } else { [low.min(0.0), high.max(0.0)] };
             Some((medians.log_median(), interval))
         })
         .collect()
 }
 
-/// The same where the number of blocks depended on what was seen.
+/// The same if the number of blocks depended on the results.
 fn in_sequence(values: &[f64], alpha: f64) -> Option<Estimate> {
     let mut boundary = Boundary::new(alpha);
     let mut sequence = Sequence::default();
@@ -343,7 +342,7 @@ fn in_sequence(values: &[f64], alpha: f64) -> Option<Estimate> {
 }
 
 /// Medians drawn from each cell's bootstrap distribution; the largest deviation of all contrasts
-/// together sets the width of all intervals.
+/// determines the width of all intervals.
 fn as_wholes(
     table: &Table,
     contrasts: &[Contrast],
@@ -384,7 +383,7 @@ fn as_wholes(
     largest.sort_unstable_by(f64::total_cmp);
     let quantile = largest[((1.0 - alpha) * DRAWS as f64) as usize];
     let n = medians.iter().flatten().map(Medians::len).min()? as f64;
-    // Small sets hide part of their spread; the tail is that of one of many comparisons.
+    // Small samples underestimate their spread; the tail is that of one of many comparisons.
     let tail = 0.5 * alpha / contrasts.len() as f64;
     let small = (n / (n - 1.0)).sqrt() * student_point(tail, n - 1.0) / normal_point(tail);
     let width = quantile * small;

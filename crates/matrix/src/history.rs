@@ -1,4 +1,4 @@
-//! A metric over the commits of a branch, with its changes: over everything that was ever recorded.
+//! A metric over the commits of a branch, with its changes, from all recorded results.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::stats::{Evidence, Summary, Verdict, is_time, percent, value_text};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitHistory {
-    /// The branch, as it was asked for.
+    /// The branch, as requested.
     #[serde(rename = "ref")]
     pub reference: String,
     pub metric: String,
     pub unit: Option<String>,
-    /// The commits of the branch that were looked at, measured or not.
+    /// The number of examined commits, measured or not.
     pub looked_at: usize,
-    /// Those that measured something, oldest first.
+    /// The sessions with measurements, oldest first.
     pub sessions: Vec<Session>,
     /// One for each combination of the other axes.
     pub series: Vec<CommitSeries>,
@@ -29,13 +29,13 @@ pub struct CommitHistory {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
-    /// From 1, in the order of time.
+    /// From 1, in chronological order.
     pub number: usize,
     pub loop_id: LoopId,
     pub started: Timestamp,
-    /// The machine, as far as it is recorded.
+    /// The recorded properties of the machine.
     pub conditions: BTreeMap<String, String>,
-    /// What is not as in the session before: name and value.
+    /// Properties that differ from the previous session: name and value.
     pub differs: Vec<(String, String)>,
 }
 
@@ -43,15 +43,15 @@ pub struct Session {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitSeries {
-    /// The values of the other axes; `None` where there is only one of each.
+    /// The values of the other axes; `None` if each has only one.
     pub cell: Option<String>,
     pub commits: Vec<CommitRow>,
     pub changes: Vec<Change>,
-    /// How much one and the same commit differs from session to session: 0.03 for 3 %.
+    /// The spread of the same commit between sessions: 0.03 for 3 %.
     pub session_spread: Option<f64>,
 }
 
-/// What is known of one commit.
+/// The results of one commit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitRow {
@@ -59,40 +59,41 @@ pub struct CommitRow {
     pub subject: String,
     /// `None` without a successful run.
     pub summary: Option<Summary>,
-    /// Of the median, at 95 %; with what sessions differ by, where that is known.
+    /// Of the median, at 95 %; includes the spread of sessions, if known.
     pub interval: Option<[f64; 2]>,
     pub failed: usize,
     /// The numbers of the sessions that measured it.
     pub sessions: Vec<usize>,
 }
 
-/// A commit with which the metric changed.
+/// A commit at which the metric changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// The first commit that has it.
+    /// The first commit with the change.
     pub commit: String,
     pub subject: String,
-    /// The last one measured that does not.
+    /// The last measured commit without it.
     pub before: String,
-    /// Commits between the two that were not measured: the change may be in one of them.
+    /// Unmeasured commits between the two: the change may be in one of them.
     pub between: usize,
     pub verdict: Verdict,
     pub evidence: Evidence,
     pub ratio: Option<f64>,
     pub interval: Option<[f64; 2]>,
-    /// In the unit of the metric, where there is no ratio.
+    /// In the unit of the metric, if there is no ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference_interval: Option<[f64; 2]>,
-    /// What of the machine differs between the sessions before and after: name and values.
+    /// Properties of the machine that differ between the sessions before and after: name and
+    /// values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<(String, Vec<String>)>,
 }
 
 impl Change {
-    /// Whether it is one of the code; else it may be one of the machine.
+    /// Whether it is certainly a change of the code; otherwise it may be the machine's.
     pub fn is_sure(&self) -> bool {
         self.evidence == Evidence::SameSessions
     }
@@ -101,7 +102,7 @@ impl Change {
         self.ratio.is_some_and(|ratio| ratio > 1.0) || self.difference.is_some_and(|by| by > 0.0)
     }
 
-    /// `+4.2 %`, or `+3 KB` where there is no ratio.
+    /// `+4.2 %`, or `+3 KB` if there is no ratio.
     pub fn size(&self, unit: Option<&str>) -> String {
         match (self.ratio, self.difference) {
             (Some(ratio), _) => percent(ratio),
@@ -121,7 +122,7 @@ impl Change {
         }
     }
 
-    /// `slower` of a time, `higher` of anything else.
+    /// `slower` for a time, `higher` for anything else.
     pub fn word(&self, metric: &str, unit: Option<&str>) -> &'static str {
         match (is_time(metric, unit), self.is_more()) {
             (true, _) => self.verdict.as_str(),

@@ -1,4 +1,4 @@
-//! One iteration: the variables the user's command sees.
+//! The variables of one iteration's command.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -26,29 +26,29 @@ pub struct CodeOf {
 pub struct Iteration<'a> {
     pub browser: Option<&'a BrowserOf>,
     pub code: Option<&'a CodeOf>,
-    /// Absolute: the worktree, or where the matrix lives if there is no code.
+    /// Absolute: the worktree, or the configuration's directory without code.
     pub directory: &'a Path,
     /// 0 in a warmup.
     pub iteration: u64,
-    /// Further axes and the place of the value in each.
+    /// Additional axes, and the index of the value in each.
     pub axes: Vec<(&'a Axis, usize)>,
-    /// Of the configuration.
+    /// From the configuration.
     pub env: &'a std::collections::BTreeMap<String, String>,
-    /// An empty directory for this iteration alone.
+    /// An empty directory for this iteration.
     pub scratch: &'a Path,
-    /// Where the command may write its metrics.
+    /// The file to which the command may write its metrics.
     pub metrics: &'a Path,
 }
 
-/// The variable of a further axis: `AXIS_NODE_VERSION` for `node-version`.
+/// The variable of an additional axis: `AXIS_NODE_VERSION` for `node-version`.
 pub fn axis_variable(name: &str) -> String {
     let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     format!("AXIS_{}", name.chars().map(upper).collect::<String>())
 }
 
 impl Iteration<'_> {
-    /// The variables set for this iteration. The contract comes last and wins over the
-    /// configuration, which wins over what is inherited.
+    /// The variables of this iteration. Documented variables come last and override the
+    /// configuration, which overrides inherited ones.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let mut set: Vec<(OsString, OsString)> = Vec::new();
         let mut put = |name: &str, value: &OsStr| {
@@ -77,7 +77,7 @@ impl Iteration<'_> {
         set
     }
 
-    /// The whole environment, given what is inherited.
+    /// The whole environment, given the inherited variables.
     pub fn environment(
         &self,
         inherited: impl IntoIterator<Item = (OsString, OsString)>,

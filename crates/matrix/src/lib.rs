@@ -1,11 +1,11 @@
-//! A command over versions, refs and iterations, until the numbers are sure.
+//! Runs a command over versions, refs and iterations, until its numbers are conclusive.
 //!
-//! [`config`] reads what is wanted, [`git`] and [`browsers`] provide code and browsers, [`tree`] keeps
-//! code as its setup left it, [`plan`] and [`bisect`] say what to run next, [`iteration`] what the command sees; [`stats`] and
-//! [`explain`] draw conclusions, [`history`] over commits, [`report`] shows them, [`export`] writes
-//! them for other programs, and [`exchange`] reads and writes chrome-ranger's format. All of them work
-//! without a record and without running the
-//! user's command; [`driver`] alone brings them together with both.
+//! [`config`] reads the configuration, [`git`] and [`browsers`] provide code and browsers, [`tree`]
+//! resets code to its state after setup, [`plan`] and [`bisect`] decide what to run next,
+//! [`iteration`] builds the command's variables; [`stats`] and [`explain`] draw conclusions,
+//! [`history`] over commits, [`report`] shows them, [`export`] writes them for other programs, and
+//! [`exchange`] reads and writes chrome-ranger's format. All of them work without a record and
+//! without running the user's command; only [`driver`] uses both.
 //!
 //! Nothing here prints.
 

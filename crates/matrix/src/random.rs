@@ -1,9 +1,9 @@
-//! Random numbers that are the same on every machine and in every release: a seed in the record
-//! must give the same order again. Not for secrets.
+//! Random numbers that are the same on every machine and in every release, so that a recorded seed
+//! reproduces its order. Not for secrets.
 //!
-//! xoshiro256++ (Blackman and Vigna), seeded through SplitMix64, as its authors advise.
+//! xoshiro256++ (Blackman and Vigna), seeded through SplitMix64, as its authors recommend.
 
-/// A stream of random numbers that a seed decides completely.
+/// A stream of random numbers determined by a seed.
 #[derive(Clone, Debug)]
 pub struct Random([u64; 4]);
 
@@ -19,7 +19,7 @@ impl Random {
         }))
     }
 
-    /// A stream of its own for one part of a plan, so that parts do not disturb each other.
+    /// A separate stream for one part of a plan, so that parts are independent.
     pub fn for_part(seed: u64, part: u64) -> Self {
         Self::new(seed ^ part.wrapping_add(1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
     }
@@ -54,7 +54,7 @@ impl Random {
         }
     }
 
-    /// Fisher and Yates.
+    /// Fisher-Yates shuffle.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_seed_decides_everything_for_ever() {
         let mut random = Random::new(42);
-        // Computed once; a change of these numbers changes what a recorded seed means.
+        // Computed once; changing these numbers would change the meaning of recorded seeds.
         let first: Vec<_> = (0..3).map(|_| random.next_u64()).collect();
         assert_eq!(
             first,

@@ -1,4 +1,4 @@
-//! Commands that need no shell, so that its start is not measured with them.
+//! Commands that need no shell, so that its start is not included in their measurement.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,8 +11,8 @@ use retake_types::request::CommandRequest;
 
 use crate::config::Config;
 
-/// The words of a command that a shell would only pass on; `None` if it has more to do. A builtin
-/// stays one: a program of the same name may behave in another way.
+/// The words of a command that a shell would only pass on; `None` if the shell has more to do. A
+/// builtin needs the shell: a program with the same name may behave differently.
 pub(crate) fn words(command: &str) -> Option<Vec<String>> {
     match interpret(command, ShellMode::Auto, |_| false) {
         Ok(CommandLine { arguments, shell: false }) if !arguments.is_empty() => Some(arguments),
@@ -20,9 +20,9 @@ pub(crate) fn words(command: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The command of a cell, to be run in a directory: by itself where it is a program that the kernel
-/// can start, and else through the shell, which also says what is wrong with it. A configuration may
-/// ask for one of the two.
+/// The command of a cell, run in a directory: directly if it is a program that the kernel can
+/// start, otherwise through the shell, which also reports errors in it. A configuration may require
+/// one of the two.
 pub(crate) fn command(config: &Config, text: &str, directory: &Path) -> CommandRequest {
     match config.shell {
         ShellMode::Always => return CommandRequest::shell(text),
@@ -41,7 +41,7 @@ pub(crate) fn command(config: &Config, text: &str, directory: &Path) -> CommandR
     }
 }
 
-/// A script without a first line that names its interpreter is for the shell alone.
+/// Only a shell runs a script without an interpreter line.
 fn is_startable(program: &Path) -> bool {
     let mut start = [0; 4];
     let read = File::open(program).and_then(|mut file| file.read_exact(&mut start));

@@ -1,4 +1,4 @@
-//! What was measured, cell by cell: the numbers behind `explain` and the report.
+//! The measurements, cell by cell: the numbers behind `explain` and the report.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ pub struct Axis {
 /// The samples of one metric in one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// One place in each axis, in the order of the axes.
+    /// One index in each axis, in the order of the axes.
     pub place: Vec<usize>,
     /// Of successful runs.
     pub values: Vec<f64>,
-    /// The block each value belongs to; empty where cells were not interleaved.
+    /// The block of each value; empty if cells were not interleaved.
     pub blocks: Vec<u64>,
     pub failed: usize,
 }
@@ -27,12 +27,12 @@ pub struct Table {
     pub metric: String,
     pub axes: Vec<Axis>,
     pub cells: Vec<Measured>,
-    /// How many samples there are was decided by looking at them.
+    /// Whether the number of samples depended on their values.
     pub looked_at: bool,
 }
 
 impl Table {
-    /// `chrome=120.0.6099.109 code=main`, or the bare value where there is only one axis.
+    /// `chrome=120.0.6099.109 code=main`, or only the value if there is one axis.
     pub fn name(&self, place: &[usize]) -> String {
         let value = |axis: &Axis, at: usize| axis.values.get(at).cloned().unwrap_or_default();
         match &self.axes[..] {

@@ -1,4 +1,4 @@
-//! Searches over made-up histories, honest and lying.
+//! Searches over artificial histories, deterministic and flaky.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -67,7 +67,7 @@ proptest! {
         let (good, bad) = ends(&answer);
         prop_assert!(good < at && at <= bad);
         prop_assert!(!skip(good) && !skip(bad));
-        // Nothing that could have been judged is left between the two.
+        // No point between the two could have been judged.
         prop_assert!((good + 1..bad).all(skip), "{} {} {:?}", good, bad, answer);
         prop_assert_eq!(answer.skipped.len(), bad - good - 1);
     }
@@ -93,7 +93,7 @@ fn a_property_that_fails_only_sometimes_is_found_as_surely_as_stated() {
     for _ in 0..trials {
         let at = 1 + random.below(63);
         let (answer, used) = search(by_exit(64, 0, 63), |i| {
-            // Bad fails in 60 of 100 runs, good in 3.
+            // Bad points fail in 60 of 100 runs, good ones in 3.
             let rate = if i >= at { 0.6 } else { 0.03 };
             Observation::Exit(i32::from(random.unit() < rate))
         });
@@ -118,7 +118,7 @@ fn by_metric(n: usize, threshold: Option<f64>) -> Bisect {
     Bisect::new(names(n), "p0", &format!("p{}", n - 1), settings).unwrap()
 }
 
-/// A point and the good end beside it, in random order, as the plan runs them.
+/// A point paired with the good end, in random order, as the plan runs them.
 fn beside(
     random: &mut Random,
     point: usize,
@@ -164,7 +164,7 @@ enum Machine {
     Ramp {
         per_run: f64,
     },
-    /// Back and forth, all the time.
+    /// Continuously back and forth.
     Waves,
 }
 
@@ -185,7 +185,7 @@ impl Machine {
     }
 }
 
-/// With what the documentation calls them.
+/// With their names in the documentation.
 const MACHINES: [(Machine, &str); 7] = [
     (Machine::Steady, "steady"),
     (Machine::Step { at: 9.0, by: 0.05 }, "5 % slower after 9 runs"),
@@ -196,8 +196,8 @@ const MACHINES: [(Machine, &str); 7] = [
     (Machine::Waves, "up and down by 10 %"),
 ];
 
-/// What is claimed is kept while the machine drifts by up to 20 %: the right commit as often as stated,
-/// and one change not taken for several more often than that allows.
+/// The claims hold while the machine drifts by up to 20 %: the right commit as often as stated, and
+/// a single change taken for several no more often than that allows.
 #[test]
 fn a_machine_that_drifts_does_not_mislead_a_search() {
     let trials = 100;
@@ -254,7 +254,7 @@ fn a_machine_that_drifts_does_not_mislead_a_search() {
     documented(&format!("a second change was claimed in at most {most_several} of 100"));
 }
 
-/// The points between the ends that are run, for a change that is clear.
+/// The number of probed points between the ends, for a clear change.
 fn probes(bisect: Bisect, at: usize, metric: bool) -> usize {
     let last = bisect.points().len() - 1;
     let mut probes = 0;

@@ -1,5 +1,5 @@
-//! A disk that is full in the middle of a download, and in the middle of unpacking. Alone in its
-//! process, for the limit that stands in for a full disk holds for all of it.
+//! A disk that fills up during a download or during unpacking. Alone in its process, because the
+//! file size limit that simulates a full disk applies to the whole process.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -50,7 +50,7 @@ fn nothing_broken_is_left_and_the_message_says_what_to_do() {
     assert!(error.to_string().contains("the disk is full; nothing of 120.0.6099.109 was kept"));
     assert_eq!(left(), [""; 0], "in the download");
 
-    // Small as an archive, and too large unpacked.
+    // Small as an archive, but too large unpacked.
     let packed = browser_zip(VERSION, 10, |zip| {
         file(zip, &format!("chrome-{PLATFORM}/zeros"), &vec![0; 900_000], 0o644);
     });

@@ -1,5 +1,5 @@
-//! Whole runs and bisections on a record of their own, with workers here and with an executor that
-//! stands for other machines.
+//! Complete runs and bisections with a separate record, on local workers and with an executor that
+//! simulates other machines.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -59,7 +59,7 @@ fn options(iterations: Iterations) -> MatrixRunOptions {
     }
 }
 
-/// Keeps the names of finished steps.
+/// Collects the names of finished steps.
 #[derive(Default)]
 struct Steps(Mutex<Vec<String>>);
 
@@ -93,7 +93,7 @@ fn runs(project: &MatrixProject) -> Vec<Run> {
     store(project).list(&RunFilter::default(), None, 1000).unwrap().runs
 }
 
-/// Looks each step up in the record when it hears of it.
+/// Looks up each reported step in the record.
 struct OnRecord<'a>(&'a MatrixProject, Mutex<Vec<State>>);
 
 impl MatrixObserver for OnRecord<'_> {
@@ -149,7 +149,7 @@ fn a_run_records_its_loop_its_cells_and_what_they_measured() {
     let [(record, plan)] = &loops[..] else { panic!("{loops:?}") };
     assert_eq!(record.stop_reason, Some(StopReason::Completed));
     assert_eq!((&plan.purpose, plan.seed), (&MatrixPurpose::Run, 1));
-    // Nothing is pending any more, and replacing erases what it replaces.
+    // Nothing is pending now, and replacing erases the replaced runs.
     assert_eq!(run(&project, ScheduleMode::Pending, 1, &()).ok, 0);
     assert_eq!(run(&project, ScheduleMode::Replace, 1, &()).ok, 4);
     let of_cells = |run: &&Run| {
@@ -240,8 +240,8 @@ fn a_filter_of_the_searched_axis_is_refused() {
     assert!(matches!(refused, Some(MatrixError::SeveralValues { axis }) if axis == "n"));
 }
 
-/// Runs what is submitted at the next poll, on the worker that polls. A run of the cell `lost` comes
-/// back without a result.
+/// Runs submitted cells at the next poll, on the polling worker. A run of the cell `lost` returns
+/// without a result.
 struct FakeExecutor {
     lost: &'static str,
     submitted: Vec<(usize, PreparedRun)>,

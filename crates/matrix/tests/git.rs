@@ -1,4 +1,4 @@
-//! Real repositories.
+//! Git operations in real repositories.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -24,7 +24,7 @@ fn environment() -> Vec<(OsString, OsString)> {
         ("GIT_COMMITTER_EMAIL", "t@t"),
         ("GIT_CONFIG_NOSYSTEM", "1"),
         ("GIT_CONFIG_GLOBAL", "/dev/null"),
-        // Submodules of this test are directories beside it.
+        // Submodules of this test are directories next to it.
         ("GIT_CONFIG_COUNT", "1"),
         ("GIT_CONFIG_KEY_0", "protocol.file.allow"),
         ("GIT_CONFIG_VALUE_0", "always"),
@@ -116,9 +116,9 @@ fn bad_refs_say_why() {
     };
     assert_eq!(why("nope"), "there is no such branch, tag or commit here");
     assert_eq!(why(&"1".repeat(40)), "there is no such branch, tag or commit here");
-    assert_eq!(why("--output=x"), "begins with -, which no ref does");
-    assert_eq!(why("a\nb"), "is not a name git can have");
-    assert_eq!(why(""), "is not a name git can have");
+    assert_eq!(why("--output=x"), "begins with -, which a ref cannot");
+    assert_eq!(why("a\nb"), "is not a valid ref name");
+    assert_eq!(why(""), "is not a valid ref name");
     assert_eq!(why("main..x"), "there is no such branch, tag or commit here");
     assert_eq!(why(&blob), "is not a commit");
     assert!(why("theirs").ends_with("there is origin/theirs"));
@@ -204,7 +204,7 @@ fn what_is_wrong_with_a_worktree_is_told() {
     let foreign = Some("it did not belong to this repository");
     assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), foreign);
     fs::remove_file(tree.path.join(".git")).unwrap();
-    let none = Some("it was no worktree any more");
+    let none = Some("it was no longer a worktree");
     assert_eq!(worktrees.defect(&mut git, &tree).unwrap(), none);
 }
 
@@ -231,12 +231,12 @@ fn gone_and_half_made_worktrees_are_made_anew() {
     };
     fs::remove_dir_all(&tree.path).unwrap();
     assert_eq!(recreated("gone"), "it was gone");
-    // What a killed `git worktree add` leaves: a lock, and not all files.
+    // What a killed `git worktree add` leaves: a lock, and missing files.
     fs::remove_file(directory.join(format!("{name}.complete"))).unwrap();
     fs::remove_file(tree.path.join("file")).unwrap();
     let known = repository.join(".git/worktrees").join(name.to_string());
     fs::write(known.join("locked"), "initializing").unwrap();
-    assert_eq!(recreated("half made"), "it was not completed");
+    assert_eq!(recreated("half made"), "it was incomplete");
     fs::remove_file(directory.join(format!("{name}.complete"))).unwrap();
     fs::remove_dir_all(&tree.path).unwrap();
     fs::write(&tree.path, "a file").unwrap();
@@ -251,7 +251,7 @@ fn pointers_of_git_lfs_are_found_where_files_should_be() {
     fs::create_dir(repo.path().join("deep")).unwrap();
     fs::write(repo.path().join("deep/large.bin"), pointer).unwrap();
     fs::write(repo.path().join("real.bin"), "content").unwrap();
-    // Not under the rules of LFS, so it is what was committed.
+    // Not under the rules of LFS, so it is the committed content.
     fs::write(repo.path().join("example.txt"), pointer).unwrap();
     let sha = repo.commit("large");
     let worktrees = repo.worktrees();
@@ -293,7 +293,7 @@ fn cleaning_removes_ours_and_nothing_else() {
     let (tree, _) = worktrees.ensure(&mut git, &name(&sha)).unwrap();
     worktrees.mark_complete(&tree).unwrap();
     fs::create_dir_all(worktrees.snapshot(&tree).join("tree")).unwrap();
-    // As an earlier release named it.
+    // With the name of an earlier release.
     let old = directory.join(&sha);
     git_in(&repository, &["worktree", "add", "--detach", "-q", old.to_str().unwrap(), &sha]);
     fs::write(directory.join(format!("{sha}.ready")), "").unwrap();
@@ -353,10 +353,10 @@ fn nothing_that_was_planted_in_the_repository_is_executed() {
     git.subject(&sha).unwrap();
     worktrees.clean(&mut git).unwrap();
     assert!(!ran.exists());
-    // The same by git alone: what was planted does work.
+    // The same with plain git: the planted commands do run.
     repo.run(&["worktree", "add", "-q", "--detach", "../plain", "main"]);
     assert!(ran.exists());
-    // Configuration of another place.
+    // Configuration from another place.
     fs::write(repo.path().join(".git/commondir"), "../../elsewhere").unwrap();
     let path = repo.path();
     let refused = Git::open(&mut repo.keeper, &repo.cancel, &path, environment()).err();

@@ -1,4 +1,4 @@
-//! Plans over scripted outcomes.
+//! Plans with scripted outcomes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -360,7 +360,7 @@ fn selectors_name_sides() {
     assert!(matches!(select("code=1"), Err(SelectorError::Unknown { .. })));
 }
 
-/// Plays a measurement with several runs at once that end in any order.
+/// Simulates a measurement with several concurrent runs that end in any order.
 fn play(
     sampler: &mut Sampler,
     most: usize,
@@ -467,7 +467,7 @@ fn what_is_compared_runs_again_beside_what_is_new() {
     };
     assert_eq!(plan(&known, &[]), all(&[2]), "without a comparison only what is missing");
     assert_eq!(plan(&known, &pairs), all(&[0, 2]), "the baseline beside it");
-    // Complete, but of another day.
+    // Complete, but from another day.
     known.extend((0..3).map(|i| run(2, i, second)));
     assert_eq!(plan(&known, &[]), all(&[]));
     assert_eq!(plan(&known, &pairs), all(&[0, 2]));
@@ -484,7 +484,7 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
     let names: Vec<String> = (0..4).map(|cell| matrix.varying_name(cell, &varying)).collect();
     assert_eq!(names, ["a 1 m=x", "b n=1 m=x", "a 1 m=y", "b n=1 m=y"]);
     assert_eq!(matrix.command_text(&matrix.cells[1], &config), "b 1");
-    // n is a parameter of the commands; m is an axis of its own.
+    // n is a parameter of the commands; m is a separate axis.
     let pairs = baselines(&matrix);
     assert_eq!(pairs.len(), 8, "{pairs:?}");
     let named: Vec<(String, String, Option<String>)> = pairs
@@ -496,7 +496,7 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
         named.contains(&(a.to_owned(), b.to_owned(), Some(at.to_owned())))
     };
     assert!(is("m=x", "m=y", "n=1 a {n}") && is("a 1", "b", "n=1 m=x"), "{named:?}");
-    // One command alone: its parameters are what is compared.
+    // A single command: its parameters are compared.
     let text = "commands: ['a {n}']\niterations: 1\naxes: {n: [1, 2]}\n";
     let one = Matrix::of(&Config::read(Path::new("m.yml"), text).unwrap());
     assert_eq!(baselines(&one), [(0, 1)]);

@@ -1,4 +1,4 @@
-//! Directories that are changed in every way there is, and made again what they were.
+//! Directories that are changed in every possible way, and reset.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -25,7 +25,7 @@ impl Tree {
         fs::hard_link(tree.path("linked"), tree.path("deep/also-linked")).unwrap();
         symlink("../file", tree.path("deep/link")).unwrap();
         fs::write(tree.path("strange \u{fc} \n name"), "x").unwrap();
-        // Times of long ago, which no writing of today leaves behind.
+        // Old timestamps, which no new write produces.
         tree.sh("find . -depth -exec touch -h -d 2001-02-03T04:05:06.123456789Z {} +");
         tree
     }
@@ -49,7 +49,7 @@ impl Tree {
         assert!(ran.status.success(), "{script}: {ran:?}");
     }
 
-    /// Everything that a build system may look at.
+    /// Everything that a build system may examine.
     fn listing(&self) -> Vec<String> {
         fn walk(root: &Path, path: &Path, lines: &mut Vec<String>) {
             let meta = fs::symlink_metadata(path).unwrap();
@@ -84,11 +84,11 @@ impl Tree {
     }
 }
 
-/// Each is a thing that a command may do to its tree.
+/// Changes that a command may make to its tree.
 const CHANGES: [&str; 22] = [
     "echo two >> file",
     "printf 'two\\n' > file",
-    // The same size and the same time of modification.
+    // The same size and modification time.
     "printf 'two\\n' > file; touch -d 2001-02-03T04:05:06.123456789Z file",
     "touch file",
     "chmod 600 file",
@@ -126,7 +126,7 @@ fn whatever_a_command_does_is_undone() {
         }
         assert_eq!(snapshot.reset().unwrap(), TreeChanges::default(), "{change}: nothing is left");
     }
-    // All at once, as far as each of them still can.
+    // All of them combined, as far as possible.
     for change in CHANGES {
         _ = Command::new("sh").args(["-c", change]).current_dir(tree.root()).output();
     }
@@ -162,7 +162,7 @@ fn the_next_process_knows_it_too() {
     let mut again = TreeSnapshot::load(&tree.root(), &tree.store()).unwrap();
     again.reset().unwrap();
     assert_eq!(tree.listing(), before);
-    // Even if the whole directory is gone, and the list was not saved after a reset.
+    // Even if the whole directory is missing, and the list was not saved after a reset.
     fs::remove_dir_all(tree.root()).unwrap();
     let mut again = TreeSnapshot::load(&tree.root(), &tree.store()).unwrap();
     again.reset().unwrap();

@@ -1,9 +1,9 @@
-//! A recorded run once more: the request it was made with, what of it is not known any more, and
-//! how the new run compares with the old one.
+//! Runs a recorded run again: rebuilds its request, names what is unknown by now, and compares the
+//! new run with the old one.
 //!
-//! The request is the recorded one, whole; no front end rebuilds it. Values of secrets are not in
-//! the record: a variable whose value was redacted has the value of the current environment, and is
-//! a secret there too; a run with a redacted argument is refused, since the argument is not known.
+//! The request is the complete recorded one; no front end rebuilds it. The record has no secret
+//! values: a redacted variable gets its value from the current environment and is a secret again; a
+//! run with a redacted argument is refused, because the argument is unknown.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,33 +22,33 @@ use retake_types::{
 use crate::checkout::checkout;
 use crate::{fingerprint, machine, run_text};
 
-/// The label by which the new run names the old one.
+/// The label of the new run that names the old one.
 pub const AGAIN_LABEL: &str = "again";
 
-/// The request of a recorded run, ready to be run once more.
+/// The request of a recorded run, ready to run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgainRequest {
-    /// Has an id and a loop of its own. Whose run it is, and which commit it runs on, are for the
-    /// front end to fill in: its correlation ids are empty.
+    /// Has a new id and loop. Its correlation ids are empty: the front end fills them in, and the
+    /// commit.
     pub request: RunRequest,
-    /// Variables that were redacted and have the values of the current environment.
+    /// Redacted variables, which get their values from the current environment.
     pub from_environment: Vec<String>,
-    /// Secret variables that the recorded run had and that are not set now.
+    /// Secret variables of the recorded run that are not set now.
     pub secrets_not_set: Vec<String>,
 }
 
-/// Why a recorded run cannot be run again.
+/// Why a recorded run cannot run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgainRefusal {
     /// The variable was redacted in the record and is not set now.
     VariableNotSet { name: String },
-    /// The argument was redacted in the record, so it is not known.
+    /// The argument was redacted in the record, so it is unknown.
     RedactedArgument { position: usize, text: String },
-    /// The part was redacted in the record, so it is not known.
+    /// The part was redacted in the record, so it is unknown.
     RedactedPart(RequestPart),
     /// The record has no arguments: the run was refused before its command line was read.
     NoArguments,
-    /// A confined program says that it ran this; nobody else knows, and it may be anything.
+    /// Only the claim of a confined program, so it may be anything.
     Reported,
 }
 
@@ -72,12 +72,12 @@ impl fmt::Display for RequestPart {
     }
 }
 
-/// The recorded request once more, or every reason why that is not possible.
+/// The recorded request, or every reason why it cannot run again.
 pub fn again_request(run: &Run) -> Result<AgainRequest, Vec<AgainRefusal>> {
     again_request_in(run, |name| std::env::var_os(name))
 }
 
-/// The same where `variable` gives the current environment.
+/// The same with `variable` as the current environment.
 fn again_request_in(
     run: &Run,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -89,12 +89,13 @@ fn again_request_in(
     request.position = LoopPosition::exec();
     request.correlation_ids = CorrelationIds::default();
     request.label(AGAIN_LABEL, recorded.id.to_string());
-    // What a caller wrote to it is not kept.
+    // Input written by the caller is not kept.
     if request.stdin == StdinSource::Provided {
         request.stdin = StdinSource::Null;
     }
     let environment = &mut request.environment;
-    // A request for another machine brings the variables of that day; here they are today's.
+    // A request for another machine carries the variables of its day; this run uses the current
+    // ones.
     environment.base = None;
     let mut secrets: BTreeSet<String> = request.redaction.secrets.drain(..).collect();
     secrets.extend(environment.from_host.drain(..));
@@ -111,7 +112,7 @@ fn again_request_in(
         secrets.insert(name.clone());
         from_environment.push(name);
     }
-    // A secret that nothing sets any more has no value to hide.
+    // A secret variable that is not set has no value to hide.
     let set = |name: &str| environment.set.iter().any(|(n, _)| n.as_str() == Some(name));
     let available = |name: &String| variable(name).is_some() || set(name);
     let mut had: BTreeSet<String> = secrets.clone();
@@ -146,7 +147,7 @@ fn again_request_in(
 }
 
 impl AgainRequest {
-    /// Adds secrets that older records name only in the output. What is not set now is left out.
+    /// Adds secrets that older records name only in the output. Unset ones are left out.
     pub fn add_secrets(&mut self, names: impl IntoIterator<Item = String>) {
         let secrets = &mut self.request.redaction.secrets;
         for name in names {
@@ -158,7 +159,7 @@ impl AgainRequest {
 }
 
 /// The names of the secrets that were replaced in the output of a run: a variable that was a secret
-/// then is still one.
+/// then still is.
 pub fn secrets_in_output(
     store: &dyn RecordReader,
     run: &Run,
@@ -196,7 +197,7 @@ fn collect_names(output: &mut impl Read, names: &mut BTreeSet<String>) -> io::Re
     }
 }
 
-/// One thing that is not as it was when a run was recorded.
+/// One difference from the time when a run was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedCondition {
     Commit(ThenAndNow<Option<String>>),
@@ -205,22 +206,22 @@ pub enum ChangedCondition {
     User(ThenAndNow<String>),
     /// The version of retake.
     Version(ThenAndNow<String>),
-    /// The name of the program leads to another file.
+    /// The program's name resolves to another file.
     ProgramPath(ThenAndNow<String>),
-    /// The program's file is not what it was.
+    /// The program's file has changed.
     ProgramFile(ThenAndNow<ProgramFile>),
     VariablesChanged(Vec<String>),
     /// Variables that were not set then.
     VariablesAdded(Vec<String>),
-    /// How many are not set any more; their names are not kept.
+    /// How many are no longer set; their names are not kept.
     VariablesRemoved(usize),
     /// The variable was redacted and has its current value.
     FromEnvironment(String),
-    /// The variable was not UTF-8, and an older record kept only nearly what it was.
+    /// The variable was not UTF-8, and an older record kept it only approximately.
     Approximate(String),
 }
 
-/// The same thing at both times.
+/// A value at both times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThenAndNow<T> {
     pub then: T,
@@ -233,8 +234,8 @@ impl<T: PartialEq> ThenAndNow<T> {
     }
 }
 
-/// What is not as it was, as far as the record tells. `now` is the intent of the new run and
-/// `environment` what its command gets.
+/// Everything that differs, as far as the record shows. `now` is the intent of the new run and
+/// `environment` the variables of its command.
 pub fn changed_conditions(
     then: &Run,
     now: &Intent,
@@ -294,13 +295,13 @@ fn changed_variables(
     found.into_iter().flatten()
 }
 
-/// How a run compares with the one it repeats.
+/// Compares a run with the one it repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgainComparison {
-    /// In few words, as lists show it.
+    /// The outcomes, as lists show them.
     pub outcome: ThenAndNow<String>,
     pub duration: ThenAndNow<Duration>,
-    /// `None` when the output of one of them is not known.
+    /// `None` if the output of one of them is unknown.
     pub same_output: Option<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! Which commit and worktree a directory belongs to, read from git's own files. Starting git for
-//! this would cost more than a short run.
+//! The commit and worktree of a directory, read from git's own files. Starting git for this would
+//! cost more than a short run.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub struct Checkout {
     pub worktree: Option<String>,
 }
 
-/// Looks upwards from a directory. Both are `None` outside a repository.
+/// Searches a directory and its parents. Both are `None` outside a repository.
 pub fn checkout(directory: &Path) -> Checkout {
     let Some(Repository { git_dir, common, .. }) = Repository::find(directory) else {
         return Checkout::default();
@@ -28,7 +28,7 @@ pub fn checkout(directory: &Path) -> Checkout {
 
 fn head(git_dir: &Path, common: &Path) -> Option<String> {
     let mut text = read_small(&git_dir.join("HEAD")).ok()?;
-    // A symbolic reference may name another one; git itself stops at five.
+    // A symbolic reference may name another one; git stops at five.
     for _ in 0..5 {
         let Some(name) = text.strip_prefix("ref: ") else { break };
         let name = name.trim_end().to_owned();

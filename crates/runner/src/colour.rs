@@ -1,23 +1,23 @@
-//! Colour: only for a person at a terminal, and only beside words that say the same.
+//! Colours: only on a terminal, and only on words with the same meaning.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a colour stands for.
+/// The meaning of a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shade {
     Good,
     Bad,
     /// Not over, or not finished as planned.
     Open,
-    /// What the eye should find.
+    /// Highlighted, such as a match.
     Match,
     Heading,
 }
 
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Whether colours are used at all.
+/// Whether colours are on.
 #[derive(Clone, Copy, Debug)]
 pub struct Palette {
     on: bool,

@@ -1,4 +1,4 @@
-//! The keeper of confined runs: made for a policy, kept for as long as the policy is the same.
+//! The keeper of confined runs: started for a policy, and kept while the policy stays the same.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,24 +18,24 @@ use crate::machine;
 use crate::nested_runs::NestedRecord;
 use crate::prepare::{self, PreparedRun};
 
-/// The keeper that a run takes place on.
+/// The keeper that executes a run.
 pub struct RunKeeper<'a> {
     pub(crate) keeper: &'a mut Keeper,
-    /// What a retake inside of the sandbox records, if the run is confined.
+    /// The record of a retake inside the sandbox, if the run is confined.
     pub(crate) nested: Option<&'a mut NestedRecord>,
 }
 
-/// One that confines nothing.
+/// A keeper without confinement.
 impl<'a> From<&'a mut Keeper> for RunKeeper<'a> {
     fn from(keeper: &'a mut Keeper) -> Self {
         Self { keeper, nested: None }
     }
 }
 
-/// A keeper and what it was made for.
+/// A keeper and its policy.
 pub(crate) struct ConfinedKeeper {
     policy: Arc<Policy>,
-    /// The record that it cannot see.
+    /// The record, hidden from it.
     store: Option<PathBuf>,
     mode: SandboxMode,
     given_input: bool,
@@ -50,8 +50,8 @@ impl ConfinedKeeper {
     }
 }
 
-/// The keeper that a run takes place on: the worker's own, or one that confines it. `store` is the
-/// record, which is there by now and can be hidden.
+/// Chooses the keeper for a run: the worker's own, or a confined one. `store` is the record, which
+/// exists by now and can be hidden.
 pub(crate) fn choose<'a>(
     (unconfined, confined): (&'a mut Keeper, &'a mut Option<Box<ConfinedKeeper>>),
     prepared: &mut PreparedRun,
@@ -64,8 +64,8 @@ pub(crate) fn choose<'a>(
     }
 }
 
-/// The keeper that this run may take place on, or why there is none. There is never one that
-/// confines less than was asked for.
+/// The keeper for this run, or why there is none. Never returns one with less confinement than
+/// requested.
 fn keeper<'a>(
     known: &'a mut Option<Box<ConfinedKeeper>>,
     prepared: &mut PreparedRun,
@@ -76,7 +76,7 @@ fn keeper<'a>(
         return Err(StartFailure::NoResources("the run has no policy".to_owned()));
     };
     let mode = prepared.request.sandbox.mode;
-    // With Landlock a given file is no exception.
+    // Landlock has no exception for a given file.
     let given_input =
         prepared.request.stdin != StdinSource::Null && retake_sandbox::landlock_abi() == 0;
     let fits = |known: &ConfinedKeeper| {
@@ -87,13 +87,13 @@ fn keeper<'a>(
             && known.covered.is_unchanged()
     };
     if !known.as_deref().is_some_and(fits) {
-        // The earlier one ends first: its temporary files are not this one's.
+        // The earlier keeper ends first, because its temporary files are separate.
         *known = None;
         let whole = match store {
             Some(store) => &Policy::clone(&policy).without_store(store),
             None => &*policy,
         };
-        // Looked at first: what is replaced meanwhile is then found to have changed.
+        // Examined first, so that a later replacement is detected as a change.
         let covered = Covered::by(whole);
         let sandbox = Sandbox { mode, given_input, directory: Some(directory_inside(prepared)) };
         let keeper = start_in(whole, &sandbox, network, settings)?;
@@ -104,7 +104,7 @@ fn keeper<'a>(
         *known = Some(Box::new(made));
     }
     let known = known.as_mut().expect("just made");
-    // The newer one of two equal policies is the one to be compared with next.
+    // Of two equal policies, keep the newer one for the next comparison.
     known.policy = policy;
     let ConfinedKeeper { keeper, nested, .. } = &mut **known;
     if let Some(confinement) = keeper.confinement() {
@@ -116,8 +116,8 @@ fn keeper<'a>(
     Ok(RunKeeper { keeper, nested: Some(nested) })
 }
 
-/// A keeper for commands that are not recorded, confined by this policy and without the
-/// record. Starts no thread, and so reports nothing that is denied.
+/// A keeper for commands that are not recorded, confined by this policy and without the record. It
+/// starts no thread and therefore reports no denials.
 pub fn start_keeper(
     request: &SandboxRequest,
     cwd: &Path,
@@ -139,7 +139,7 @@ pub fn start_keeper(
     start(&policy, &sandbox, Reports::Nothing, (NetworkUse::Own, settings))
 }
 
-/// What a sandbox of commands in this directory promises, found out by making one.
+/// What a sandbox promises for commands in this directory, tested by creating one.
 pub fn try_confinement(
     request: &SandboxRequest,
     cwd: &Path,
@@ -150,7 +150,7 @@ pub fn try_confinement(
         let (part, errno) = (SandboxPart::Namespaces, libc::EOPNOTSUPP);
         StartFailure::Sandbox(SandboxFailure::Missing { part, errno })
     })?;
-    // A record that is made later lies in the open, where nothing can be hidden.
+    // A record created later would be unprotected.
     let project = context.project.root.as_deref().unwrap_or(cwd);
     let is_inside = context.project.store().is_ok_and(|store| store.starts_with(project));
     let record = DroppedPromise::Record;
@@ -160,21 +160,21 @@ pub fn try_confinement(
     Ok(report)
 }
 
-/// What this machine can do, found out by doing it.
+/// What this machine supports, tested by trying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxProbe {
-    /// `None` where nothing can be confined.
+    /// `None` if nothing can be confined.
     pub level: Option<SandboxLevel>,
     pub landlock_abi: u32,
     /// Whether system calls can be filtered.
     pub seccomp: bool,
-    /// Whether what is denied can be reported.
+    /// Whether denials can be reported.
     pub seccomp_notification: bool,
-    /// What keeps the full level from being had.
+    /// Why the full level is unavailable.
     pub lacking: Option<SandboxFailure>,
 }
 
-/// Confines a process of its own, as far as possible, and ends it.
+/// Confines a process as far as possible, and ends it.
 pub fn probe() -> SandboxProbe {
     let request = SandboxRequest { mode: SandboxMode::Strict, ..SandboxRequest::default() };
     let temp = std::env::temp_dir();
@@ -206,7 +206,7 @@ pub fn probe() -> SandboxProbe {
     found(level, lacking)
 }
 
-/// A keeper whose runs have the network of the other workers, where they have one together.
+/// Starts a keeper whose runs share the network of the other workers, if the workers share one.
 fn start_in(
     policy: &Policy,
     sandbox: &Sandbox,
@@ -215,7 +215,7 @@ fn start_in(
 ) -> Result<Keeper, StartFailure> {
     let start = |shared: NetworkUse| start(policy, sandbox, Reports::Denials, (shared, settings));
     let Some(network) = network else { return start(NetworkUse::Own) };
-    // Two that begin at the same time must not make one each.
+    // Two workers that start at once must not create one each.
     let mut known = network.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(made) = &*known
         && let Ok(keeper) = start(NetworkUse::Joined(made.clone()))
@@ -227,7 +227,7 @@ fn start_in(
     Ok(keeper)
 }
 
-/// Whose network a sandbox has.
+/// The network of a sandbox.
 #[derive(Clone)]
 enum NetworkUse {
     Own,
@@ -236,19 +236,19 @@ enum NetworkUse {
     Joined(Arc<SharedNetwork>),
 }
 
-/// What a sandbox reports about the inside.
+/// Whether a sandbox reports denials from inside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reports {
     Denials,
-    /// Also where no thread may be started.
+    /// For callers that must not start a thread.
     Nothing,
 }
 
-/// What a sandbox is made for.
+/// The input for creating a sandbox.
 struct Sandbox {
     mode: SandboxMode,
     given_input: bool,
-    /// Where its first command runs, as it is named inside.
+    /// The working directory of its first command, by its path inside.
     directory: Option<PathBuf>,
 }
 
@@ -284,7 +284,7 @@ fn start(
     let process = |error: std::io::Error| {
         StartFailure::NoResources(format!("could not start a process: {}", text::plain(&error)))
     };
-    // A file system or kernel that has no layers has none for the next sandbox either.
+    // A file system or kernel without overlays lacks them for the next sandbox too.
     static NO_LAYERS: AtomicBool = AtomicBool::new(false);
     let layers = layers_directory().filter(|_| !NO_LAYERS.load(Ordering::Relaxed));
     let full = |layers| Confinement::full(policy, layers).map_err(ConfineError::Sandbox);
@@ -300,7 +300,7 @@ fn start(
         Err(ConfineError::Process(error)) => return Err(process(error)),
         Err(ConfineError::Sandbox(failure)) => failure,
     };
-    // What is wrong with a path is wrong at either level.
+    // An unusable path fails at both levels.
     if mode == SandboxMode::Strict || matches!(full, SandboxFailure::Path { .. }) {
         return Err(StartFailure::Sandbox(full));
     }
@@ -314,18 +314,18 @@ fn start(
     Err(StartFailure::Sandbox(SandboxFailure::Neither { full, landlock }))
 }
 
-/// Where the writable layers of caches are kept; hidden inside.
+/// The directory with the writable layers of caches; hidden inside.
 fn layers_directory() -> Option<PathBuf> {
     Some(machine::user_directory("XDG_DATA_HOME", ".local/share")?.join("retake/sandbox"))
 }
 
-/// The directory of a run, as it is named inside.
+/// The working directory of a run, by its path inside.
 fn directory_inside(prepared: &PreparedRun) -> PathBuf {
     let directory = prepared.request.directory();
     prepared.request.sandbox.inside(&directory).unwrap_or(directory)
 }
 
-/// Has a run whose directory is shown elsewhere begin there.
+/// Starts a run whose directory appears elsewhere inside at that place.
 fn enter_as_shown(prepared: &mut PreparedRun) -> Result<(), StartFailure> {
     let Some(inside) = prepared.request.sandbox.inside(&prepared.request.directory()) else {
         return Ok(());
@@ -335,7 +335,7 @@ fn enter_as_shown(prepared: &mut PreparedRun) -> Result<(), StartFailure> {
     set.map_err(|reasons| StartFailure::Refused(reasons.iter().map(ToString::to_string).collect()))
 }
 
-/// Sets what every process inside gets, unless the request sets it itself.
+/// Sets the variables that every process inside gets, unless the request sets them.
 fn set_variables(
     confinement: &Confinement,
     prepared: &mut PreparedRun,

@@ -1,4 +1,4 @@
-//! What all runs of one invocation share.
+//! State that all runs of one invocation share.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,10 +11,10 @@ use crate::notice::Notify;
 use crate::policy_cache::PolicyCache;
 use crate::project::Project;
 
-/// A network that the first confined worker makes, and the others join.
+/// A network that the first confined worker creates and the others join.
 pub type WorkerNetwork = Arc<Mutex<Option<Arc<SharedNetwork>>>>;
 
-/// The project, the part of its configuration that shapes a run, and where notices go.
+/// The project, the configuration that affects runs, and the destination of notices.
 #[derive(Clone)]
 pub struct RunContext {
     pub project: Project,
@@ -23,11 +23,11 @@ pub struct RunContext {
     pub tracking_ignore: Vec<String>,
     pub test_reports: Vec<String>,
     pub policies: PolicyCache,
-    /// Where confined workers have one network together, once one of them has made it.
+    /// The shared network of confined workers, once one of them has created it.
     pub network: Option<WorkerNetwork>,
     pub notify: Notify,
-    /// Called when a worker opens the record, after dead runs were marked: results of runs on other
-    /// machines are collected here.
+    /// Called when a worker opens the record, after dead runs were marked; collects results of runs
+    /// on other machines.
     pub on_open: fn(&mut Store, &Notify),
 }
 
@@ -51,7 +51,8 @@ impl RunContext {
         })
     }
 
-    /// The same, where what listens in one confined worker can be reached from all others.
+    /// The same context with a shared network: a server in one confined worker can be reached from
+    /// the others.
     #[must_use]
     pub fn with_one_network(&self) -> Arc<Self> {
         Arc::new(Self { network: Some(WorkerNetwork::default()), ..self.clone() })

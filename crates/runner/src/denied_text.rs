@@ -1,28 +1,28 @@
-//! What a sandbox denied, in few words, and what would allow it.
+//! Short texts for what a sandbox denied, and what would allow it.
 
 use std::path::{Path, PathBuf};
 
 use retake_types::{Denial, DeniedOperation, RunRequest, SandboxReport, text};
 
-/// One thing that was denied.
+/// One denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedLine {
-    /// Such as `write ~/.bashrc by sh, 3 times`.
+    /// For example `write ~/.bashrc by sh, 3 times`.
     pub what: String,
     pub remedy: Option<Remedy>,
 }
 
-/// What would allow it the next time.
+/// What would allow it next time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
     AllowWrite(PathBuf),
-    /// The file does not exist, and its directory is more than should be opened.
+    /// The file does not exist, and opening its directory would allow too much.
     CreateAndAllowWrite(PathBuf),
     AllowSocket(PathBuf),
     AllowNetwork,
 }
 
-/// What was denied to a run, and how often something that is not listed.
+/// The denials of a run, and the number of unlisted ones.
 pub fn lines(report: &SandboxReport, request: &RunRequest) -> (Vec<DeniedLine>, u64) {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let line = |denial: &Denial| DeniedLine {
@@ -62,7 +62,7 @@ fn remedy(denial: &Denial, cwd: &Path, home: Option<&Path>) -> Option<Remedy> {
             false => Remedy::AllowNetwork,
         });
     }
-    // Nothing opens these.
+    // Never allowed.
     if ["/proc", "/dev", "/sys"].iter().any(|own| path.starts_with(own)) {
         return None;
     }
@@ -72,16 +72,16 @@ fn remedy(denial: &Denial, cwd: &Path, home: Option<&Path>) -> Option<Remedy> {
     }
     let moved = matches!(denial.operation, DeniedOperation::Remove | DeniedOperation::Rename);
     if moved && retake_sandbox::has_protected_name(path) {
-        // Its directory may be written anyway.
+        // Its directory may be written already.
         return Some(Remedy::AllowWrite(path.to_owned()));
     }
     let parent = path.parent()?;
-    // What lies in the project is protected although its directory is writable.
+    // A path inside the project is protected although its directory is writable.
     let too_much = parent.parent().is_none()
         || cwd.starts_with(parent)
         || home.is_some_and(|home| home.starts_with(parent));
     match too_much {
-        // What is to be made or removed itself needs the directory.
+        // Creating or removing the path itself requires the directory.
         true if !itself => None,
         true => Some(Remedy::CreateAndAllowWrite(path.to_owned())),
         false => Some(Remedy::AllowWrite(parent.to_owned())),

@@ -1,71 +1,71 @@
-//! What on this machine disturbs a measurement: looked at before it begins and after it has ended.
+//! What disturbs a measurement on this machine: read before and after it.
 //!
-//! Only what the kernel counts anyway is read, so looking costs nothing while something is measured.
+//! Reads only existing kernel counters, so that nothing runs during the measurement.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use retake_types::Disturbance;
 
-/// Other programs that use less than this many CPUs are no disturbance,
+/// Load of other programs below this many CPUs is not a disturbance,
 const LITTLE: f64 = 0.25;
-/// nor are those that use less than this part of them.
+/// nor is load below this fraction of them.
 const SMALL_PART: f64 = 1.0 / 16.0;
-/// Nor is a hypervisor that takes less than this part.
+/// Nor is a hypervisor that takes less than this fraction.
 const LITTLE_STOLEN: f64 = 0.02;
-/// A shorter time says nothing about the load: the kernel counts in hundredths of a second.
+/// The kernel counts in hundredths of a second, so a shorter time says nothing about the load.
 const SHORTEST: Duration = Duration::from_millis(500);
-/// The kernel's unit of CPU time, on every architecture that Linux has today.
+/// The kernel's unit of CPU time, on every current architecture of Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A time in which something is measured.
+/// The period of a measurement.
 #[derive(Debug)]
 pub struct MachineWatch {
     begun: MachineState,
-    /// What we had used by then.
+    /// The CPU time that retake had used by then.
     ours: Duration,
 }
 
 impl MachineWatch {
-    /// Begins now. The keepers are those whose runs are not a disturbance.
+    /// Starts now. Runs of these keepers do not count as a disturbance.
     pub fn start(keepers: &[i32]) -> Self {
         Self { begun: MachineState::now(), ours: used_by_us(keepers) }
     }
 
-    /// What could be seen before anything ran on this many workers.
+    /// Disturbances visible before anything runs on this many workers.
     pub fn at_start(&self, workers: usize) -> Vec<Disturbance> {
         self.begun.disturbances(workers)
     }
 
-    /// Whether enough time has passed to say anything about the load.
+    /// Whether enough time has passed to judge the load.
     pub fn is_long_enough(&self) -> bool {
         self.begun.at.elapsed() >= SHORTEST
     }
 
-    /// What has been seen until now.
+    /// Disturbances since the start.
     pub fn so_far(&self, keepers: &[i32], workers: usize) -> Vec<Disturbance> {
         let ours = used_by_us(keepers).saturating_sub(self.ours);
         MachineState::now().since(&self.begun, ours, workers)
     }
 }
 
-/// The CPU time of this process, of the keepers, and of everything they started that has ended.
+/// The CPU time of this process, of the keepers, and of all their finished children.
 fn used_by_us(keepers: &[i32]) -> Duration {
     let keepers = keepers.iter().map(|pid| cpu_time(&pid.to_string()));
     cpu_time("self") + keepers.sum::<Duration>()
 }
 
-/// The counters of a machine at some time.
+/// The counters of the machine at one time.
 #[derive(Clone, Debug)]
 struct MachineState {
     at: Instant,
-    /// Those that we may use.
+    /// The CPUs that retake may use.
     cpus: usize,
-    /// All there are, where that is known.
+    /// All CPUs, if known.
     all_cpus: Option<usize>,
-    /// Ticks of CPU time that all programs have used, and that a hypervisor gave to others.
+    /// Ticks of CPU time that programs have used, and that a hypervisor took.
     busy: Option<(f64, f64)>,
-    /// Programs that want to run now.
+    /// Runnable programs.
     running: Option<usize>,
     governor: Option<String>,
     throttled: Option<u64>,
@@ -84,7 +84,7 @@ impl MachineState {
             let count = "thermal_throttle/core_throttle_count";
             text(&format!("sys/devices/system/cpu/cpu{cpu}/{count}"))?.trim().parse::<u64>().ok()
         };
-        // A machine counts for all of its CPUs or, as virtual ones do, for none.
+        // A machine counts for all of its CPUs; a virtual one may not count at all.
         let counts: Vec<u64> = match throttled(0) {
             Some(first) => {
                 let others = (1..cpu_lines(&stat)).filter_map(throttled);
@@ -106,19 +106,19 @@ impl MachineState {
         }
     }
 
-    /// How many CPUs the counters are about.
+    /// How many CPUs the counters cover.
     fn counted_cpus(&self) -> usize {
         self.all_cpus.unwrap_or(self.cpus)
     }
 
-    /// What can be seen before anything runs.
+    /// Disturbances visible before anything runs.
     fn disturbances(&self, workers: usize) -> Vec<Disturbance> {
         let cpus = self.counted_cpus();
         let mut found = Vec::new();
-        // We are running ourselves.
+        // retake itself is one of them.
         let others = self.running.unwrap_or(0).saturating_sub(1);
         if others >= cpus {
-            // That many programs want a CPU; more than there are cannot be used.
+            // More runnable programs than CPUs use all CPUs.
             found.push(Disturbance::OtherLoad { used: cpus as f64, cpus });
         }
         found.extend(self.permanent(workers));
@@ -137,7 +137,7 @@ impl MachineState {
         found
     }
 
-    /// What has been seen since an earlier state, while our own runs used this much CPU time.
+    /// Disturbances since an earlier state, while retake's own runs used this much CPU time.
     fn since(&self, before: &Self, ours: Duration, workers: usize) -> Vec<Disturbance> {
         let elapsed = self.at.duration_since(before.at);
         let mut found = Vec::new();
@@ -172,10 +172,10 @@ impl MachineState {
     }
 }
 
-/// The CPU time of a process, and of the descendants that it has waited for.
+/// The CPU time of a process and of its waited-for descendants.
 fn cpu_time(process: &str) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name may contain anything; what follows it does not.
+    // The name may contain anything, so parse after it.
     let fields: Vec<&str> =
         text.rsplit_once(')').map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
@@ -263,11 +263,11 @@ mod tests {
         let used = |busy: u32, cpus: u32| {
             let before = machine(&lines(0, cpus), "performance", 0);
             let after = machine(&lines(busy, cpus), "performance", 0);
-            // Only one of them is ours to use.
+            // retake may use only one of them.
             let after = MachineState { at: before.at + Duration::from_secs(10), cpus: 1, ..after };
             after.since(&before, Duration::ZERO, 0)
         };
-        // Two seconds of CPU time in ten: a fifth of a CPU; three; forty.
+        // Two, three and forty seconds of CPU time in ten seconds.
         assert_eq!(used(200, 32), []);
         assert_eq!(used(300, 4), [Disturbance::OtherLoad { used: 0.3, cpus: 4 }]);
         assert_eq!(used(300, 32), []);

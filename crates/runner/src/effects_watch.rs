@@ -1,5 +1,5 @@
-//! Looks at what a run does: the files it changes and the tests it runs, compared with the runs of
-//! the same command before it.
+//! Observes what a run does: the files it changes and the tests it runs, compared with earlier runs
+//! of the same command.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::notice::Notice;
 use crate::run::{Observer, Past};
 use crate::signals;
 
-/// Where snapshots of tracked directories are kept, below the record.
+/// The directory of snapshots of tracked directories, below the record.
 pub const SNAPSHOTS: &str = "snapshots";
-/// How many earlier runs of a command its tests are compared with.
+/// How many earlier runs of a command tests are compared with.
 const COMPARED: usize = 20;
 
-/// Watches one run.
+/// Observes one run.
 pub struct EffectsWatch {
     files: Option<FileWatch>,
     tests: Option<TestWatch>,
     printed: Tail,
-    /// Where report files are looked for, and the patterns of further places.
+    /// Where to look for report files, and the configured patterns.
     directory: PathBuf,
     report_patterns: Vec<String>,
     started: std::time::SystemTime,
@@ -52,7 +52,7 @@ impl EffectsWatch {
         }
     }
 
-    /// What became of the tests that the run ran.
+    /// The results of the tests that the run ran.
     pub fn results(&mut self, result: &ProcessResult) -> Option<TestResults> {
         let code = match result.outcome {
             Outcome::Exited(code) => Some(code),
@@ -61,10 +61,10 @@ impl EffectsWatch {
         self.tests.take().and_then(|tests| tests.finish(code, self.reports()))
     }
 
-    /// Everything that is known of the run.
+    /// All effects of the run.
     pub fn effects_of(&mut self, results: Option<TestResults>, past: Past<'_>) -> Effects {
         let changes = self.files.as_mut().and_then(FileWatch::changes);
-        // Most commands run no tests, and a look into the past costs as much as a short command.
+        // Most commands run no tests, and reading earlier results costs as much as a short command.
         let history = if results.is_some() { history(past) } else { PastResults::new() };
         let progress = progress_detection::detect(changes.as_ref(), results.as_ref(), &history);
         let summary = agent_summary::extract(self.printed.bytes());
@@ -95,16 +95,16 @@ impl EffectsWatch {
     }
 }
 
-/// Finds the results of tests in what a command prints.
+/// Finds test results in the output of a command.
 struct TestWatch {
-    /// What of the output the command leaves out.
+    /// Which parts of the output the command cuts off.
     cuts: OutputCuts,
-    /// Made for the first bytes: many commands print nothing.
+    /// Created for the first bytes: many commands print nothing.
     parser: Option<TestOutputParser>,
 }
 
 impl TestWatch {
-    /// `None` for a command that only searches, which runs no tests.
+    /// `None` for a search command, which runs no tests.
     fn of(command: &CommandRequest) -> Option<Self> {
         let cuts = match &command.form {
             CommandForm::Arguments(arguments) => {
@@ -132,7 +132,7 @@ impl TestWatch {
     }
 }
 
-/// How the tests went in the recorded runs of the same command in the same directory.
+/// Test results of earlier runs of the same command in the same directory.
 fn history(past: Past<'_>) -> PastResults {
     let mut history = PastResults::new();
     let Past { intent, store: Some(store) } = past else { return history };
@@ -142,7 +142,7 @@ fn history(past: Past<'_>) -> PastResults {
         until: Some(intent.start_time),
         ..RunFilter::default()
     };
-    // Without a past there is nothing to compare with, which is what is said then.
+    // An unreadable record counts as an empty one.
     let Ok(page) = store.list(&filter, None, COMPARED) else { return history };
     for run in page.runs.iter().rev().filter(|run| run.intent.command() == intent.command()) {
         let effects = run.outcome.as_ref().and_then(|outcome| outcome.effects.as_ref());
@@ -154,7 +154,7 @@ fn history(past: Past<'_>) -> PastResults {
     history
 }
 
-/// The end of what was said, as much as is searched for a summary.
+/// The end of the output, as long as the search for a summary needs.
 #[derive(Default)]
 pub struct Tail(Vec<u8>);
 
@@ -178,14 +178,13 @@ impl Tail {
 pub struct FileWatch {
     tracker: Tracker,
     before: Snapshot,
-    /// Knows which names must not be kept.
+    /// Decides which names must not be recorded.
     redactor: Redactor,
     context: Arc<RunContext>,
 }
 
 impl FileWatch {
-    /// Takes the first snapshot. What cannot be tracked is said and left out: the run is what
-    /// matters.
+    /// Takes the first snapshot. A tracking failure is reported and must not fail the run.
     pub fn begin(
         root: &Path,
         exact: bool,
@@ -197,7 +196,7 @@ impl FileWatch {
             .ok()
     }
 
-    /// What changed since, kept for the next run's first snapshot.
+    /// The changes since, kept for the next run's first snapshot.
     pub fn changes(&mut self) -> Option<Changes> {
         let changes = match self.tracker.snapshot() {
             Ok(after) => self.before.changes(&after),

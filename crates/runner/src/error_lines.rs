@@ -1,24 +1,24 @@
-//! Which lines of an output look like they say what went wrong.
+//! Finds the lines of an output that probably report an error.
 //!
-//! Two kinds: what compilers, test frameworks and stack traces print for each error and nobody else
-//! does, and what merely sounds like one. Of a long log the first kind is what matters; the second
-//! may stand in every other line of it.
+//! There are two kinds: the forms in which compilers, test frameworks and stack traces report
+//! errors, and text that only resembles an error. In a long log the first kind matters; the second
+//! may occur in every other line.
 
 use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// How sure it is that a line says what went wrong. The surer kind comes first.
+/// How certain it is that a line reports an error. The more certain kind comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorKind {
     /// The form in which a tool reports an error.
     Reported,
-    /// It sounds like one.
+    /// It resembles an error.
     Likely,
 }
 
-/// How tools report an error. Each alternative is one habit, with the tools that have it.
+/// How tools report errors. Each alternative is one form, with the tools that use it.
 pub const REPORTED: &str = concat!(
     // rustc, cargo, clang, many others: `error: …`, `error[E0308]: …`, `ERROR: …`, `fatal: …`
     r"^(error|ERROR|Error|fatal|FATAL|Fatal error)(\[[A-Z]+\d+\])?: |",
@@ -47,7 +47,7 @@ pub const REPORTED: &str = concat!(
     r"\bAssertion `.*' failed|\bassertion .* failed\b|^Aborted\b",
 );
 
-/// Words that sound like an error.
+/// Words that suggest an error.
 pub const LIKELY: &str = concat!(
     r"(?i-u)(\b(error|errors|fatal|panicked|panic|exception|traceback|failed|failure|",
     r"failures|assertionerror|assertion|unresolved|undefined|segmentation fault|",
@@ -55,7 +55,7 @@ pub const LIKELY: &str = concat!(
     r"[a-z](error|exception)\b|^\s*e\s{2,}|^---\s+fail|^not ok\b)"
 );
 
-/// The part of a line that looks like it says what went wrong.
+/// The part of a line that suggests an error.
 pub fn error_in(line: &str) -> Option<Range<usize>> {
     static ERROR: LazyLock<Regex> = LazyLock::new(|| Regex::new(LIKELY).expect("a valid pattern"));
     static NONE: LazyLock<Regex> = LazyLock::new(|| {
@@ -65,7 +65,7 @@ pub fn error_in(line: &str) -> Option<Range<usize>> {
         .expect("a valid pattern")
     });
     let found = ERROR.find(line)?;
-    // What says that there is none is blanked out, so that places stay the same.
+    // Text that denies an error is blanked out, which keeps offsets.
     let blank = |none: &regex::Captures<'_>| ".".repeat(none[0].len());
     match NONE.is_match(line) {
         false => Some(found.range()),
@@ -73,7 +73,7 @@ pub fn error_in(line: &str) -> Option<Range<usize>> {
     }
 }
 
-/// What kind of error a line is, if it is one.
+/// The kind of error that a line reports, if any.
 pub fn kind(line: &str) -> Option<ErrorKind> {
     static REPORT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(REPORTED).expect("a valid pattern"));

@@ -1,8 +1,8 @@
-//! One holder at a time of something that several retakes could want: a matrix's worktrees, an
-//! agent's workspace, the push of a record.
+//! A lock on something that only one retake may use at a time: a matrix's worktrees, an agent's
+//! workspace, the push of a record.
 //!
-//! A file lock that the kernel releases when its holder dies. Keepers must be forked before it is
-//! taken, or they would hold it as well.
+//! The kernel releases the file lock when its holder dies. Fork keepers before taking it, or they
+//! hold it as well.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -16,15 +16,15 @@ use crate::machine;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// By whom, as the holder described itself.
+    /// The holder's description of itself.
     #[error("held by {holder}")]
     Held { holder: String },
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
 }
 
-/// How often a held lock is tried again, and after what time: a process that only looks who holds
-/// it holds it for a moment.
+/// How often a held lock is retried, and the interval: a process that only reads the holder holds
+/// the lock for a moment.
 const LOOKS: u32 = 50;
 const LOOKS_IF_NAMED: u32 = 20;
 const LOOK: Duration = Duration::from_millis(10);
@@ -37,12 +37,12 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Whether someone holds it. One that cannot be looked at counts as held.
+    /// Whether it is held. An unreadable lock counts as held.
     pub fn is_held(path: &Path) -> bool {
         match File::open(path) {
             Ok(file) => {
                 let held = file.try_lock_shared().is_err();
-                // A fork that is about to start a program has this descriptor, too, for a moment.
+                // A child between fork and exec also has this descriptor for a moment.
                 _ = file.unlock();
                 held
             }
@@ -50,7 +50,7 @@ impl FileLock {
         }
     }
 
-    /// Who holds it now, as the holder described itself; `None` if nobody does.
+    /// The current holder's description of itself; `None` if it is not held.
     pub fn holder(path: &Path) -> Option<String> {
         let mut file = File::open(path).ok()?;
         let held = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
@@ -101,7 +101,7 @@ impl FileLock {
         }
     }
 
-    /// Who held it before and died.
+    /// A previous holder that died.
     pub fn abandoned(&self) -> Option<&str> {
         self.abandoned.as_deref()
     }
@@ -119,7 +119,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// What the last holder wrote about itself.
+/// The last holder's description of itself.
 fn description(file: &mut File) -> Option<String> {
     let mut text = String::new();
     file.rewind().ok()?;
@@ -130,9 +130,9 @@ fn description(file: &mut File) -> Option<String> {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Only the lock counts; a name that stays behind is never shown without it.
+        // Only the lock counts; a remaining name is never shown without it.
         _ = self.file.set_len(0);
-        // A fork that is about to start a program has this descriptor, too, for a moment.
+        // A child between fork and exec also has this descriptor for a moment.
         _ = self.file.unlock();
     }
 }
@@ -150,7 +150,7 @@ mod tests {
         assert!(FileLock::is_held(&path));
         drop(lock);
         assert!(!FileLock::is_held(&path));
-        // Someone looks just now.
+        // Another process is reading the holder.
         let looking = File::open(&path).unwrap();
         looking.lock_shared().unwrap();
         let done = std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! What program and which variables a run had, small enough to keep with every run: `again` names
-//! what is not as it was. Values are never kept, and of secrets not even a hash.
+//! A fingerprint of a run's program and variables, small enough to keep with every run: `again`
+//! uses it to name changes. It contains no values, and not even a hash of secrets.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use retake_types::ProgramFile;
 
 use crate::variable_facts::{HALF, VariableFacts, facts};
 
-/// The file that a run's program is; it may be given relative to `cwd`.
+/// A run's program file; `file` may be relative to `cwd`.
 pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
     let file = cwd.join(file);
     let file = std::path::absolute(&file).unwrap_or(file);
@@ -24,12 +24,12 @@ pub fn program(file: &Path, cwd: &Path) -> Option<ProgramFile> {
     })
 }
 
-/// The variables, hashed; `secrets` are left out, as is what looks like one.
+/// The variables, hashed; without `secrets` and anything that looks like one.
 pub fn variables(environment: &[Variable], secrets: &[String]) -> String {
     variables_of(environment, &facts(environment), secrets)
 }
 
-/// The same of variables of which this is known.
+/// The same for variables whose properties are known.
 pub(crate) fn variables_of(
     environment: &[Variable],
     facts: &[VariableFacts],
@@ -43,7 +43,7 @@ pub(crate) fn variables_of(
     BASE64_STANDARD_NO_PAD.encode(pairs.as_flattened())
 }
 
-/// What became of the variables of an earlier run.
+/// Changes of the variables since an earlier run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub other: Vec<String>,
@@ -52,7 +52,7 @@ pub struct Changes {
     pub gone: usize,
 }
 
-/// Compares with what [`variables`] gave then. `None` when that is damaged.
+/// Compares with an earlier result of [`variables`]. `None` if that is damaged.
 pub fn compare(then: &str, now: &[Variable], secrets: &[String]) -> Option<Changes> {
     let then = BASE64_STANDARD_NO_PAD.decode(then).ok()?;
     let (then, []) = then.as_chunks::<{ 2 * HALF }>() else { return None };
@@ -79,8 +79,8 @@ pub fn compare(then: &str, now: &[Variable], secrets: &[String]) -> Option<Chang
     Some(changes)
 }
 
-/// How many variables of one run another has with another value, has in addition, and lacks. Names
-/// are not kept.
+/// How many variables of another run have a different value, are added, or are missing. Names are
+/// not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCounts {
     pub other: usize,
@@ -88,7 +88,7 @@ pub struct ChangeCounts {
     pub gone: usize,
 }
 
-/// Compares what [`variables`] gave for two runs. `None` when one of them is damaged.
+/// Compares two results of [`variables`]. `None` if one of them is damaged.
 pub fn compare_recorded(a: &str, b: &str) -> Option<ChangeCounts> {
     let read = |text: &str| -> Option<HashMap<[u8; HALF], [u8; HALF]>> {
         let bytes = BASE64_STANDARD_NO_PAD.decode(text).ok()?;
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(compare_recorded(&kept, &kept), Some(ChangeCounts::default()));
         assert_eq!(compare_recorded(&kept, "AAAA"), None);
 
-        // A value that changes is hashed again.
+        // A changed value is hashed again.
         for value in ["1", "2", "1"] {
             let changed = environment(&[("A", value), ("B", "2"), ("C", "3")]);
             assert_eq!(variables(&changed, &[]) == kept, value == "1");

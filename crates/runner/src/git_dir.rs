@@ -1,7 +1,7 @@
-//! Where git keeps a repository, found by reading git's own files as git does, but without a process
-//! and without the `GIT_*` variables: a hook sets those, and they would point at another repository.
+//! Finds a repository by reading git's own files as git does, but without a process and without the
+//! `GIT_*` variables: a hook sets those, and they would point at another repository.
 //!
-//! Only regular files are read. A named pipe in the place of one would block forever.
+//! Only regular files are read. A named pipe in place of one would block forever.
 
 use std::fs;
 use std::io;
@@ -9,26 +9,26 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::regular_file;
 
-/// More than any file that is read here has.
+/// Longer than any file that is read here.
 const LONGEST: u64 = 4096;
 
-/// The repository that a directory belongs to.
+/// The repository of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
     /// The top of the work tree; `None` inside a bare repository.
     pub top: Option<PathBuf>,
-    /// What belongs to this work tree alone, such as `HEAD`.
+    /// The git directory of this work tree alone, with its `HEAD`.
     pub git_dir: PathBuf,
-    /// What all work trees share.
+    /// The directory that all work trees share.
     pub common: PathBuf,
 }
 
 impl Repository {
-    /// Looks upwards from a directory.
+    /// Searches a directory and its parents.
     pub fn find(from: &Path) -> Option<Self> {
         from.ancestors()
             .find_map(Self::with_top)
-            // A bare repository inside a work tree is somebody's test data, not where we are.
+            // A bare repository inside a work tree is test data, not the current repository.
             .or_else(|| from.ancestors().find_map(Self::bare))
     }
 
@@ -57,7 +57,7 @@ impl Repository {
         bare.then(|| Self { top: None, git_dir: dir.to_owned(), common: common_dir(dir) })
     }
 
-    /// The top of the first work tree, where that can be told from here.
+    /// The top of the main work tree, if it can be found from here.
     pub fn main_top(&self) -> Option<&Path> {
         if self.git_dir == self.common {
             return self.top.as_deref();
@@ -66,7 +66,8 @@ impl Repository {
         self.common.parent().filter(|_| named)
     }
 
-    /// The repository that this one is, directly or not, a submodule of; itself if it is none.
+    /// The outermost repository of which this one is a direct or indirect submodule; itself
+    /// otherwise.
     #[must_use]
     pub fn outermost(&self) -> Self {
         let mut found = self.clone();
@@ -78,7 +79,7 @@ impl Repository {
 
     fn superproject(&self) -> Option<Self> {
         let above = || self.top.as_deref()?.ancestors().skip(1).find_map(Self::with_top);
-        // git keeps submodules in `modules/` of the git directory of the superproject.
+        // git keeps submodules in `modules/` of the superproject's git directory.
         for dir in self.common.ancestors().skip(1) {
             if dir.file_name().is_some_and(|name| name == "modules")
                 && let Some(git_dir) = dir.parent()
@@ -96,7 +97,7 @@ impl Repository {
                 });
             }
         }
-        // One that has a git directory of its own is only named in the superproject.
+        // A submodule with its own git directory is only named in the superproject.
         let outer = above()?;
         let path = self.top.as_deref()?.strip_prefix(outer.top.as_deref()?).ok()?;
         names_submodule(outer.top.as_deref()?, path).then_some(outer)
@@ -116,8 +117,8 @@ fn names_submodule(top: &Path, path: &Path) -> bool {
     })
 }
 
-/// A directory stays git's while it holds a record: the record does not change its place because
-/// something else in there is damaged.
+/// A directory with a record stays a git directory, so that damage to other files in it does not
+/// change the place of the record.
 fn is_git_dir(dir: &Path) -> bool {
     let head = fs::symlink_metadata(dir.join("HEAD")).map(|meta| meta.file_type());
     let whole = head.is_ok_and(|kind| kind.is_file() || kind.is_symlink())
@@ -125,15 +126,15 @@ fn is_git_dir(dir: &Path) -> bool {
     whole || dir.join("retake/retake.db").is_file()
 }
 
-/// What all work trees share. A `commondir` is followed only where git itself makes one: anywhere
-/// else a confined command may have planted it, with a repository and a record of its own at the
-/// other end.
+/// The directory that all work trees share. `commondir` is followed only where git itself creates
+/// one: elsewhere a confined command may have planted it, pointing to its own repository and
+/// record.
 fn common_dir(git_dir: &Path) -> PathBuf {
     linked_common(git_dir).unwrap_or_else(|| git_dir.to_owned())
 }
 
-/// The directory that a linked work tree shares with the others: the one in whose `worktrees` its
-/// own git directory lies.
+/// The directory that a linked work tree shares with the others: the one whose `worktrees` contains
+/// its git directory.
 pub(crate) fn linked_common(git_dir: &Path) -> Option<PathBuf> {
     let named = git_dir.join(read_small(&git_dir.join("commondir")).ok()?.trim_end());
     let real = git_dir.canonicalize().ok()?;
@@ -141,10 +142,10 @@ pub(crate) fn linked_common(git_dir: &Path) -> Option<PathBuf> {
     (named.canonicalize().ok()? == common).then(|| normal(&named))
 }
 
-/// Without `..`, so that the same directory always has the same name.
+/// Without `..`, so that each directory has one name.
 fn normal(path: &Path) -> PathBuf {
     if path.components().any(|part| part == Component::ParentDir) {
-        // One that does not exist is found out when it is looked at.
+        // A missing directory is reported on use.
         return path.canonicalize().unwrap_or_else(|_| path.to_owned());
     }
     path.to_owned()
@@ -235,7 +236,7 @@ pub(crate) mod tests {
         let outermost = found.outermost();
         assert_eq!(outermost.top, Some(dir.join("outer")));
         assert_eq!(outermost.common, dir.join("outer/.git"));
-        // One that brought its git directory along.
+        // A submodule that kept its own git directory.
         repository(&dir.join("outer/own"));
         assert_eq!(
             Repository::find(&dir.join("outer/own")).unwrap().outermost().common,

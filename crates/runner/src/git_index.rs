@@ -1,12 +1,12 @@
-//! The repositories that a git index has as gitlinks: `git status` enters them.
+//! The gitlinks of a git index: repositories that `git status` enters.
 
 use std::path::{Path, PathBuf};
 
-/// An index that is larger than this is not read; the search of the project still is.
+/// A larger index is not read; the search of the project still covers it.
 const LARGEST: u64 = 64 << 20;
 const GITLINK: u32 = 0o160_000;
 
-/// The paths of all gitlinks, at most `most`. `None` for an index that cannot be read.
+/// The paths of all gitlinks, at most `most`. `None` if the index cannot be read.
 pub fn gitlinks(index: &Path, most: usize) -> Option<Vec<PathBuf>> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -29,7 +29,7 @@ fn parse(bytes: &[u8], most: usize) -> Option<Vec<PathBuf>> {
     if !(2..=4).contains(&version) {
         return None;
     }
-    // Longer hashes are announced in the configuration; their entries do not fit the shorter size.
+    // Longer hashes are announced in the configuration; their entries fail to parse with this size.
     let hash = 20;
     let (mut at, mut links, mut path) = (12, Vec::new(), Vec::new());
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! The part of a stream that a result carries: all of it, or head and tail when it is large.
+//! The part of a stream that a result contains: all of it, or head and tail of a large one.
 
 use retake_types::text;
 
@@ -13,7 +13,7 @@ pub struct HeadTail {
 }
 
 impl HeadTail {
-    /// Carries at most `limit` bytes, half of them from the beginning.
+    /// Keeps at most `limit` bytes, half of them from the beginning.
     pub fn new(limit: usize) -> Self {
         Self { limit, head: Vec::new(), tail: Vec::new(), next: 0, total: 0 }
     }
@@ -47,7 +47,7 @@ impl HeadTail {
         self.total > (self.head.len() + self.tail.len()) as u64
     }
 
-    /// The stream, with a line in place of what was left out. Cuts between characters.
+    /// The stream, with a line in place of omitted bytes. Cuts between characters.
     pub fn finish(self) -> Vec<u8> {
         let truncated = self.truncated();
         let mut tail = self.tail;
@@ -68,7 +68,7 @@ impl HeadTail {
     }
 }
 
-/// The length without a character that is cut off at the end.
+/// The length without a partial character at the end.
 fn floor_boundary(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(4) {
         let at = bytes.len() - back;

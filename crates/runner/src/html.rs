@@ -1,9 +1,9 @@
-//! HTML and SVG under construction, and the one escaper for HTML and XML.
+//! Builds HTML and SVG; the only escaper for HTML and XML.
 //!
-//! Markup comes only from the program's own text: [`Html::markup`] and [`Html::fill`] take nothing
-//! but `&'static str`. Everything else (what a run printed, a file name, an address, a number) goes
-//! through a method that escapes it. There is no way to add a `String` as markup, and [`Html`] has
-//! no `Display`, so it can not be escaped a second time by accident.
+//! Markup comes only from string literals: [`Html::markup`] and [`Html::fill`] accept only
+//! `&'static str`. Everything else (output of runs, file names, URLs, numbers) goes through a
+//! method that escapes it. A `String` cannot be added as markup, and [`Html`] has no `Display`, so
+//! that it cannot be escaped twice by accident.
 
 use std::fmt::{self, Display, Write};
 
@@ -18,8 +18,8 @@ impl Html {
         Self::default()
     }
 
-    /// A whole page that needs nothing else: no script, no request, its style inside. The title is
-    /// also its heading.
+    /// A complete, self-contained page: no script, no request, style inside. The title is also the
+    /// heading.
     pub fn document(title: &str, style: &'static str, body: &Self) -> Self {
         let mut page = Self::new();
         page.markup(
@@ -34,14 +34,14 @@ impl Html {
         page
     }
 
-    /// Markup of the program's own.
+    /// Literal markup.
     pub fn markup(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// Markup of the program's own in which every `{}` is replaced by a value, escaped. A value may
-    /// stand in the text of an element and in a quoted attribute.
+    /// Literal markup with a value for every `{}`, escaped. A value may be in the text of an
+    /// element or in a quoted attribute.
     pub fn fill(&mut self, template: &'static str, values: &[&dyn Display]) -> &mut Self {
         debug_assert_eq!(template.matches("{}").count(), values.len(), "{template}");
         let mut values = values.iter();
@@ -56,17 +56,17 @@ impl Html {
         self
     }
 
-    /// Text on one line: control characters, line breaks among them, are made visible.
+    /// Text on one line: control characters, including line breaks, are made visible.
     pub fn text(&mut self, text: impl Display) -> &mut Self {
         self.escape(LineBreaks::Visible, text)
     }
 
-    /// Text whose line breaks are kept, for `<pre>`.
+    /// Text that keeps its line breaks, for `<pre>`.
     pub fn preformatted(&mut self, text: impl Display) -> &mut Self {
         self.escape(LineBreaks::Kept, text)
     }
 
-    /// The lines of a text, without the line break at its end.
+    /// The lines of a text, without a final line break.
     pub fn lines(&mut self, text: &str) -> &mut Self {
         for (at, line) in text.lines().enumerate() {
             if at > 0 {
@@ -77,8 +77,8 @@ impl Html {
         self
     }
 
-    /// Text in which what stands in backticks becomes `<code>`. As in Markdown, a name that has
-    /// backticks stands in more of them.
+    /// Text whose parts in backticks become `<code>`. As in Markdown, a name that contains
+    /// backticks is enclosed in more of them.
     pub fn code_spans(&mut self, text: &str) -> &mut Self {
         let mut rest = text;
         while let Some(at) = rest.find('`') {
@@ -105,7 +105,7 @@ impl Html {
         self.markup(" ").markup(name).markup("=\"").text(value).markup("\"")
     }
 
-    /// `<name class="class">text</name>`; no attribute where the class is empty.
+    /// `<name class="class">text</name>`; without the attribute if the class is empty.
     pub fn element(&mut self, name: &'static str, class: &str, text: impl Display) -> &mut Self {
         self.markup("<").markup(name);
         if !class.is_empty() {
@@ -119,7 +119,7 @@ impl Html {
         self.markup("<a").attr("href", address).markup(">").text(text).markup("</a>")
     }
 
-    /// A row of a `<dl>`; none where the value is empty.
+    /// A row of a `<dl>`; nothing if the value is empty.
     pub fn definition(&mut self, name: &'static str, value: &str) -> &mut Self {
         if !value.is_empty() {
             self.markup("<dt>").markup(name).markup("</dt>").element("dd", "", value);
@@ -127,7 +127,7 @@ impl Html {
         self
     }
 
-    /// `<time>`: the age to read, the exact time for programs and on hover.
+    /// `<time>`: shows the age; the exact time is in the attribute and on hover.
     pub fn time(&mut self, at: Timestamp, now: Timestamp) -> &mut Self {
         let exact = text::moment(at);
         self.markup("<time").attr("datetime", &exact).attr("title", &exact).markup(">");
@@ -152,23 +152,23 @@ impl Html {
     }
 
     fn escape(&mut self, line_breaks: LineBreaks, text: impl Display) -> &mut Self {
-        // Writing to a string cannot fail; a `Display` that fails on its own has nothing to add.
+        // Writing to a string cannot fail; an error of `Display` itself is ignored.
         _ = write!(Escaper { into: &mut self.0, line_breaks, apostrophes: true }, "{text}");
         self
     }
 }
 
-/// Text for XML, elements and attributes alike. Line breaks are kept.
+/// Text for XML elements and attributes. Line breaks are kept.
 pub fn escape_xml(text: &str) -> String {
     let mut into = String::with_capacity(text.len());
-    // Attributes are written in double quotes, so single ones stay readable.
+    // Attributes use double quotes, so single ones stay readable.
     let mut escaper =
         Escaper { into: &mut into, line_breaks: LineBreaks::Kept, apostrophes: false };
     _ = escaper.write_str(text);
     into
 }
 
-/// Where a run of exactly `length` backticks begins.
+/// The start of the next run of exactly `length` backticks.
 fn closing_fence(text: &str, length: usize) -> Option<usize> {
     let mut at = 0;
     while let Some(found) = text[at..].find('`') {
@@ -188,8 +188,8 @@ enum LineBreaks {
     Visible,
 }
 
-/// The rules of escaping: markup becomes entities; characters that neither HTML nor XML can write,
-/// or that would change how the rest reads, become visible.
+/// The escaping rules: markup characters become entities; characters that are invalid in HTML or
+/// XML, or change how the rest reads, become visible.
 struct Escaper<'a> {
     into: &'a mut String,
     line_breaks: LineBreaks,

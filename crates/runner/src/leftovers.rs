@@ -1,8 +1,8 @@
 //! Processes that outlived the runner of their run.
 //!
-//! A process is touched only if its environment names the run, it began after the run did, and it
-//! lives in our pid namespace. It is held by a pidfd from before it is looked at, so a number that
-//! the kernel gives to someone else in between is never signalled.
+//! A process is touched only if its environment names the run, it started after the run did, and it
+//! is in this pid namespace. A pidfd is opened before the checks, so that a reused pid is never
+//! signalled.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,12 +16,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::notice::Notice;
 
-/// Clocks are set and processes are dated in hundredths of a second.
+/// Clocks can be set, and process start times are in hundredths of a second.
 const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(1);
-/// A process stuck in the kernel does not die at once; we do not wait for it for ever.
+/// A process stuck in the kernel does not die at once, and waiting must end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process that says which run it belongs to.
+/// A process whose environment names its run.
 pub struct Leftover {
     pub pid: i32,
     pub run: RunId,
@@ -43,7 +43,7 @@ impl Leftover {
     }
 }
 
-/// Every process that carries the mark of a run, except ourselves and those we descend from.
+/// Every process with the mark of a run, except this one and its ancestors.
 pub fn marked() -> Vec<Leftover> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let Ok(namespace) = fs::read_link("/proc/self/ns/pid") else { return Vec::new() };
@@ -51,12 +51,12 @@ pub fn marked() -> Vec<Leftover> {
     processes
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| !lineage.contains(pid))
-        .filter_map(|pid| look(pid, &namespace))
+        .filter_map(|pid| inspect(pid, &namespace))
         .collect()
 }
 
-/// `None` for a process that is gone, not ours to look at, or of no run.
-fn look(pid: i32, namespace: &std::path::Path) -> Option<Leftover> {
+/// `None` for a process that is gone, inaccessible, or without a mark.
+fn inspect(pid: i32, namespace: &std::path::Path) -> Option<Leftover> {
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let run = environment.split(|&byte| byte == 0).find_map(|pair| {
@@ -73,16 +73,16 @@ fn look(pid: i32, namespace: &std::path::Path) -> Option<Leftover> {
     Some(Leftover { pid, run, command, program, began, handle })
 }
 
-/// What stands in `/proc/PID/stat` after the name, which may itself contain anything.
+/// The fields of `/proc/PID/stat` after the name, which may contain anything.
 fn fields(pid: i32) -> Option<Vec<u64>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The state is a letter and some later fields are negative; none of those is asked for.
+    // The state is a letter and some later fields are negative; none of those is used.
     let numbers = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     Some(numbers.map(|field| field.parse().unwrap_or(0)).collect())
 }
 
 fn began(fields: &[u64]) -> Option<Timestamp> {
-    // SAFETY: asks for a constant; fills the structure given.
+    // SAFETY: sysconf reads a constant; clock_gettime fills the structure given.
     let (ticks_per_second, up) = unsafe {
         let mut up: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut up);
@@ -102,8 +102,7 @@ fn command(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// Ourselves and everything we descend from: a command that is itself part of a dead run must not
-/// end its own ancestors.
+/// This process and its ancestors: a command inside a dead run must not kill its ancestors.
 fn lineage() -> Vec<i32> {
     let mut lineage = Vec::new();
     let mut next = i32::try_from(std::process::id()).ok();
@@ -114,10 +113,10 @@ fn lineage() -> Vec<i32> {
     lineage
 }
 
-/// Kills processes and waits until they are gone; those that would not go are returned.
+/// Kills processes and waits until they are gone; returns those that remain.
 pub fn end(leftovers: &[Leftover]) -> Vec<&Leftover> {
     for leftover in leftovers {
-        // One that is gone needs no signal.
+        // A finished process needs no signal.
         _ = pidfd_send_signal(&leftover.handle, Signal::KILL);
     }
     let until = Instant::now() + PATIENCE;
@@ -149,7 +148,7 @@ mod tests {
         let before = Timestamp::now();
         let sleeper = |mark: Option<RunId>| {
             let mut command = Command::new("sleep");
-            // With our stdout, a test that fails would keep its reader waiting for the sleepers.
+            // Inheriting stdout would keep the reader of a failed test waiting for the sleepers.
             command
                 .arg("99")
                 .env_remove(PARENT_VARIABLE)

@@ -1,5 +1,5 @@
-//! This machine, and the user retake acts as: their names, the user's directories, and what of the
-//! machine may matter to a measurement.
+//! This machine and the effective user: their names, the user's directories, and properties of the
+//! machine that may affect a measurement.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -15,7 +15,7 @@ pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What of this machine may matter to a measurement: name and value.
+/// Properties of this machine that may affect a measurement: name and value.
 pub fn environment() -> BTreeMap<String, String> {
     let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let field = |text: Option<String>, name: &str| {
@@ -37,7 +37,7 @@ pub fn environment() -> BTreeMap<String, String> {
     facts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// The name of the user retake acts as, which stays the same.
+/// The name of the effective user, which never changes.
 pub fn user() -> String {
     static USER: OnceLock<String> = OnceLock::new();
     let look_up = || {
@@ -47,7 +47,7 @@ pub fn user() -> String {
     USER.get_or_init(look_up).clone()
 }
 
-/// A user, by name where that is known.
+/// A user's name with the id, if the name is known.
 pub fn user_by_id(id: u32) -> String {
     match account(id) {
         Some(account) => format!("{} (user id {id})", account.name),
@@ -55,8 +55,8 @@ pub fn user_by_id(id: u32) -> String {
     }
 }
 
-/// One of the user's own directories: what the variable says, or below the home directory. The home
-/// directory is `$HOME`, or without it that of the password database.
+/// A directory of the user: the value of the variable, or a path below the home directory. The home
+/// directory is `$HOME`, else that of the password database.
 pub fn user_directory(variable: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| {
         let path = std::env::var_os(name).map(PathBuf::from);
@@ -69,8 +69,8 @@ pub fn user_directory(variable: &str, below_home: &str) -> Option<PathBuf> {
     absolute(variable).or_else(|| Some(home()?.join(below_home)))
 }
 
-/// Whether root was left with another user's directory, as `sudo` may do. What root makes there is
-/// in that user's way.
+/// Whether root runs with another user's directory, as under `sudo`. Files that root creates there
+/// would obstruct that user.
 fn belongs_to_another(directory: &Path) -> bool {
     if !rustix::process::geteuid().is_root() {
         return false;
@@ -79,7 +79,7 @@ fn belongs_to_another(directory: &Path) -> bool {
     existing.is_some_and(|metadata| metadata.uid() != 0)
 }
 
-/// What the password database knows of a user.
+/// A user's entry in the password database.
 struct Account {
     name: String,
     home: PathBuf,
@@ -89,7 +89,7 @@ fn account(id: u32) -> Option<Account> {
     in_passwd_file(id).or_else(|| in_password_database(id)).filter(|a| a.home.is_absolute())
 }
 
-/// The usual case, without loading what else the password database may consist of.
+/// The usual case, without loading further name services.
 fn in_passwd_file(id: u32) -> Option<Account> {
     let known = std::fs::read("/etc/passwd").ok()?;
     known.split(|byte| *byte == b'\n').find_map(|line| {
@@ -105,14 +105,14 @@ fn in_password_database(id: u32) -> Option<Account> {
     let mut buffer = vec![0; 1 << 14];
     let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
     let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
+    // SAFETY: all pointers are valid during the call, and the length is that of the buffer.
     let failed = unsafe {
         libc::getpwuid_r(id, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
     };
     if failed != 0 || found.is_null() {
         return None;
     }
-    // SAFETY: found points to `entry`, which the call filled, with texts in `buffer`.
+    // SAFETY: `found` points to `entry`, which the call filled, with texts in `buffer`.
     let (name, home) = unsafe {
         let entry = &*found;
         if entry.pw_name.is_null() || entry.pw_dir.is_null() {

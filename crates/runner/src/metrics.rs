@@ -1,8 +1,8 @@
-//! What a run measured: wall time, CPU time and memory, and whatever the command itself reports.
+//! The metrics of a run: wall time, CPU time and memory, and those that the command reports.
 //!
-//! A command reports by writing JSON to the file named in `RETAKE_METRICS`, or by lines
-//! `metric: NAME=VALUE UNIT` on stdout. What cannot be read is noted and never fails a run; what
-//! is read is bounded, whatever the command writes.
+//! A command reports by writing JSON to the file named in `RETAKE_METRICS`, or by lines `metric:
+//! NAME=VALUE UNIT` on stdout. Unreadable metrics are noted and never fail a run; the amount that
+//! is read is bounded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::regular_file;
 use crate::run::{Observer, Past};
 use crate::wanted_metrics::{Lines, WantedMetrics};
 
-/// Longer lines are no metric.
+/// Longer lines are not metrics.
 const LONGEST_LINE: usize = 1024;
 const LARGEST_FILE: u64 = 1 << 20;
 const MOST: usize = 1000;
 
-/// What retake measures itself, in the order in which it is shown; counts of the processor only where
-/// the kernel lets its counters be read, and the start of a shell only of runs that needed one.
+/// What retake measures itself, in display order; processor counts only if the kernel allows
+/// reading its counters, and the start of a shell only for runs that needed one.
 pub const BUILT_IN: [&str; 11] = [
     "wall",
     "cpu",
@@ -37,17 +37,17 @@ pub const BUILT_IN: [&str; 11] = [
     SHELL_START,
 ];
 
-/// The time of a shell that was subtracted from a run.
+/// The start time of a shell, subtracted from a run.
 pub const SHELL_START: &str = "shell-start";
 
-/// Those of them that the processor counts.
+/// Those that the processor counts.
 pub const COUNTED: [&str; 3] = ["instructions", "cycles", "cache-misses"];
 
 /// How many of these every run has.
 const ALWAYS: usize = 7;
 
-/// What every run has: times in milliseconds with their microseconds, memory in kilobytes, and
-/// counts. Less is better for each.
+/// The metrics of every run: times in milliseconds with microsecond precision, memory in kilobytes,
+/// and counts. Lower is better for all.
 pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
     let metric = |value: f64, unit: &'static str| Metric {
         value,
@@ -69,7 +69,7 @@ pub fn built_in(wall: Duration, usage: &Usage) -> Metrics {
     metrics.map(|(name, metric)| (name.into(), metric)).into()
 }
 
-/// What the start of a shell takes, in milliseconds.
+/// The cost of starting a shell, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ShellCost {
     pub wall: f64,
@@ -84,7 +84,7 @@ impl ShellCost {
         Self { wall, user: ms(usage.user_cpu_us), sys: ms(usage.system_cpu_us) }
     }
 
-    /// Takes it from what a run with a shell was measured at; nothing takes less than no time.
+    /// Subtracts it from the metrics of a run with a shell; the results stay at or above zero.
     fn subtract_from(&self, metrics: &mut Metrics) {
         let mut left = 0.0;
         for (name, cost) in [("user", self.user), ("sys", self.sys), ("wall", self.wall)] {
@@ -101,7 +101,7 @@ impl ShellCost {
     }
 }
 
-/// What the processor has counted.
+/// The counts of the processor.
 fn counted(counts: &[(Counter, u64)]) -> Metrics {
     let metric = |&(counter, count): &(Counter, u64)| {
         let name = match counter {
@@ -116,27 +116,27 @@ fn counted(counts: &[(Counter, u64)]) -> Metrics {
     counts.iter().filter_map(metric).collect()
 }
 
-/// Collects the metrics of a run: what the command reports while it runs, and what every run has.
+/// Collects the metrics of a run: those that the command reports, and those that every run has.
 pub struct MetricsObserver<'a> {
     reported: ReportedMetrics,
     wanted: Option<WantedMetrics>,
     file: &'a Path,
     planned: Option<u64>,
-    /// The command goes through a shell, which takes this to start.
+    /// The cost of the shell's start, if the command goes through one.
     shell: Option<ShellCost>,
-    /// The counters of the processor, and what they were at the start.
+    /// The processor's counters, and their values at the start.
     counters: Option<(Arc<Counters>, CounterReading)>,
-    /// What was measured, once the run is over.
+    /// The metrics, once the run is over.
     pub metrics: Metrics,
     /// What could not be read.
     pub notes: Vec<String>,
-    /// What was to be measured and was not.
+    /// Required metrics that are missing.
     pub missing: Vec<String>,
 }
 
 impl<'a> MetricsObserver<'a> {
-    /// `file` is where the command may write its metrics; files that the request names are those of
-    /// `directory`. To be made before the run begins.
+    /// `file` is where the command may write its metrics; relative files of the request are in
+    /// `directory`. Create it before the run begins.
     pub fn new(file: &'a Path, request: &MetricsRequest, directory: &Path) -> Self {
         let wanted =
             (!request.wanted.is_empty()).then(|| WantedMetrics::new(&request.wanted, directory));
@@ -153,14 +153,14 @@ impl<'a> MetricsObserver<'a> {
         }
     }
 
-    /// Does not count the start of a shell.
+    /// Excludes the start of a shell.
     #[must_use]
     pub fn without_shell(mut self, cost: Option<ShellCost>) -> Self {
         self.shell = cost;
         self
     }
 
-    /// Counts from now on, too.
+    /// Also reads these counters, from now on.
     #[must_use]
     pub fn counting(mut self, counters: Option<Arc<Counters>>) -> Self {
         self.counters = counters.map(|counters| (counters.clone(), counters.read()));
@@ -200,7 +200,7 @@ impl Observer for MetricsObserver<'_> {
     }
 }
 
-/// What a command reports while it runs.
+/// The metrics that a command reports during a run.
 #[derive(Clone, Debug)]
 pub struct ReportedMetrics {
     metrics: Metrics,
@@ -215,7 +215,7 @@ impl Default for ReportedMetrics {
 }
 
 impl ReportedMetrics {
-    /// Takes a piece of stdout as it arrives; lines may be split anywhere.
+    /// Processes a piece of stdout; lines may be split anywhere.
     pub fn push(&mut self, bytes: &[u8]) {
         let mut lines = std::mem::replace(&mut self.lines, Lines::new(0));
         lines.push(bytes, |line| self.line(line));
@@ -232,7 +232,7 @@ impl ReportedMetrics {
     }
 
     fn add(&mut self, name: &str, metric: Metric) {
-        // The counters of the kernel are its own only where they can be read.
+        // Processor counts are retake's only where the counters can be read.
         if BUILT_IN[..ALWAYS].contains(&name) {
             self.note(format!("{name} is measured by retake; report yours under another name"));
         } else if self.metrics.len() >= MOST && !self.metrics.contains_key(name) {
@@ -248,8 +248,8 @@ impl ReportedMetrics {
         }
     }
 
-    /// Reads the file of `RETAKE_METRICS`; that there is none is usual. A value in the file wins
-    /// over one on a line.
+    /// Reads the file of `RETAKE_METRICS`, which is usually missing. A value in the file overrides
+    /// one on a line.
     pub fn read_file(&mut self, path: &Path) {
         let shown = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match std::fs::symlink_metadata(path) {
@@ -287,7 +287,7 @@ impl ReportedMetrics {
         }
     }
 
-    /// What was reported, and what could not be read.
+    /// The reported metrics, and what could not be read.
     pub fn finish(mut self) -> (Metrics, Vec<String>) {
         let mut lines = std::mem::replace(&mut self.lines, Lines::new(0));
         lines.finish(|line| self.line(line));
@@ -305,7 +305,7 @@ fn parse_line(rest: &str) -> Option<(&str, Metric)> {
         .then_some((name, Metric { value, unit, better: None }))
 }
 
-/// Whether a metric may be called so.
+/// Whether this is a valid metric name.
 pub fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
     (1..=100).contains(&name.len()) && name.chars().all(fits)

@@ -1,10 +1,10 @@
-//! Runs that a retake inside of a sandbox recorded: an agent's own server, a script that uses
-//! `retake exec`. The record outside cannot be seen from there, so it has one in the private
-//! temporary directory, whose runs are taken over when the confined run ends.
+//! Runs that a retake inside a sandbox recorded, such as an agent's own server or a script that
+//! uses `retake exec`. The record outside is hidden there, so the sandbox has its own in the
+//! private temporary directory, whose runs are imported when the confined run ends.
 //!
-//! The record inside belongs to the confined program. It is never opened out here: this program is
-//! started once more, inside and with nothing but that record, writes its runs out as lines, and
-//! only those are read.
+//! The record inside is under the control of the confined program, so it is never opened outside:
+//! this program is started again inside, with access to only that record, writes its runs as lines,
+//! and only those are read.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,14 +21,14 @@ use retake_types::{Limits, Outcome, ReportedRuns, Stream};
 use crate::notice::{Notice, Notify};
 use crate::prepare::{PreparedRun, STORE_VARIABLE};
 
-/// The command that writes the runs of a record out; see [`Store::report_runs`].
+/// The command that writes the runs of a record; see [`Store::report_runs`].
 pub const REPORT_COMMAND: &str = "__report-runs";
 
-/// How long the program inside may take, and how long when the run was ended from outside.
+/// How long the program inside may take, and how long after the run was cancelled.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_AFTER_CANCEL: Duration = Duration::from_secs(5);
 
-/// The record inside of one sandbox.
+/// The record inside one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct NestedRecord {
     /// How many of its runs were read already.
@@ -36,8 +36,8 @@ pub(crate) struct NestedRecord {
 }
 
 impl NestedRecord {
-    /// Takes over what was recorded inside since the last time. `None` where nothing was. To be
-    /// called when nothing of the run is alive.
+    /// Imports what was recorded inside since the last call. `None` if nothing was. Call it after
+    /// all processes of the run have ended.
     pub(crate) fn take_over(
         &mut self,
         (keeper, outcome): (&mut Keeper, &Outcome),
@@ -82,8 +82,8 @@ impl NestedRecord {
         }
     }
 
-    /// This very program, by a descriptor: inside, its path may lead nowhere, or to what the
-    /// confined program has put there.
+    /// This program, by a descriptor: inside, its path may be missing, or lead to something that
+    /// the confined program put there.
     fn reporting_program(&self, confinement: &Confinement, outcome: &Outcome) -> Option<Command> {
         let program = File::open("/proc/self/exe").ok()?;
         let record = confinement.nested_record();

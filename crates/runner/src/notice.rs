@@ -1,5 +1,5 @@
-//! What a person should know besides the result. The runner reports it; each front end finds the
-//! words.
+//! Information for people besides the result. The runner reports it; each front end writes the
+//! text.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use retake_types::{Kind, LoopId, Run, RunId};
 
 use crate::record_location::RecordLocation;
 
-/// One thing to know.
+/// One notice.
 #[derive(Debug)]
 pub enum Notice {
-    /// A run takes place, but nothing of it will be in the record.
+    /// A run takes place without being recorded.
     NotRecorded(retake_store::Error),
-    /// The record is in the user's data directory, and not in the repository.
+    /// The record is in the user's data directory instead of the repository.
     RecordElsewhere(RecordLocation),
-    /// A record that was just made has runs from now on that were recorded elsewhere before.
+    /// A new record has taken over runs that were recorded elsewhere before.
     TakenOver {
         runs: u64,
-        /// Those that could not be taken over and stay where they are.
+        /// Runs that could not be taken over and stay in the other record.
         left: u64,
         from: PathBuf,
         store: PathBuf,
@@ -30,11 +30,11 @@ pub enum Notice {
         bytes: u64,
         error: retake_store::Error,
     },
-    /// Runs that were recorded inside of a sandbox could not be taken into the record.
+    /// Runs recorded inside a sandbox could not be imported.
     NestedRunsNotRecorded(retake_store::Error),
-    /// A run of an earlier retake that died.
+    /// A run whose runner died.
     RunnerDied(Box<Run>),
-    /// A loop of an earlier retake that died.
+    /// A loop whose runner died.
     LoopRunnerDied {
         kind: Kind,
         id: LoopId,
@@ -58,65 +58,62 @@ pub enum Notice {
         path: PathBuf,
         error: String,
     },
-    /// A pattern of `tests.reports` that means nothing.
+    /// An invalid pattern in `tests.reports`.
     ReportPattern(String),
-    /// Changed files could not be found out.
+    /// Changed files could not be determined.
     ChangesUnknown(String),
-    /// File tracking went on without something it could not use.
+    /// File tracking continued without something that it could not use.
     TrackingImpaired(String),
     /// About runs on other machines.
     Remote(RemoteNotice),
 }
 
 impl Notice {
-    /// Whether it is about runs that have nothing to do with what the user asked for: who starts a
-    /// command is not told about the end of another. The record has it, and the commands that show
-    /// the record tell it.
+    /// Whether it is about runs other than the requested one: starting a command does not report
+    /// the end of another. The record and the commands that show it do.
     pub fn is_about_other_runs(&self) -> bool {
         matches!(self, Self::RunnerDied(_) | Self::LoopRunnerDied { .. } | Self::Leftover { .. })
     }
 }
 
-/// What happened to runs on other machines, or to their results.
+/// Events of runs on other machines, or of their results.
 #[derive(Debug)]
 pub enum RemoteNotice {
-    /// The scheduler does not do what it is asked to, for the time being. Reported once for as long
-    /// as that lasts.
+    /// The scheduler currently fails. Reported once per outage.
     SchedulerFails(String),
     SchedulerAnswersAgain,
-    /// The scheduler's queue is full: its limit if that is known, and how many runs wait
-    /// for that. Reported once for as long as that lasts.
+    /// The scheduler's queue is full: its limit if known, and how many runs wait for it. Reported
+    /// once per outage.
     QueueFull {
         waiting: u64,
         limit: Option<u64>,
         said: String,
     },
     QueueAccepts,
-    /// A signal asked for the end and the scheduler does not answer: this many runs end by
+    /// A signal asked for the end and the scheduler does not respond: this many runs end by
     /// themselves, or are collected later.
     LeftRunning {
         runs: u64,
     },
-    /// What is in the shared directory cannot be used for the time being. Reported once for as long
-    /// as that lasts.
+    /// The shared directory is currently unusable. Reported once per outage.
     DirectoryNotReachable {
         dir: PathBuf,
         why: String,
     },
-    /// The shared directory has no room.
+    /// The shared directory is full.
     DirectoryFull(PathBuf),
     DirectoryUsable(PathBuf),
-    /// It was lost, and there may be another try.
+    /// It was lost, and may be retried.
     SubmittedAgain {
         run: RunId,
         why: String,
     },
-    /// A result that cannot be read; it was moved to this path.
+    /// A result cannot be read; it was moved to this path.
     ResultDamaged {
         path: PathBuf,
         why: String,
     },
-    /// Output of a run that its result will not have.
+    /// Output of a run that is missing from its result.
     OutputNotKept {
         bytes: u64,
         why: String,
@@ -126,16 +123,16 @@ pub enum RemoteNotice {
         batch: String,
         why: String,
     },
-    /// It is not known whether there are results to collect.
+    /// It is unknown whether there are results to collect.
     BatchesUnknown(String),
-    /// What is no longer needed could not be removed from the shared directory.
+    /// Obsolete files could not be removed from the shared directory.
     NotRemoved(String),
 }
 
 /// Receives notices, from any thread.
 pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
-/// For tests and programs that show nothing.
+/// For tests and programs that show no notices.
 pub fn ignore() -> Notify {
     Arc::new(|_| {})
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use retake_types::parse_duration;
 
-/// Why a text is no point in time.
+/// Why a text is not a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PointInTimeError {
     #[error("write a time such as 2026-05-01T12:00:00Z, or an age such as 90m, 12h or 3d")]

@@ -1,5 +1,5 @@
-//! Resolved policies, for a moment: to resolve one, a hundred paths are looked at, and a worker may
-//! run a thousand commands a second.
+//! A short-lived cache of resolved policies: resolving one examines a hundred paths, and a worker
+//! may run a thousand commands per second.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use retake_sandbox::{Places, Policy, PolicyError};
 use retake_types::SandboxRequest;
 
-/// For how long files and sockets that appear are not looked for again.
+/// How long new files and sockets may go unnoticed.
 const FRESH: Duration = Duration::from_secs(1);
-/// How many are kept; a loop uses one or two.
+/// Maximum cached policies; a loop uses one or two.
 const KEPT: usize = 8;
 
 #[derive(Clone, Default)]
@@ -19,14 +19,14 @@ pub struct PolicyCache(Arc<Mutex<Vec<CachedPolicy>>>);
 struct CachedPolicy {
     request: SandboxRequest,
     cwd: PathBuf,
-    /// Only one that a sandbox would not show otherwise.
+    /// Only one that a sandbox would otherwise hide.
     program: Option<PathBuf>,
     policy: Arc<Policy>,
     resolved: Instant,
 }
 
 impl PolicyCache {
-    /// The policy of a request, whose project and home are the same for all of a context.
+    /// The policy of a request; project and home are the same for a whole context.
     pub(crate) fn policy(
         &self,
         request: &SandboxRequest,

@@ -1,5 +1,5 @@
-//! From a request to something that can be spawned: the one place where a request is validated, its
-//! command line read, its environment made and its intent written without secrets.
+//! Turns a request into something that can be spawned: the only place that validates a request,
+//! parses its command line, builds its environment and creates its intent without secrets.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -38,26 +38,26 @@ pub type Environment = Vec<Variable>;
 /// A request that passed every check.
 #[derive(Debug)]
 pub struct PreparedRun {
-    /// As asked, with the arguments that its command line means. Holds secrets.
+    /// The request, with the arguments of its command line. Contains secrets.
     pub request: RunRequest,
     /// The same without secrets.
     pub intent: Redacted<Intent>,
     pub command: Command,
     pub redactor: Redactor,
-    /// Replacements already made in the intent.
+    /// Replacements made in the intent.
     pub redactions: Redactions,
-    /// What it must be confined by.
+    /// Its confinement.
     pub policy: Option<Arc<Policy>>,
 }
 
-/// A request that is refused: the intent it would have had, and every reason.
+/// A refused request: the intent it would have had, and every reason.
 #[derive(Debug)]
 pub struct RefusedRun {
     pub intent: Box<Redacted<Intent>>,
     pub reasons: Vec<RefusalReason>,
-    /// For the messages of the reasons, which may quote the request.
+    /// For messages, which may quote the request.
     pub redactor: Redactor,
-    /// Whether the intent may be recorded. Not if secrets in it could not be searched for.
+    /// Whether the intent may be recorded: not if its secrets could not be searched for.
     pub recordable: bool,
 }
 
@@ -68,17 +68,17 @@ impl RefusedRun {
     }
 }
 
-/// What only the caller of one particular run can give.
+/// Input that only the caller of one particular run has.
 #[derive(Default)]
 pub struct Provided {
     /// The descriptor behind [`StdinSource::Provided`].
     pub input: Option<Input>,
-    /// What the front end itself found wrong; the run is refused for it, with all other reasons.
+    /// Errors that the front end found; the run is refused for them and all other reasons.
     pub reasons: Vec<RefusalReason>,
 }
 
 impl PreparedRun {
-    /// Validates the request and makes everything that a spawn needs of it.
+    /// Validates the request and builds everything that a spawn needs.
     pub fn new(request: RunRequest, context: &RunContext) -> Result<Self, RefusedRun> {
         Self::with(request, context, Provided::default())
     }
@@ -105,7 +105,7 @@ impl PreparedRun {
         let policy = policy(&request, context, file.as_deref(), &mut reasons);
         let configured = ConfiguredLaunch {
             grace: context.execution.grace,
-            // Nothing outlives a sandbox.
+            // No process outlives a sandbox.
             detach_ok: if request.sandbox.is_on() { &[] } else { &context.execution.detach_ok },
         };
         let launch = launch(&request, environment, configured, input);
@@ -122,7 +122,7 @@ impl PreparedRun {
             }
             Ok(_) => Err(refused(redactor, reasons)),
             Err(more) => {
-                // Why there is no command was reported when it was read.
+                // A missing command was reported when it was parsed.
                 let reported = unread || request.command.argv().is_empty() && !reasons.is_empty();
                 let known = |reason: &RefusalReason| {
                     reported && *reason == RefusalReason::EmptyCommand || reasons.contains(reason)
@@ -138,7 +138,7 @@ impl PreparedRun {
     }
 }
 
-/// What the run is confined by, if that was asked for.
+/// The confinement of the run, if requested.
 fn policy(
     request: &RunRequest,
     context: &RunContext,
@@ -186,17 +186,16 @@ pub(crate) fn policy_refusal(error: PolicyError) -> RefusalReason {
     }
 }
 
-/// What the configuration says of a launch, where the request does not.
+/// Configured values for a launch, used where the request has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConfiguredLaunch<'a> {
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Programs that may outlive the run.
+    /// Programs that may keep running after the run.
     pub detach_ok: &'a [String],
 }
 
-/// What a process is started with for this request, whose command line has been read, in this
-/// environment.
+/// The launch of a process for this request, whose command line is parsed, in this environment.
 pub fn launch(
     request: &RunRequest,
     environment: Environment,
@@ -227,7 +226,7 @@ pub fn launch(
     }
 }
 
-/// What can be said of a request without looking at this machine.
+/// Checks a request without examining this machine.
 fn check(request: &RunRequest, reasons: &mut Vec<RefusalReason>) {
     for (name, value) in &request.environment.set {
         for wrong in check_variable(name.as_os_str(), value.as_os_str()) {
@@ -238,7 +237,7 @@ fn check(request: &RunRequest, reasons: &mut Vec<RefusalReason>) {
     }
 }
 
-/// The command line as arguments: the request then says how it runs.
+/// Parses the command line into arguments; the request then says how it runs.
 fn read_command_line(
     request: &mut RunRequest,
     environment: &Environment,
@@ -264,7 +263,7 @@ fn read_command_line(
     }
 }
 
-/// What a command line means where PATH is this, or, where it is not set, that of this process.
+/// The arguments of a command line with this PATH, or with that of this process.
 pub fn command_arguments(
     line: &str,
     mode: ShellMode,
@@ -288,13 +287,13 @@ pub fn command_arguments(
     }
 }
 
-/// Whether two names lead to the same directory; a name through links may stay as it is.
+/// Whether two names lead to the same directory; a name through links may be kept.
 fn same_directory(one: &Path, other: &Path) -> bool {
     let id = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino()));
     one == other || id(one).is_ok_and(|one| id(other).is_ok_and(|other| other == one))
 }
 
-/// What the command will find in its environment.
+/// The environment of the command.
 pub fn environment(
     request: &RunRequest,
     context: &RunContext,
@@ -318,7 +317,7 @@ pub fn environment(
             let confined = request.sandbox.is_on();
             let mut merged = None;
             if asked.mode == EnvMode::Merge {
-                // What is left of our own variables passes as it is.
+                // retake's remaining variables pass unchanged.
                 merged = Some(own_merged(allow));
                 rules.mode = EnvMode::Inherit;
             }
@@ -355,7 +354,7 @@ pub fn environment(
             ![PARENT_VARIABLE, STORE_VARIABLE].iter().any(|own| known.name() == *own)
         });
         environment.push((PARENT_VARIABLE, request.id.to_string()).into());
-        // On another machine the record is not where it is here.
+        // On another machine the record is elsewhere.
         if asked.base.is_none()
             && let Ok(store) = context.project.store()
         {
@@ -371,26 +370,26 @@ fn own_environment() -> &'static Environment {
     OWN.get_or_init(Variable::all_own)
 }
 
-/// Which of them look secret.
+/// For each of them, whether it looks secret.
 fn own_secrets() -> &'static [bool] {
     static OWN: OnceLock<Vec<bool>> = OnceLock::new();
     OWN.get_or_init(|| of_own_names(looks_secret))
 }
 
-/// Which of them a confined command does not get unless that is allowed.
+/// For each of them, whether it is withheld from confined commands unless allowed.
 fn own_withheld() -> &'static [bool] {
     static OWN: OnceLock<Vec<bool>> = OnceLock::new();
     OWN.get_or_init(|| of_own_names(is_withheld_variable))
 }
 
-/// Names that are allowed, and which of our own variables `merge` then passes on.
+/// Allowed names, and which of retake's variables `merge` then passes on.
 type OwnMerged = (Vec<String>, Rc<[bool]>);
 
 thread_local! {
     static MERGED: RefCell<Option<OwnMerged>> = const { RefCell::new(None) };
 }
 
-/// Which of them `merge` passes on where these are allowed: the same for every run of a project.
+/// Which of them `merge` passes on with these allowed names: the same for every run of a project.
 fn own_merged(allow: &[String]) -> Rc<[bool]> {
     let known = MERGED.with_borrow(|known| {
         let (allowed, merged) = known.as_ref()?;
@@ -411,8 +410,8 @@ fn of_own_names(holds: fn(&str) -> bool) -> Vec<bool> {
     names.map(|name| name.is_some_and(holds)).collect()
 }
 
-/// Knows the values that must not be written down: those of variables that look secret or are named
-/// so, as the command gets them and as retake itself has them, and those that the arguments name.
+/// Knows the secret values: of variables that look secret or are named as secret, as set for the
+/// command and for retake, and of secrets in the arguments.
 pub fn redactor(
     request: &RunRequest,
     config: &RedactionConfig,
@@ -422,7 +421,7 @@ pub fn redactor(
     redactor_for(request, config, (environment, &facts(environment)), reasons)
 }
 
-/// Variables, and what is known of each.
+/// Variables with their properties.
 type KnownVariables<'a> = (&'a [Variable], &'a [VariableFacts]);
 
 fn redactor_for(
@@ -437,7 +436,8 @@ fn redactor_for(
     let mut secrets: Vec<(String, OsString)> = Vec::new();
     let given = environment.iter().zip(facts.iter().map(|facts| facts.looks_secret));
     let own = own_environment().iter().zip(own_secrets().iter().copied());
-    // What the command does not inherit it may still find, in a file or in a process of ours.
+    // A command may still find a variable that it does not inherit, in a file or in another
+    // process.
     for (variable, looks_secret) in given.chain(own) {
         let (name, value) = variable.pair();
         if is_secret_variable(name, looks_secret, request, config)
@@ -452,18 +452,18 @@ fn redactor_for(
         secrets.push((name, OsString::from_vec(value.to_vec())));
     }
     for name in &request.redaction.secrets {
-        // A secret that the command does not get may still be printed by it.
+        // A command may print a secret that it did not inherit.
         let own = std::env::var_os(name);
         let given = environment.iter().find(|known| known.name() == name.as_str());
         let given = given.map(Variable::value);
-        // Those of the configuration and of the machine a request came to were asked for elsewhere.
+        // Secrets from the configuration, or of another machine's request, were named elsewhere.
         let asked_here =
             !config.secrets.contains(name) && !request.environment.from_host.contains(name);
         match given {
             None if own.is_none() => {
                 reasons.push(RefusalReason::UnknownSecret { name: name.clone() });
             }
-            // What was asked to be kept secret must not be stored as if that had been done.
+            // A run must not be stored as redacted if a requested redaction is impossible.
             Some(value) if asked_here && (1..SHORTEST).contains(&value.len()) => {
                 let (name, shortest) = (name.clone(), SHORTEST);
                 reasons.push(RefusalReason::ShortSecret { name, shortest });
@@ -475,20 +475,20 @@ fn redactor_for(
     redactor_of(secrets, &config.patterns, reasons)
 }
 
-/// The intent of a request that is refused before the configuration is known, and the redactor that
-/// made it: it knows retake's own variables and the usual shapes.
+/// The intent of a request that is refused before the configuration is known, and its redactor,
+/// which knows retake's own variables and the usual shapes.
 pub fn refused_intent(
     request: RunRequest,
     redacted: RedactedParts,
 ) -> (Box<Redacted<Intent>>, Redactor) {
-    // Without configuration there are no patterns, and a secret that is not known has no value.
+    // Without configuration there are no patterns, and an unknown secret has no value.
     let mut reasons = Vec::new();
     let mut redactor = redactor(&request, &RedactionConfig::default(), &[], &mut reasons);
     let intent = Intent { redacted, ..bare_intent(request) };
     (Box::new(Redacted::new(intent, &mut redactor)), redactor)
 }
 
-/// Whether the value of a variable of this name is a secret.
+/// Whether the value of a variable with this name is a secret.
 pub fn is_secret(name: &str, request: &RunRequest, config: &RedactionConfig) -> bool {
     is_secret_variable(OsStr::new(name), looks_secret(name), request, config)
 }
@@ -506,7 +506,7 @@ fn is_secret_variable(
         || looks_secret && !listed(&config.allow)
 }
 
-/// What is written down before the run, without secrets, and which there were.
+/// The intent to record before the run, and the redactions made in it.
 fn intent(
     request: &RunRequest,
     context: &RunContext,
@@ -515,7 +515,7 @@ fn intent(
     redactor: &Redactor,
 ) -> (Redacted<Intent>, Redactions) {
     let mut intent = bare_intent(request.clone());
-    // A variable that the configuration of that day names as a secret stays one.
+    // A variable that the configuration named as a secret stays one in the record.
     let configured = context.redaction.secrets.iter().filter(|name| {
         environment.iter().any(|known| known.name() == name.as_str())
             && !request.redaction.secrets.contains(name)
@@ -531,7 +531,7 @@ fn intent(
     (Redacted::new(intent, &mut redactor), redactor.into_redactions())
 }
 
-/// The names of the secret variables that the command gets and the request does not set.
+/// The names of the secret variables that the command inherits.
 fn inherited_secrets(
     request: &RunRequest,
     config: &RedactionConfig,
@@ -550,7 +550,7 @@ fn inherited_secrets(
     names
 }
 
-/// An intent that says only what was asked for, and where and when.
+/// An intent with only the request, place and time.
 pub fn bare_intent(request: RunRequest) -> Intent {
     Intent {
         request,
@@ -567,7 +567,7 @@ pub fn bare_intent(request: RunRequest) -> Intent {
     }
 }
 
-/// A redactor and what it was made of.
+/// A redactor and its inputs.
 struct MadeRedactor {
     secrets: Vec<(String, OsString)>,
     patterns: Vec<String>,
@@ -575,7 +575,8 @@ struct MadeRedactor {
 }
 
 thread_local! {
-    /// The last one: a loop asks for the same thousands of times, and making it is not free.
+    /// The last one, cached: a loop needs the same one thousands of times, and building it takes
+    /// time.
     static LAST: RefCell<Option<MadeRedactor>> = const { RefCell::new(None) };
 }
 
@@ -606,7 +607,7 @@ fn redactor_of(
     }
     let redactor = builder.build().unwrap_or_else(|error| {
         reasons.push(RefusalReason::Redaction(error.to_string()));
-        // The run is refused; its messages still leave out the known secrets.
+        // The run is refused; its messages are still redacted with the known secrets.
         let mut builder = Redactor::builder();
         for (name, value) in &secrets {
             builder.secret(name.as_str(), value.as_bytes());
@@ -620,7 +621,7 @@ fn redactor_of(
     redactor
 }
 
-/// The directory a request names, without `.` and doubled slashes, so that the record can be asked
+/// The directory of a request, without `.` and doubled slashes, so that the record can be searched
 /// for it.
 pub fn absolute(from: &Path, given: Option<&Path>) -> PathBuf {
     match given {

@@ -1,5 +1,5 @@
-//! Which project a command works in, and its record. A directory that gets a record of its own takes
-//! over the runs that were made below it before.
+//! The project of a command, and its record. A directory that gets its own record takes over the
+//! earlier runs below it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::record_location::{RecordLocation, user};
 /// The project and store that a command works with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// The directory that holds `.agent/`; `None` outside of any project.
+    /// The directory that contains `.agent/`; `None` outside of any project.
     pub root: Option<PathBuf>,
-    /// `None` for a user who has no directory of their own.
+    /// `None` for a user without a home directory.
     location: Option<RecordLocation>,
 }
 
@@ -23,20 +23,21 @@ pub struct Project {
 pub enum ProjectError {
     #[error(
         "{} belongs to {}, who could make you run commands through its configuration; \
-         chown it to yourself, or work in a project of your own",
+         chown it to yourself, or work in your own project",
         .path.display(), machine::user_by_id(*.owner)
     )]
     Foreign { path: PathBuf, owner: u32 },
 }
 
 impl Project {
-    /// Looks upwards from a directory for a project; `given` overrides where the record is.
+    /// Searches a directory and its parents for a project; `given` overrides the place of the
+    /// record.
     pub fn find(from: &Path, given: Option<&Path>) -> Result<Self, ProjectError> {
         let root = from.ancestors().find(|dir| dir.join(".agent").is_dir()).map(Path::to_owned);
         if let Some(root) = &root {
             check_owner(&root.join(".agent"))?;
         }
-        // Inside a sandbox the record outside is not visible, however it is named.
+        // Inside a sandbox the record outside is hidden under every name.
         let given = given.map(|given| from.join(given));
         let inside = retake_sandbox::record_inside();
         let location = match (given, inside) {
@@ -48,7 +49,7 @@ impl Project {
         Ok(Self { root, location })
     }
 
-    /// For runs that someone else records.
+    /// For runs that another process records.
     pub fn unrecorded() -> Self {
         Self { root: None, location: None }
     }
@@ -67,21 +68,21 @@ impl Project {
         self.location().map(|location| location.store.as_path())
     }
 
-    /// What to say about a record that is not where one would look for it.
+    /// A notice about a record at an unexpected place.
     pub fn unusual_location(&self) -> Option<Notice> {
         let location = self.location.as_ref().filter(|location| location.is_unusual())?;
         Some(Notice::RecordElsewhere(location.clone()))
     }
 
-    /// Opens the record to add to it, making it where it is missing. One that is made takes over the
-    /// runs that were recorded below its directory before.
+    /// Opens the record for writing, and creates it if it is missing. A new record takes over the
+    /// runs recorded below its directory before.
     pub fn open_store(&self, notify: &Notify) -> retake_store::Result<Store> {
         let location = self.location()?;
         if let Some(notice) = self.unusual_location() {
             notify(notice);
         }
         if let Some(earlier) = &location.earlier {
-            // What cannot be read now cannot be taken over; the run is what matters.
+            // Unreadable runs cannot be taken over; that must not fail the run.
             match earlier.open_if_used() {
                 Ok(Some(_)) => earlier.note_in(&location.store)?,
                 Ok(None) => {}
@@ -102,7 +103,7 @@ impl Project {
         Ok(store)
     }
 
-    /// Takes over earlier runs now, if there are any; makes the record for it.
+    /// Takes over earlier runs now, if any; creates the record for them.
     pub fn take_over_earlier(&self, notify: &Notify) -> retake_store::Result<()> {
         let earlier = self.location()?.earlier.as_ref();
         let used = earlier.map(EarlierRecord::open_if_used).transpose()?.flatten();
@@ -112,8 +113,8 @@ impl Project {
         Ok(())
     }
 
-    /// Opens the record for reading. Where none was made yet, the one that was used before is read:
-    /// its runs are what is known here.
+    /// Opens the record for reading. If it does not exist yet, opens the one used before, which has
+    /// this directory's runs.
     pub fn read_store(&self) -> retake_store::Result<Store> {
         let location = self.location()?;
         match Store::open_read_only(&location.store) {
@@ -126,13 +127,13 @@ impl Project {
     }
 }
 
-/// Whether nobody may look at what is in a directory.
+/// Whether the content of a directory is inaccessible.
 fn is_hidden(directory: &Path) -> bool {
     let looked = std::fs::symlink_metadata(directory.join("retake.db"));
     looked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Its configuration can run commands, so it must be the user's or root's.
+/// Its configuration can run commands, so its owner must be the user or root.
 fn check_owner(agent: &Path) -> Result<(), ProjectError> {
     match std::fs::metadata(agent).map(|meta| meta.uid()) {
         Ok(owner) if owner != user() && owner != 0 => {

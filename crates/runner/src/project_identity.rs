@@ -1,9 +1,9 @@
-//! Which project a directory belongs to, under a name that is the same on every machine.
+//! Identifies the project of a directory by a name that is the same on every machine.
 //!
-//! The name is the URL of the repository without what differs between clones (scheme, credentials,
-//! `.git`), and the path of the project inside of it: a repository can have several projects. A
-//! project without a remote repository is known by the id that was made for it, and one without an
-//! id by nothing but its record.
+//! The name is the URL of the repository without parts that differ between clones (scheme,
+//! credentials, `.git`), and the path of the project inside it, because a repository can have
+//! several projects. A project without a remote repository has the id that was made for it; one
+//! without an id is identified only by its record.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,21 +16,21 @@ use retake_types::RunId;
 use crate::git_dir::Repository;
 use crate::regular_file;
 
-/// The file with the id of a project, below its root.
+/// The file with a project's id, below its root.
 pub const ID_FILE: &str = ".agent/project-id";
-/// More than the file of a git configuration has.
+/// Larger than a git configuration.
 const LONGEST: u64 = 1 << 20;
 
-/// Finds the projects of directories; each is looked for once.
+/// Finds the projects of directories, with a cache.
 #[derive(Debug)]
 pub struct ProjectNames {
-    /// The name of what belongs to no project that is known.
+    /// The name for everything outside a known project.
     fallback: String,
     known: HashMap<PathBuf, String>,
 }
 
 impl ProjectNames {
-    /// `record` is the record that the runs are in, and `root` the project it is used from.
+    /// `record` contains the runs, and `root` is the project that uses it.
     pub fn new(record: RunId, root: Option<&Path>) -> Self {
         let own = format!("record:{record}");
         let fallback = root.and_then(name_of).unwrap_or(own);
@@ -46,13 +46,13 @@ impl ProjectNames {
         &self.known[directory]
     }
 
-    /// The name of what belongs to no project that is known.
+    /// The name for everything outside a known project.
     pub fn fallback(&self) -> &str {
         &self.fallback
     }
 }
 
-/// Makes an id for the project at this root, unless it has one.
+/// Creates an id for the project at this root, unless it has one.
 pub fn make_id(root: &Path) -> io::Result<Option<PathBuf>> {
     let path = root.join(ID_FILE);
     match OpenOptions::new().write(true).create_new(true).open(&path) {
@@ -65,7 +65,7 @@ pub fn make_id(root: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// The name of the project that a directory belongs to. The directory may be gone.
+/// The name of the project of a directory, which may be gone.
 fn name_of(directory: &Path) -> Option<String> {
     let directory = outside_of_agent(directory);
     let repository = Repository::find(&directory);
@@ -88,7 +88,7 @@ fn name_of(directory: &Path) -> Option<String> {
     }
 }
 
-/// A worktree of a matrix lies in the project's own `.agent/`.
+/// A worktree of a matrix is inside the project's own `.agent/`.
 fn outside_of_agent(directory: &Path) -> PathBuf {
     let inside = directory.components().take_while(|part| part.as_os_str() != OsStr::new(".agent"));
     inside.collect()
@@ -128,8 +128,8 @@ fn remotes(config: &str) -> Vec<(String, String)> {
     found
 }
 
-/// A URL as every clone writes it: host and path, without scheme, credentials, default port and
-/// `.git`. `None` for a directory of this machine, which says nothing on another one.
+/// A normalised URL: host and path, without scheme, credentials, default port and `.git`. `None`
+/// for a local directory, which means nothing on another machine.
 pub fn normal_url(url: &str) -> Option<String> {
     let url = url.trim();
     let (authority, path) = match url.split_once("://") {

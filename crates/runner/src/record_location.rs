@@ -1,7 +1,7 @@
-//! Where the record of a directory is.
+//! Finds the record of a directory.
 //!
-//! It is looked for anew by every command, so this costs a few looks at directories and starts no
-//! process. It never changes by itself: an existing store stays in use.
+//! Every command searches again, so this costs only a few file system lookups and starts no
+//! process. The result never changes by itself: an existing store stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use retake_store::EarlierRecord;
 use crate::git_dir::Repository;
 use crate::machine;
 
-/// Where the record is, and why there.
+/// The place of the record, and why it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLocation {
     pub store: PathBuf,
     pub reason: LocationReason,
-    /// The record that was used here before there was one in this location.
+    /// The record used here before this one existed.
     pub(crate) earlier: Option<EarlierRecord>,
 }
 
-/// Why the record is where it is.
+/// Why the record is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocationReason {
-    /// Someone named it.
+    /// A user named it.
     Given,
-    /// The project's own `.agent/data`; in a repository only one that exists already.
+    /// The project's own `.agent/data`; in a repository only if it exists already.
     Project { root: PathBuf },
     /// The git directory that all work trees share.
     GitDirectory(PathBuf),
@@ -33,7 +33,7 @@ pub enum LocationReason {
     NoProject,
     /// The user's data directory, because the repository is another user's.
     ForeignGitDirectory { git_dir: PathBuf, owner: u32 },
-    /// The user's data directory, because nothing may be written to the repository.
+    /// The user's data directory, because the repository is not writable.
     ReadOnlyGitDirectory(PathBuf),
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether there is a record. One that may not be looked at counts: it is not the same as none.
+/// Whether a record exists. An inaccessible one counts as existing.
 fn exists(store: &Path) -> bool {
     match std::fs::metadata(store.join("retake.db")) {
         Ok(_) => retake_store::moved_to(store).is_none(),
@@ -50,7 +50,7 @@ fn exists(store: &Path) -> bool {
 }
 
 impl RecordLocation {
-    /// The location of the record for commands in a directory; `None` for a user without a home.
+    /// The place of the record for commands in a directory; `None` for a user without a home.
     pub fn find(from: &Path) -> Option<Self> {
         let repository = Repository::find(from);
         let found = match &repository {
@@ -78,7 +78,7 @@ impl RecordLocation {
         Some(Self::new(user_data()?, reason))
     }
 
-    /// The record that would be used if the directory that this one belongs to were nothing special.
+    /// The record that would be used without this project or repository.
     fn earlier(&self, repository: Option<&Repository>) -> Option<EarlierRecord> {
         let mut directories: Vec<PathBuf> = match (&self.reason, repository) {
             (LocationReason::Project { root }, _) => vec![root.clone()],
@@ -100,7 +100,7 @@ impl RecordLocation {
         Some(EarlierRecord { store, directories })
     }
 
-    /// Whether the record is not where one would look for it.
+    /// Whether the record is at an unexpected place.
     pub fn is_unusual(&self) -> bool {
         matches!(
             self.reason,
@@ -108,16 +108,16 @@ impl RecordLocation {
         )
     }
 
-    /// The record that someone named.
+    /// The record that a user named.
     pub(crate) fn given(store: PathBuf) -> Self {
         Self::new(store, LocationReason::Given)
     }
 
-    /// Where this record would be if it did not exist yet; `None` if it is there, or was put where
-    /// it is by someone.
+    /// Where this record would be if it did not exist yet; `None` if it is there, or if a user
+    /// chose its place.
     pub fn belongs_at(&self) -> Option<PathBuf> {
         let LocationReason::Project { root } = &self.reason else { return None };
-        // A link is a choice of its own.
+        // A symbolic link is a user's choice.
         if self.store.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
             return None;
         }
@@ -127,7 +127,7 @@ impl RecordLocation {
         }
     }
 
-    /// The former location of this record, if a move from there was not completed.
+    /// The source of an interrupted move of this record.
     pub fn interrupted_move(&self) -> Option<PathBuf> {
         let to = self.belongs_at().unwrap_or_else(|| self.store.clone());
         retake_store::interrupted_move(&to)
@@ -138,7 +138,7 @@ fn project_above(from: &Path) -> Option<&Path> {
     from.ancestors().find(|dir| dir.join(".agent").is_dir())
 }
 
-/// The first of some directories whose `.agent/data` holds a record.
+/// The first of several directories whose `.agent/data` holds a record.
 fn first_in_use<'a>(directories: impl Iterator<Item = &'a Path>) -> Option<RecordLocation> {
     let in_use = |dir: &&Path| exists(&dir.join(".agent/data"));
     directories.into_iter().find(in_use).map(|root| {
@@ -149,8 +149,8 @@ fn first_in_use<'a>(directories: impl Iterator<Item = &'a Path>) -> Option<Recor
     })
 }
 
-/// An existing `.agent/data` of the work tree or of the first work tree, an existing record of the
-/// git directory, an existing `.agent/data` above the work tree, and else the git directory.
+/// An existing `.agent/data` of the work tree or of the main work tree, else an existing record of
+/// the git directory, else an existing `.agent/data` above the work tree, else the git directory.
 fn in_repository(from: &Path, repository: &Repository) -> Option<RecordLocation> {
     let outermost = repository.outermost();
     let top = outermost.top.as_deref().filter(|top| from.starts_with(top));
@@ -169,7 +169,7 @@ fn in_repository(from: &Path, repository: &Repository) -> Option<RecordLocation>
     if let Some(found) = first_in_use(candidates.iter().map(PathBuf::as_path)) {
         return Some(found);
     }
-    // One that was a repository of its own before it became a submodule.
+    // A submodule that was a separate repository before.
     let own = [&repository.common, &outermost.common];
     let common = own.into_iter().find(|common| exists(&common.join("retake")));
     if let Some(common) = common {
@@ -179,11 +179,11 @@ fn in_repository(from: &Path, repository: &Repository) -> Option<RecordLocation>
     first_in_use(above).or_else(|| git_location(&outermost.common))
 }
 
-/// The record of a git directory, unless that cannot or must not be written to.
+/// The record of a git directory, unless that is not writable or belongs to another user.
 fn git_location(common: &Path) -> Option<RecordLocation> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let store = common.join("retake");
-    // A record that exists is what counts: the rest of the directory is git's to write to.
+    // If a record exists, only its own permissions count: git writes the rest of the directory.
     let written_to = if exists(&store) { store.as_path() } else { common };
     match std::fs::metadata(written_to).map(|meta| meta.uid()) {
         Ok(owner) if owner != user() => {
@@ -204,7 +204,7 @@ fn git_location(common: &Path) -> Option<RecordLocation> {
     Some(RecordLocation::new(store, reason))
 }
 
-/// The record of everything that is in no project.
+/// The record of everything outside of projects.
 fn user_data() -> Option<PathBuf> {
     machine::user_directory("XDG_DATA_HOME", ".local/share").map(|base| base.join("retake"))
 }

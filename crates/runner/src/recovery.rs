@@ -1,7 +1,7 @@
-//! What a start does for the runs before it: those whose runner died are marked, their processes
-//! killed, and what is older than the configured retention is erased.
+//! Work at startup for earlier runs: marks those whose runner died, kills their processes, and
+//! erases runs older than the configured retention.
 //!
-//! Nothing here fails a command: a record that cannot be tended is still a record that can be read.
+//! Nothing here fails a command: a record can be read without this maintenance.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use retake_types::{Intent, Kind, LeftFate, LeftProcess};
 use crate::leftovers::{self, Leftover};
 use crate::notice::{Notice, Notify};
 
-/// What a command may spend on compressing and indexing after it has answered.
+/// Time for compressing and indexing after a command has printed its result.
 const SPARE_TIME: Duration = Duration::from_millis(30);
 
-/// Marks runs whose runner died and kills what they left running; gives the loops that ended because
-/// their runner died. Costs two directory reads when there is nothing to do.
+/// Marks runs whose runner died and kills their processes; returns the loops whose runner died.
+/// Costs two directory reads if there is nothing to do.
 pub fn recover(store: &mut Store, notify: &Notify) -> Vec<StoredLoop> {
     let mut loops = Vec::new();
-    // A runner that is itself a leftover leaves a run behind when it is killed.
+    // A leftover process that is itself a runner leaves a dead run when it is killed.
     loop {
         match store.recover_ending(&mut end_leftovers) {
             Ok(recovered) => {
                 for stopped in &recovered.loops {
-                    // A matrix that is run again says itself that it was interrupted.
+                    // A matrix reports its own interruption when it runs again.
                     if stopped.kind == Kind::Crash {
                         notify(Notice::LoopRunnerDied { kind: stopped.kind, id: stopped.id });
                     }
@@ -45,13 +45,13 @@ pub fn recover(store: &mut Store, notify: &Notify) -> Vec<StoredLoop> {
     }
 }
 
-/// Ends what a run of a dead runner has left running.
+/// Ends the processes that a dead runner's run left.
 fn end_leftovers(intent: &Intent) -> Vec<LeftProcess> {
     let belongs = |leftover: &Leftover| {
         leftover.run == intent.id() && leftover.began_after(intent.start_time)
     };
     let mut left = Vec::new();
-    // A process can fork between the look and its end.
+    // A process can fork between the scan and the kill.
     for _ in 0..10 {
         let found: Vec<_> = leftovers::marked().into_iter().filter(belongs).collect();
         if found.is_empty() {
@@ -61,7 +61,7 @@ fn end_leftovers(intent: &Intent) -> Vec<LeftProcess> {
         left.extend(found.iter().map(|leftover| {
             let survived = stuck.iter().any(|stuck| stuck.pid == leftover.pid);
             let fate = if survived { LeftFate::Survived } else { LeftFate::Ended };
-            // Which of its arguments are secrets is not known any more.
+            // It is unknown by now which of its arguments are secrets.
             LeftProcess { pid: leftover.pid, command: leftover.program.clone(), fate }
         }));
         if !stuck.is_empty() {
@@ -71,7 +71,7 @@ fn end_leftovers(intent: &Intent) -> Vec<LeftProcess> {
     left
 }
 
-/// Erases exec runs older than this many days (0: never), looking at most once a day.
+/// Erases exec runs older than this many days (0: never), at most once a day.
 pub fn retain(store: &mut Store, days: u64, notify: &Notify) {
     let Some(days) = u32::try_from(days).ok().filter(|days| *days > 0) else { return };
     match store.retain(days, Timestamp::now()) {
@@ -83,8 +83,8 @@ pub fn retain(store: &mut Store, days: u64, notify: &Notify) {
     }
 }
 
-/// Marks dead runs, compresses and indexes, for as long as nobody minds. Only after the answer is
-/// printed. Where nothing may be written this is left to a command that may.
+/// Marks dead runs, compresses and indexes within the spare time. Call it after the result is
+/// printed. On a read-only record this is left to a command that can write.
 pub fn tend(mut store: Store, notify: &Notify) {
     if !store.needs_maintenance() {
         return;
@@ -93,6 +93,6 @@ pub fn tend(mut store: Store, notify: &Notify) {
     drop(store);
     let Ok(mut store) = Store::open(&path) else { return };
     recover(&mut store, notify);
-    // What fails here fails again, and is reported, where someone asks for its result.
+    // A failure repeats, and is reported, when its result is needed.
     drop(store.compact(SPARE_TIME));
 }

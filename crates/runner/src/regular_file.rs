@@ -1,5 +1,5 @@
-//! Reading files of users' projects: regular files only. A FIFO of the same name would be waited for
-//! without end, and a device may never end or do something when it is opened.
+//! Reads files of users' projects: regular files only. A FIFO of the same name would block forever,
+//! and a device may never end or act on being opened.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Opens a regular file, also through a link; anything else is an error at once.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Looked at first: to open a device can have effects of its own.
+    // Checked first, because opening a device can have effects.
     check(&fs::metadata(path)?)?;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -36,7 +36,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The beginning of a text of which no more than `most` bytes are of interest.
+/// At most the first `most` bytes of a text.
 pub fn read_text_start(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.take(most).read_to_string(&mut text)?;

@@ -1,4 +1,4 @@
-//! One run, on the record: intent, engine, redaction, capture, outcome, in that order.
+//! Executes and records one run: intent, engine, redaction, capture, outcome, in that order.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
@@ -24,21 +24,22 @@ use crate::notice::Notice;
 use crate::prepare::PreparedRun;
 use crate::signals;
 
-/// A run that is over, as it was recorded.
+/// A finished run, as recorded.
 #[derive(Debug)]
 pub struct FinishedRun {
     pub run: Run,
     pub outcome: Outcome,
-    /// The part of each stream that the caller asked to have.
+    /// The part of each stream that the caller requested.
     pub output: [Vec<u8>; 2],
-    /// The run was ended because the reader of its output is gone, like any program in a pipe.
+    /// Whether the run was ended because the reader of its output closed it, like any program in a
+    /// pipe.
     pub reader_gone: bool,
-    /// Bytes that were captured but that our own reader did not take in time.
+    /// Bytes that were captured, but not read in time by retake's own reader.
     pub unread_bytes: u64,
 }
 
 impl FinishedRun {
-    /// Puts a run that did not start on the record, with the reasons.
+    /// Records a run that did not start, with the reasons.
     pub fn record_not_started(&mut self, store: &mut Store) -> retake_store::Result<()> {
         let Some(outcome) = &self.run.outcome else { return Ok(()) };
         store.begin(&self.run.intent)?.finish(store, outcome.clone())?;
@@ -46,8 +47,8 @@ impl FinishedRun {
         Ok(())
     }
 
-    /// The same in the record of this context, if runs are recorded there. A failure is a notice:
-    /// nothing was run that the record must have.
+    /// The same in the record of this context, if it records runs. A failure is only a notice,
+    /// because nothing was run.
     pub fn record_refusal(&mut self, context: &RunContext) {
         if !context.execution.audit.enabled {
             return;
@@ -59,7 +60,7 @@ impl FinishedRun {
     }
 }
 
-/// How much of the output the caller wants back.
+/// How much of the output the caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
     /// As much as the request says; more output than that is an error of the run.
@@ -69,11 +70,11 @@ pub enum Carry {
     Nothing,
 }
 
-/// What the caller does with one run's output.
+/// How the caller uses a run's output.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputUse {
     pub carry: Carry,
-    /// Whether output passes through to our own stdout and stderr.
+    /// Whether output is forwarded to retake's own stdout and stderr.
     pub forward: bool,
 }
 
@@ -85,27 +86,28 @@ impl OutputUse {
     }
 }
 
-/// Sees what a run writes, before redaction, and what it did, before that is recorded.
+/// Observes the output of a run before redaction, and contributes its effects before they are
+/// recorded.
 pub trait Observer {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) {}
 
-    /// What the run did, for the record.
+    /// The effects of the run, for the record.
     fn effects(&mut self, _result: &ProcessResult, _past: Past<'_>) -> Option<Effects> {
         None
     }
 }
 
-/// The run itself, and the record of those before it where there is one.
+/// The run, and the record of earlier runs if there is one.
 #[derive(Clone, Copy)]
 pub struct Past<'a> {
     pub intent: &'a Intent,
     pub store: Option<&'a Store>,
 }
 
-/// Nobody.
+/// Observes nothing.
 impl Observer for () {}
 
-/// One stream on its way into the record.
+/// One stream during capture.
 struct CapturedStream {
     redactor: StreamRedactor,
     carried: HeadTail,
@@ -115,10 +117,10 @@ struct CapturedStream {
     over: bool,
 }
 
-/// A run that is over and not yet recorded.
+/// A finished run that is not recorded yet.
 pub struct ExecutedRun {
     pub intent: Redacted<Intent>,
-    /// With its secrets, for who has more to add.
+    /// With its secrets, for callers that add to it.
     pub outcome: RunOutcome,
     pub result: ProcessResult,
     redactor: Redactor,
@@ -129,13 +131,13 @@ pub struct ExecutedRun {
 }
 
 impl ExecutedRun {
-    /// The outcome without secrets, those in it counted.
+    /// The outcome without secrets; its own redactions are counted.
     pub fn redacted_outcome(&self) -> Redacted<RunOutcome> {
         redacted(self.outcome.clone(), &self.redactor, self.redactions.clone())
     }
 }
 
-/// An outcome without secrets; those in it are counted with the others of its run.
+/// Redacts an outcome; adds its redactions to those of the run.
 fn redacted(
     outcome: RunOutcome,
     redactor: &Redactor,
@@ -148,9 +150,9 @@ fn redacted(
     outcome
 }
 
-/// A run that is over, and its recording, whose outcome is not committed.
+/// A finished run with a recording whose outcome is not committed.
 pub(crate) struct EndedRun {
-    /// As it will be once that is done.
+    /// The result, valid once the outcome is committed.
     pub(crate) finished: FinishedRun,
     pub(crate) recording: Option<EndedRecording>,
     /// Bytes of each stream after redaction.
@@ -176,7 +178,7 @@ impl EndedRun {
     }
 }
 
-/// The outcome as it was committed. Says what of the output could not be stored.
+/// Takes the committed outcome, and reports output that could not be stored.
 pub(crate) fn committed_outcome(
     stored: FinishedRecording,
     context: &RunContext,
@@ -188,7 +190,8 @@ pub(crate) fn committed_outcome(
     stored.outcome
 }
 
-/// Runs it. With a recording its intent is already committed; the outcome is left to the caller.
+/// Executes a run. With a recording, its intent is committed already; the caller commits the
+/// outcome.
 pub(crate) fn run_to_end(
     prepared: PreparedRun,
     context: &RunContext,
@@ -233,7 +236,7 @@ pub(crate) fn run_to_end(
     EndedRun { finished, recording, kept }
 }
 
-/// Runs it and gives every byte that is to be kept, redacted, to `keep`.
+/// Executes a run and passes every byte to keep, redacted, to `keep`.
 pub fn execute(
     prepared: PreparedRun,
     context: &RunContext,
@@ -284,7 +287,7 @@ pub fn execute(
             ProcessResult::not_started(StartFailure::Sandbox(failure))
         }
         Ok(RunKeeper { keeper, nested }) => {
-            // One that cannot be replaced makes the run fail below.
+            // If it cannot be replaced, the run fails below.
             _ = keeper.restart_if_lost();
             keeper.confinement().inspect(|confinement| confinement.begin_run());
             let before = keeper.confinement().and_then(|_| host_files(keeper.denials(), &prepared));
@@ -297,10 +300,10 @@ pub fn execute(
                     nested.take_over(ended, store, &prepared, &context.notify)
                 });
                 report.left_for_host = match &calls {
-                    // Nothing was changed.
+                    // No call changed anything.
                     Some(WatchedCalls { changing: 0, .. }) => None,
                     _ => {
-                        // Where nothing is notified nobody knows.
+                        // Without notifications it is unknown.
                         let set_id = calls.as_ref().is_none_or(|calls| calls.set_group_id);
                         before.and_then(|before| before.after(set_id))
                     }
@@ -331,15 +334,15 @@ pub fn execute(
     ExecutedRun { intent, outcome, result, redactor, redactions, output, kept }
 }
 
-/// The project of a confined run, as it was before it.
+/// The state of a confined run's project before the run.
 enum FilesBefore {
     Noted(Box<HostFiles>),
-    /// Noted right before the first call that can change a file: most runs of a loop make none.
+    /// Collected right before the first call that can change a file: most runs of a loop make none.
     BeforeChange(Arc<OnceLock<HostFiles>>),
 }
 
 impl FilesBefore {
-    /// `set_id`: there may be new files with a set-ID bit.
+    /// `set_id`: there may be new set-ID files.
     fn after(self, set_id: bool) -> Option<LeftForHost> {
         match self {
             Self::Noted(files) => files.after(set_id),
@@ -348,8 +351,8 @@ impl FilesBefore {
     }
 }
 
-/// Notes what the project of a confined run is before it, or has it noted in time. What an earlier
-/// run was denied, which is on its own record, is forgotten.
+/// Collects the state of a confined run's project, or arranges for it in time. Clears earlier
+/// denials, which are in the record of their run.
 fn host_files(calls: Option<&DenialWatch>, prepared: &PreparedRun) -> Option<FilesBefore> {
     let policy = prepared.policy.clone();
     let cwd = prepared.request.directory();
@@ -360,13 +363,13 @@ fn host_files(calls: Option<&DenialWatch>, prepared: &PreparedRun) -> Option<Fil
         Some(before.with_missing(policy.missing()))
     };
     match calls {
-        // What it is given open can be changed without a call that is notified.
+        // An inherited open file can be changed without a notified call.
         Some(calls) if prepared.request.stdin == StdinSource::Null => {
             let noted = Arc::new(OnceLock::new());
             let place = noted.clone();
             calls.before_change(Box::new(move || {
                 if let Some(files) = note() {
-                    // Called once only.
+                    // Called only once.
                     _ = place.set(files);
                 }
             }));
@@ -380,7 +383,7 @@ fn host_files(calls: Option<&DenialWatch>, prepared: &PreparedRun) -> Option<Fil
 }
 
 impl CapturedStream {
-    /// Redacts and keeps bytes; `None` ends the stream.
+    /// Redacts and stores bytes; `None` ends the stream.
     fn take(
         &mut self,
         stream: Stream,
@@ -403,7 +406,7 @@ impl CapturedStream {
     }
 }
 
-/// What the runner knows; what is stored of each stream is known only afterwards.
+/// The outcome without what was stored of each stream, which is known only later.
 fn outcome(
     result: &ProcessResult,
     prepared: &PreparedRun,
@@ -429,12 +432,12 @@ fn outcome(
 }
 
 fn end_time(start: Timestamp, duration: Duration) -> Timestamp {
-    // Past the end of all calendars a start is as good an end as any.
+    // Beyond the calendar's range the start serves as the end.
     start.checked_add(duration).unwrap_or(start)
 }
 
-/// What retake exits with. Output that cannot be written, and a run whose keeper was killed, are
-/// failures of retake's own.
+/// retake's exit code. Output that cannot be written and a killed keeper count as retake's own
+/// failures.
 fn exit_code(result: &ProcessResult) -> i32 {
     match result.relay_error {
         None | Some(libc::EPIPE) => result.outcome.exit_code().unwrap_or(125),
@@ -442,8 +445,7 @@ fn exit_code(result: &ProcessResult) -> i32 {
     }
 }
 
-/// The one error of a run, if it has one: the first that applies. What to do about it is for the
-/// front end to say.
+/// The error of a run, if any: the first that applies. The front end adds what to do about it.
 fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) -> Option<RunError> {
     let (code, detail, message) = match &result.outcome {
         Outcome::NotStarted(failure) => return Some(start_error(failure)),
@@ -491,7 +493,7 @@ fn explain(result: &ProcessResult, prepared: &PreparedRun, over: Option<u64>) ->
         Outcome::Interrupted => (
             ErrorCode::Failed,
             Some(ErrorDetail::KeeperKilled),
-            "the process that kept this run was killed, and the run with it".to_owned(),
+            "the run's keeper process was killed, and the run with it".to_owned(),
         ),
     };
     Some(RunError { code, detail, message, hint: None, problems: Vec::new() })
@@ -532,7 +534,7 @@ fn sandbox_detail(failure: &SandboxFailure) -> Option<ErrorDetail> {
     }
 }
 
-/// A run that did not start, as its result shows it.
+/// The result of a run that did not start.
 pub fn not_started(
     intent: Redacted<Intent>,
     failure: StartFailure,

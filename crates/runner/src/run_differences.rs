@@ -1,4 +1,4 @@
-//! In what two recorded runs differ: how they ended, how they were run, and their output.
+//! The differences between two recorded runs: how they ended, how they were run, and their output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,10 +12,10 @@ use serde::{Serialize, Serializer};
 use crate::run_text;
 use crate::unified_diff::unified;
 
-/// Larger output is only compared, not shown line by line.
+/// Larger output is only compared for equality, without a diff.
 const LARGE: u64 = 4 << 20;
 
-/// One part that is not the same in both; `None` where a run has nothing of it.
+/// One differing part; `None` if a run lacks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     #[serde(rename = "what", serialize_with = "as_text")]
@@ -24,7 +24,7 @@ pub struct Difference {
     pub b: Option<String>,
 }
 
-/// What of two runs is compared, apart from their output.
+/// The compared parts of runs, apart from their output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunPart {
     Outcome,
@@ -46,7 +46,7 @@ pub enum RunPart {
     Label(String),
 }
 
-/// As `--json` names it.
+/// The name in `--json`.
 impl fmt::Display for RunPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -74,7 +74,7 @@ fn as_text<S: Serializer>(part: &RunPart, serializer: S) -> Result<S::Ok, S::Err
     serializer.collect_str(part)
 }
 
-/// Everything that differs, what matters most first.
+/// All differences, most important first.
 pub fn differences(a: &Run, b: &Run) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut compare = |part: RunPart, of: &dyn Fn(&Run) -> Option<String>| {
@@ -133,7 +133,7 @@ fn compare_maps(
 }
 
 fn limits(limits: &Limits) -> Option<String> {
-    // The keys of `--json` are clear enough, and only there they all are.
+    // The keys of `--json` are clear enough, and complete.
     let all = serde_json::to_value(limits).ok()?;
     let given: Vec<_> = all
         .as_object()?
@@ -144,18 +144,18 @@ fn limits(limits: &Limits) -> Option<String> {
     (!given.is_empty()).then(|| given.join(", "))
 }
 
-/// One stream of two runs.
+/// The comparison of one stream of two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputComparison {
     pub same: bool,
-    /// The first byte that differs, where the output is too large for a diff.
+    /// The first differing byte, if the output is too large for a diff.
     pub first_difference: Option<u64>,
     /// In unified format.
     pub diff: Option<String>,
 }
 
-/// Compares what two runs wrote to one stream.
+/// Compares one stream of two runs.
 pub fn compare_output(
     store: &dyn RecordReader,
     a: &Run,
@@ -188,7 +188,8 @@ fn hash(run: &Run, stream: Stream) -> Option<&str> {
     }
 }
 
-/// Where two outputs begin to differ, read side by side: they may be larger than memory.
+/// The offset at which two outputs begin to differ. Reads them in parallel, because they may exceed
+/// memory.
 fn first_difference(
     store: &dyn RecordReader,
     a: RunId,

@@ -1,4 +1,4 @@
-//! A run in few words, for tables and messages.
+//! Short texts about a run, for tables and messages.
 
 use retake_types::text;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use retake_types::{LeftFate, LeftProcess, OutcomeKind, Run, RunOutcome, State};
 
 use crate::colour::Shade;
 
-/// How a run ended, and the colour that goes with it. What is only reported from inside of a sandbox
-/// is marked, and never good: nobody saw it.
+/// A run's outcome as text, with its colour. A run reported from inside a sandbox is marked and
+/// never shown as good, because nothing outside observed it.
 pub fn outcome(run: &Run) -> (String, Shade) {
     let (text, shade) = ending(run);
     match (run.intent.reported_by, shade) {
@@ -18,7 +18,7 @@ pub fn outcome(run: &Run) -> (String, Shade) {
     }
 }
 
-/// How a run ended, wherever it took place.
+/// A run's outcome as text, wherever it ran.
 pub(crate) fn ending(run: &Run) -> (String, Shade) {
     let Some(outcome) = &run.outcome else {
         let word = if run.state == State::Running { "running" } else { "interrupted" };
@@ -36,21 +36,21 @@ pub(crate) fn ending(run: &Run) -> (String, Shade) {
     (text, Shade::Bad)
 }
 
-/// Up to this many processes are named one by one; of more, their number and a few examples.
+/// Up to this many processes are named individually; beyond that, a count and a few examples.
 const LEFT_NAMED: usize = 5;
 const LEFT_EXAMPLES: usize = 3;
 
-/// Processes of one fate that a run has left behind.
+/// Left processes of one fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftGroup {
     pub fate: LeftFate,
     pub count: u64,
-    /// The process, or a few of them.
+    /// The process, or a few examples.
     pub named: String,
 }
 
 impl LeftGroup {
-    /// In one line, with the word for its fate.
+    /// One line with the word for its fate.
     pub fn line(&self, fate: &str) -> String {
         match self.count {
             1 => format!("{}, {fate}", self.named),
@@ -59,7 +59,7 @@ impl LeftGroup {
     }
 }
 
-/// What a run has left behind: single processes, or many of the same fate.
+/// The processes that a run left: individually, or grouped by fate if there are many.
 pub fn left_processes(outcome: &RunOutcome) -> Vec<LeftGroup> {
     let name = |left: &LeftProcess| format!("{} ({})", left.command, left.pid);
     let counts = outcome.left_counts();
@@ -82,7 +82,7 @@ pub fn left_processes(outcome: &RunOutcome) -> Vec<LeftGroup> {
     groups
 }
 
-/// How long a run took; empty while it is running. A lower bound is marked as one.
+/// The duration of a run; empty while it runs. A lower bound is marked.
 pub fn duration(run: &Run) -> String {
     let Some(outcome) = &run.outcome else { return String::new() };
     let took = text::duration(Duration::from_millis(outcome.duration_ms));

@@ -1,9 +1,9 @@
-//! How retake runs git on a tree that a command or an agent may have written: nothing that the tree
-//! or its repository names is executed, but for what the user's own configuration names.
+//! Runs git safely on a tree that a command or an agent may have written: nothing that the tree or
+//! its repository names is executed, only what the user's own configuration names.
 //!
-//! Options and variables are the same for everybody. What cannot be switched off in general are
-//! filters: their names come from attributes, which anybody can write, and their commands from
-//! configuration. So those that the repository itself configures are found and replaced by none.
+//! Options and variables are the same for every call. Filters cannot be turned off in general:
+//! attributes, which anyone can write, name them, and configuration defines their commands. So
+//! filters that the repository itself configures are listed and replaced by empty ones.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use crate::git_dir;
 
-/// Before every subcommand.
+/// Inserted before every subcommand.
 pub const OPTIONS: [&str; 13] = [
     "--no-pager",
-    // No hook and no watcher may run on our account.
+    // retake must not cause hooks or watchers to run.
     "-c",
     "core.hooksPath=/dev/null",
     "-c",
@@ -29,7 +29,7 @@ pub const OPTIONS: [&str; 13] = [
     "core.quotePath=false",
 ];
 
-/// Set by git for its hooks; they would point us at another repository than the one asked for.
+/// Set by git for its hooks; they would lead to another repository than the requested one.
 const CONFUSING: [&str; 9] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -42,16 +42,16 @@ const CONFUSING: [&str; 9] = [
     "GIT_CEILING_DIRECTORIES",
 ];
 
-/// A question would wait for ever, and messages are read by us.
+/// A prompt would wait forever, and retake parses messages.
 pub const VARIABLES: [(&str, &str); 3] =
     [("GIT_TERMINAL_PROMPT", "0"), ("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")];
 
-/// For work that needs no other machine: an object that is missing is not fetched, by whatever
-/// program a repository says.
+/// For work without other machines: a missing object is not fetched by a program that the
+/// repository names.
 pub const WITHOUT_NETWORK: [(&str, &str); 2] =
     [("GIT_NO_LAZY_FETCH", "1"), ("GIT_ALLOW_PROTOCOL", "none")];
 
-/// The environment without what git sets for its hooks.
+/// The environment without variables that git sets for its hooks.
 pub fn clean_environment(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
@@ -59,13 +59,13 @@ pub fn clean_environment(
     inherited.into_iter().filter(|(name, _)| !confusing(name)).collect()
 }
 
-/// A file that makes git read configuration and hooks of another place, where git itself never
-/// makes one.
+/// A file that makes git read configuration and hooks from elsewhere, at a place where git never
+/// creates one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} makes git use another repository's configuration; remove it", .0.display())]
 pub struct RedirectedRepository(pub PathBuf);
 
-/// Refuses a repository that leads elsewhere. Looks at the one that git would find from here.
+/// Refuses a repository that leads elsewhere. Checks the one that git would find from here.
 pub fn check(directory: &Path) -> Result<(), RedirectedRepository> {
     let Some(dot_git) = directory.ancestors().map(|dir| dir.join(".git")).find(|git| git.exists())
     else {
@@ -87,11 +87,11 @@ pub fn check(directory: &Path) -> Result<(), RedirectedRepository> {
     if leads_away { Err(RedirectedRepository(redirect(&git_dir))) } else { Ok(()) }
 }
 
-/// Lists the configuration for [`without_own_programs`]. Reading it executes nothing.
+/// Lists the configuration for [`without_own_programs`]. Listing executes nothing.
 pub const LIST_CONFIGURATION: [&str; 4] = ["config", "--show-scope", "-z", "--list"];
 
-/// Variables that replace the filters which the repository itself configures, given what
-/// [`LIST_CONFIGURATION`] printed. Those of Git LFS, by their exact commands, stay.
+/// Variables that replace the filters that the repository itself configures, given the output of
+/// [`LIST_CONFIGURATION`]. Those of Git LFS, recognised by their exact commands, stay.
 pub fn without_own_programs(listed: &str) -> Vec<(String, String)> {
     let mut replaced: Vec<(String, &str)> = Vec::new();
     let mut words = listed.split('\0');
@@ -117,7 +117,7 @@ pub fn without_own_programs(listed: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// What `git lfs install --local` writes.
+/// Whether this is a setting that `git lfs install --local` writes.
 fn is_lfs(key: &str, value: &str) -> bool {
     let known = [
         ("filter.lfs.clean", "git-lfs clean -- %f"),
@@ -174,7 +174,7 @@ mod tests {
         let planted = top.join(".git/commondir");
         fs::write(&planted, "../../other/.git\n").unwrap();
         assert_eq!(check(&top.join("sub")), Err(RedirectedRepository(planted)));
-        // A `.git` file that leads to a directory of its own making.
+        // A `.git` file that leads to a manually created directory.
         let made = dir.join("made");
         fs::create_dir_all(made.join("work")).unwrap();
         fs::write(made.join("commondir"), "../other/.git").unwrap();

@@ -1,7 +1,8 @@
-//! Settings of `@anthropic-ai/sandbox-runtime` (as of 0.0.78), read as the confinement of a run.
+//! Converts settings of `@anthropic-ai/sandbox-runtime` (as of 0.0.78) into the confinement of a
+//! run.
 //!
-//! What has a meaning here is taken over with the meaning it has there; see [`ListedWrites`]. Every
-//! other key is a problem: a setting that is passed over in silence is a promise that is not kept.
+//! A supported key has the same meaning as there; see [`ListedWrites`]. Every other key is an
+//! error: a silently ignored setting would be a broken promise.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +13,10 @@ use serde_json::{Map, Value};
 
 use crate::regular_file;
 
-/// What is wrong with a settings file, and at which key.
+/// An error in a settings file, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsProblem {
-    /// From the outermost, with dots between; empty where it is about the whole file.
+    /// The path of the key, with dots; empty for the whole file.
     pub key: String,
     pub fault: SettingsFault,
 }
@@ -24,22 +25,22 @@ pub struct SettingsProblem {
 pub enum SettingsFault {
     Unreadable(String),
     NotJson(String),
-    /// A key that there must be.
+    /// A required key.
     Missing,
-    /// A key that sandbox-runtime does not know either.
+    /// A key that sandbox-runtime lacks as well.
     Unknown,
-    /// A key that means nothing here, or a value that cannot be kept.
+    /// An unsupported key, or a value that cannot be enforced.
     NoMeaning,
-    /// The kind of value that belongs there.
+    /// The expected kind of value.
     Kind(&'static str),
     /// A path with wildcards.
     Pattern(String),
     Host(String, HostProblem),
-    /// A relative path, or one below the home directory, where there is none.
+    /// A relative path without a base, or a path below a missing home directory.
     Path(String),
 }
 
-/// How deep names that are always protected are searched for.
+/// How deep to search for names that are always protected.
 const SEARCH_DEPTH: u8 = 3;
 
 const TOP: [&str; 17] = [
@@ -82,8 +83,8 @@ const NETWORK: [&str; 14] = [
 const FILESYSTEM: [&str; 6] =
     ["disabled", "denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"];
 
-/// Reads a settings file. Relative paths in it are below `base`. The file itself cannot be written
-/// inside: it would loosen the next run.
+/// Reads a settings file. Its relative paths start at `base`. The file itself is read-only inside:
+/// changing it would loosen the next run.
 pub fn read(file: &Path, base: &Path) -> Result<SandboxRequest, Vec<SettingsProblem>> {
     let whole = |fault| vec![SettingsProblem { key: String::new(), fault }];
     let text = regular_file::read_text(file)
@@ -181,7 +182,7 @@ impl Reader<'_> {
     fn network(&mut self, network: &Object, request: &mut SandboxRequest) {
         self.only_known("network", network, &NETWORK);
         request.network.allow = self.hosts(network, "allowedDomains", true, |text| {
-            // A word of ours, which is a name there.
+            // retake's keyword, which is a host name there.
             let ours = text.eq_ignore_ascii_case("all");
             if ours {
                 Err(HostProblem::Name)
@@ -204,7 +205,7 @@ impl Reader<'_> {
                 request.sockets.push(path.into());
             }
         }
-        // There is no prompt here, and a run has its own loopback network.
+        // retake never prompts, and a run has its own loopback network.
         self.flag(network, "network", "strictAllowlist");
         self.flag(network, "network", "allowLocalBinding");
         self.must_be_off(network, "network", "allowAllUnixSockets");
@@ -235,8 +236,8 @@ impl Reader<'_> {
         let mut deny_read = self.paths(filesystem, "denyRead", true);
         let allow_write = self.paths(filesystem, "allowWrite", true);
         let deny_write = self.paths(filesystem, "denyWrite", true);
-        // There, what is allowed wins over a denial of the same path, and what does not exist need
-        // not be hidden.
+        // In sandbox-runtime an allowed path overrides a denial of the same path, and missing paths
+        // need not be hidden.
         deny_read.retain(|path| path.exists() && !allow_read.contains(path));
         let rules = [
             (PathGrant::AllowRead, allow_read),
@@ -249,7 +250,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Files and variables that are denied; those that are masked need a proxy that knows secrets.
+    /// Denied files and variables; masked ones would need a proxy that knows secrets.
     fn credentials(&mut self, credentials: &Value, request: &mut SandboxRequest) {
         let Some(credentials) = self.object("credentials", credentials) else { return };
         self.only_known(
@@ -290,7 +291,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A section that there must be.
+    /// A required section.
     fn section<'v>(&mut self, settings: &'v Object, key: &str) -> Option<&'v Object> {
         match settings.get(key) {
             Some(value) => self.object(key, value),
@@ -320,7 +321,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A switch that would make the confinement weaker.
+    /// A switch that would weaken the confinement.
     fn must_be_off(&mut self, object: &Object, section: &str, key: &str) {
         if self.flag(object, section, key) {
             self.problem(&within(section, key), SettingsFault::NoMeaning);
@@ -387,7 +388,7 @@ impl Reader<'_> {
         texts.iter().filter_map(|text| self.path(&key, text)).collect()
     }
 
-    /// A path as it is written there: `~`, relative, with `/**` for everything below.
+    /// A path as written in the file: `~`, relative, or with `/**` for everything below.
     fn path(&mut self, key: &str, text: &str) -> Option<PathBuf> {
         let plain = text.strip_suffix("/**").unwrap_or(text);
         let plain = if plain.is_empty() { "/" } else { plain };
@@ -429,7 +430,7 @@ mod tests {
         parse(text, Path::new("/work"), Some(Path::new("/home/u")))
     }
 
-    /// The keys that are wrong in the least settings with something more in them.
+    /// The erroneous keys of minimal settings with an addition.
     fn wrong(section: &str, more: &str) -> Vec<String> {
         let text = match section {
             "" => LEAST.replacen('{', &format!("{{{more},"), 1),

@@ -1,5 +1,5 @@
-//! The directory of its own that a run which measures gets: an empty one for its files, and a name
-//! for its metrics.
+//! The scratch directory of a measuring run: an empty directory for its files, and a path for its
+//! metrics.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, RawDir};
 
-/// A directory that is empty at the start and gone in the end.
+/// A directory that is empty at the start and removed at the end.
 #[derive(Debug)]
 pub struct ScratchDir {
     directory: PathBuf,
 }
 
 impl ScratchDir {
-    /// Makes `parent/name`; what a killed run left there goes first.
+    /// Creates `parent/name`; removes what a killed run left there first.
     pub fn new(parent: &Path, name: &str) -> io::Result<Self> {
         let scratch = Self { directory: parent.join(name) };
         scratch.renew()?;
         Ok(scratch)
     }
 
-    /// Makes it empty for the next iteration. One that still is costs nothing: making and removing
-    /// directories waits for whatever else is being written to the same file system.
+    /// Empties it for the next iteration. An empty one costs nothing: creating and removing
+    /// directories waits for other writes to the same file system.
     pub fn renew(&self) -> io::Result<()> {
         if has_entries(&self.tmp(), 0) && has_entries(&self.directory, 1) {
             return Ok(());
@@ -35,12 +35,12 @@ impl ScratchDir {
         std::fs::create_dir_all(self.tmp())
     }
 
-    /// For `RETAKE_TMP`.
+    /// The value of `RETAKE_TMP`.
     pub fn tmp(&self) -> PathBuf {
         self.directory.join("tmp")
     }
 
-    /// For `RETAKE_METRICS`; outside of the directory above, which is to be empty.
+    /// The value of `RETAKE_METRICS`; outside of the directory above, which must stay empty.
     pub fn metrics(&self) -> PathBuf {
         self.directory.join("metrics.json")
     }
@@ -48,12 +48,12 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What a command made unreadable stays until the next run of this worker clears it.
+        // Unremovable files stay until the next run of this worker clears them.
         drop(remove(&self.directory));
     }
 }
 
-/// Whether a directory, and no link to one, can be read and has this many entries.
+/// Whether a real directory, not a link, is readable and has this many entries.
 fn has_entries(directory: &Path, count: usize) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(opened) = rustix::fs::open(directory, flags, Mode::empty()) else { return false };
@@ -70,7 +70,7 @@ fn has_entries(directory: &Path, count: usize) -> bool {
     found == count
 }
 
-/// Removes a directory, also one that a command has locked: caches of packages are often not writable.
+/// Removes a directory, even one that a command made read-only: package caches often are.
 pub fn remove(directory: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -112,7 +112,7 @@ mod tests {
         std::fs::remove_dir(scratch.tmp()).unwrap();
         scratch.renew().unwrap();
         assert!(scratch.tmp().is_dir());
-        // A link to an empty directory is no directory of its own.
+        // A link to an empty directory does not count.
         let elsewhere = parent.path().join("elsewhere");
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::remove_dir(scratch.tmp()).unwrap();

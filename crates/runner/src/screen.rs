@@ -1,5 +1,5 @@
-//! What a matrix shows while it runs, all of it on stderr: lines for what is done, and on a
-//! terminal one live line below them with how far it is and how long it will take.
+//! The output of a running matrix, all on stderr: a permanent line per result, and on a terminal
+//! one live line below them with progress and remaining time.
 
 use crate::terminal;
 use retake_types::text;
@@ -19,8 +19,8 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// What puts a line that stays where the live one is. There is none then, so that the next one
-    /// is drawn at once.
+    /// The text that replaces the live line by a permanent one. The live line is empty afterwards,
+    /// so that the next one is drawn at once.
     fn replaced_by(&mut self, text: &str) -> String {
         let over = if self.text.is_empty() { "" } else { "\r\x1b[2K" };
         self.text.clear();
@@ -28,11 +28,11 @@ impl Drawn {
     }
 }
 
-/// More often than this nobody can read it.
+/// Updates faster than this are unreadable.
 const PAUSE: Duration = Duration::from_millis(60);
 
 impl Screen {
-    /// `quiet` leaves out all but trouble.
+    /// `quiet` shows only notices.
     pub fn new(quiet: bool) -> Self {
         let live = !quiet && std::io::stderr().is_terminal();
         Self { live, quiet, drawn: Mutex::new(Drawn { text: String::new(), at: None }) }
@@ -42,18 +42,18 @@ impl Screen {
         self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// One line that stays. The live line below it is outdated: its owner draws it again.
+    /// Prints a permanent line. The live line is outdated afterwards: its owner redraws it.
     pub fn line(&self, text: &str) {
         if self.quiet {
             return;
         }
         let mut drawn = self.drawn();
         let shown = drawn.replaced_by(text);
-        // A closed stderr means that nobody looks.
+        // Nobody reads a closed stderr.
         _ = std::io::stderr().write_all(shown.as_bytes());
     }
 
-    /// What someone should know, whatever else is shown.
+    /// Prints a message that is shown even when quiet.
     pub fn notice(&self, text: &str) {
         let mut drawn = self.drawn();
         if !drawn.text.is_empty() {
@@ -63,7 +63,7 @@ impl Screen {
         terminal::say(text);
     }
 
-    /// Draws a bar and what it means as the live line; the bar takes what room there is.
+    /// Draws a progress bar with text as the live line; the bar takes the remaining width.
     pub fn progress(&self, before: &str, done: u64, total: u64, after: &str) {
         if !self.live {
             return;
@@ -75,7 +75,7 @@ impl Screen {
         }
     }
 
-    /// Draws the live line over the last one.
+    /// Replaces the live line.
     pub fn live(&self, text: &str) {
         if !self.live {
             return;
@@ -89,7 +89,7 @@ impl Screen {
         _ = write!(std::io::stderr(), "\r\x1b[2K{}", drawn.text);
     }
 
-    /// Takes the live line away.
+    /// Removes the live line.
     pub fn clear(&self) {
         let mut drawn = self.drawn();
         if !drawn.text.is_empty() {
@@ -99,12 +99,12 @@ impl Screen {
     }
 }
 
-/// How long a line may be: in the last column a terminal may begin a new one.
+/// The maximum length of a line: a terminal may wrap after the last column.
 fn columns() -> usize {
     terminal::stderr_width().unwrap_or(80).saturating_sub(1)
 }
 
-/// How long bars are.
+/// Maximum length of a bar.
 const WIDEST: usize = 30;
 const NARROWEST: usize = 5;
 
@@ -115,7 +115,7 @@ fn bar(done: u64, total: u64, width: usize) -> String {
     format!("[{}{}]", "#".repeat(full), "-".repeat(width - full))
 }
 
-/// What is left, at the pace so far.
+/// The remaining time at the current pace.
 pub fn time_left(elapsed: Duration, done: usize, total: usize) -> Option<Duration> {
     if done == 0 || total < done {
         return None;

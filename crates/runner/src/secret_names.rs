@@ -1,4 +1,4 @@
-//! Which variables look secret, remembered: a loop asks for the same names with every run.
+//! Caches which variables look secret: a loop asks for the same names with every run.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use retake_store::redact::is_secret_name;
 /// By the name of a variable.
 type ByName<T> = HashMap<String, T, BuildHasherDefault<NameHasher>>;
 
-/// Fast for short names. Nobody gains by names with equal hashes but a slower run of their own.
+/// Fast for short names. Names with equal hashes would only slow down their author's own run.
 #[derive(Default)]
 struct NameHasher(u64);
 
@@ -41,14 +41,14 @@ impl Hasher for NameHasher {
     }
 }
 
-/// More names than this are no environment but something that makes them up.
+/// An environment with more names than this is generated; stop caching.
 const MOST: usize = 10_000;
 
 thread_local! {
     static KNOWN: RefCell<ByName<bool>> = RefCell::default();
 }
 
-/// Whether the value of a variable of this name is to be kept out of the record.
+/// Whether the value of a variable with this name must be kept out of the record.
 pub(crate) fn looks_secret(name: &str) -> bool {
     KNOWN.with_borrow_mut(|known| {
         if let Some(secret) = known.get(name) {

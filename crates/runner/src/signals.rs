@@ -1,4 +1,4 @@
-//! The signals retake itself receives, and how it leaves because of one.
+//! Signals that retake itself receives, and its exit by a signal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,8 @@ use retake_engine::{Cancel, SignalDispositions};
 
 static ORIGINAL: OnceLock<SignalDispositions> = OnceLock::new();
 
-/// Notes what we were started with, before anything changes it, and lets a write to a closed pipe or
-/// to a file that may not grow fail instead of killing us. Called first of all.
+/// Saves the inherited dispositions before anything changes them, and makes writes to a closed pipe
+/// or an over-limit file fail instead of killing retake. Called before anything else.
 pub fn remember() {
     ORIGINAL.get_or_init(SignalDispositions::current);
     // SAFETY: plain dispositions.
@@ -20,10 +20,11 @@ pub fn remember() {
     raise_file_size_limit();
 }
 
-/// `ulimit -f` is meant for the command, which gets it as it was set. The record takes what it may.
+/// `ulimit -f` is meant for the command, which gets it unchanged. The record may use the hard
+/// limit.
 fn raise_file_size_limit() {
-    // SAFETY: a structure of our own, filled by the query. The soft limit may always be raised to
-    // the hard one.
+    // SAFETY: a local structure, filled by the query. The soft limit may always be raised to the
+    // hard one.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) == 0
@@ -35,11 +36,11 @@ fn raise_file_size_limit() {
     }
 }
 
-/// A closed stdin, stdout or stderr would be replaced by the next file we open, and output written
-/// into it. Opens /dev/null in its place, and remembers a stdout that is not there.
+/// If stdin, stdout or stderr is closed, the next opened file would take its number and receive
+/// output. Opens /dev/null in its place, and remembers a missing stdout.
 pub fn fill_stdio() {
     for fd in 0..3 {
-        // SAFETY: asks about a descriptor, and opens the lowest free number, which is this one.
+        // SAFETY: queries a descriptor, and opens the lowest free number, which is this one.
         unsafe {
             if libc::fcntl(fd, libc::F_GETFD) < 0 {
                 libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -53,17 +54,17 @@ pub fn fill_stdio() {
 
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether there is nobody to give data to.
+/// Whether stdout was closed at the start.
 pub fn stdout_closed() -> bool {
     STDOUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// What children get: exactly what we got.
+/// The dispositions for children: exactly the inherited ones.
 pub fn original() -> SignalDispositions {
     *ORIGINAL.get_or_init(SignalDispositions::current)
 }
 
-/// One for each worker: a token wakes one waiter only.
+/// One per worker: a token wakes only one waiter.
 static CANCELS: OnceLock<Vec<Cancel>> = OnceLock::new();
 
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
@@ -91,7 +92,7 @@ extern "C" fn on_resize(_: i32) {
     cancels().iter().for_each(Cancel::window_changed);
 }
 
-/// As if this signal had been received.
+/// Behaves as if this signal had been received.
 pub fn interrupt(signal: i32) {
     on_end(signal);
 }
@@ -101,7 +102,7 @@ pub fn received() -> Option<i32> {
     END.get().into_iter().chain(cancels()).find_map(Cancel::requested)
 }
 
-/// How long ago a signal asked for the end, counted from when that was first noticed here.
+/// How long ago a signal asked for the end, measured from the first call that noticed it.
 pub fn received_since() -> Option<Duration> {
     static NOTICED: OnceLock<Instant> = OnceLock::new();
     received()?;
@@ -112,8 +113,8 @@ fn cancels() -> &'static [Cancel] {
     CANCELS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Turns signals into requests on all of the returned tokens, made on the first call. Signals we
-/// were told to ignore stay ignored.
+/// Turns signals into requests on all of the returned tokens, which are created by the first call.
+/// Inherited ignored signals stay ignored.
 pub fn install(count: usize) -> std::io::Result<&'static [Cancel]> {
     let made = (0..count).map(|_| Cancel::new()).collect::<std::io::Result<Vec<_>>>()?;
     let cancels = CANCELS.get_or_init(|| made);
@@ -127,10 +128,10 @@ pub fn install(count: usize) -> std::io::Result<&'static [Cancel]> {
     Ok(cancels)
 }
 
-/// Becomes readable when a signal asks for the end, and for nothing else.
+/// Becomes readable when a signal asks for the end, and only then.
 static END: OnceLock<Cancel> = OnceLock::new();
 
-/// For code that waits without the engine: readable from the first signal on that asks for the end.
+/// For code that waits without the engine: readable once a signal has asked for the end.
 pub fn end_descriptor() -> std::io::Result<std::os::fd::OwnedFd> {
     let made = Cancel::new()?;
     let descriptor = END.get_or_init(|| made).descriptor();
@@ -142,7 +143,7 @@ pub fn end_descriptor() -> std::io::Result<std::os::fd::OwnedFd> {
 
 fn handle(signal: i32, handler: extern "C" fn(i32)) {
     // SAFETY: the handler only touches atomics and writes to a descriptor. Without SA_RESTART a
-    // write to a terminal we may not use returns instead of being tried for ever.
+    // forbidden write to a terminal returns instead of being retried forever.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut now);
@@ -159,8 +160,8 @@ fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Back to what signals do to a program that does not care: once a run is over, Ctrl-C while its
-/// result is printed must simply end us.
+/// Restores the default signal actions: once a run is over, Ctrl-C while its result is printed must
+/// simply end retake.
 pub fn uninstall() {
     for signal in ENDING.into_iter().chain(PAUSING) {
         // SAFETY: zero is a valid sigaction, filled by the query.
@@ -175,7 +176,7 @@ pub fn uninstall() {
     }
 }
 
-/// For code that waits without the engine: stops if that was asked for; returns when continued.
+/// For code that waits without the engine: stops if requested; returns when continued.
 pub fn stop_if_asked() {
     let asked = cancels().iter().filter(|cancel| cancel.take_suspend()).count();
     if asked > 0 {
@@ -183,11 +184,11 @@ pub fn stop_if_asked() {
     }
 }
 
-/// Stops like any other job of the shell; returns when continued. Where the child was stopped at
-/// its terminal, our group is stopped as the terminal would have done.
+/// Stops like any other job of the shell; returns when continued. If the child was stopped at its
+/// terminal, stops retake's group as the terminal would have done.
 pub fn stop(whole_group: bool) {
     set_default(libc::SIGTSTP);
-    // SAFETY: to ourselves, or our own process group.
+    // SAFETY: signals this process or its own group.
     unsafe {
         if whole_group {
             libc::kill(0, libc::SIGTSTP);
@@ -198,9 +199,9 @@ pub fn stop(whole_group: bool) {
     handle(libc::SIGTSTP, on_pause);
 }
 
-/// Dies of the signal, so that a shell loop around us stops too.
+/// Dies of the signal, so that a surrounding shell loop stops too.
 pub fn die_of(signal: i32) {
-    // SAFETY: a core file of retake would explain nothing.
+    // SAFETY: turns off core files, which would be useless.
     unsafe {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);

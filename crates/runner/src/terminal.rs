@@ -1,4 +1,4 @@
-//! stdout for data, stderr for everything else. The only place that writes to either.
+//! stdout for data, stderr for everything else. The only module that writes to either.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -7,7 +7,7 @@ use retake_types::text::{steers, visible};
 
 use crate::signals;
 
-/// Says something to the person at the terminal: each line begins with `retake: `.
+/// Prints a message to stderr, each line with the prefix `retake: `.
 pub fn say(message: &str) {
     let mut text = String::new();
     for line in message.lines() {
@@ -15,7 +15,7 @@ pub fn say(message: &str) {
         text.push_str(&visible(line));
         text.push('\n');
     }
-    // A closed stderr means that nobody listens.
+    // Nobody reads a closed stderr.
     _ = io::stderr().write_all(text.as_bytes());
 }
 
@@ -29,7 +29,7 @@ pub fn data(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Stdout for much data; the caller flushes it.
+/// stdout for large data; the caller flushes it.
 pub fn writer() -> impl Write {
     io::BufWriter::with_capacity(64 * 1024, io::stdout().lock())
 }
@@ -55,10 +55,10 @@ pub fn json_line(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 
 const DELETE: u8 = 0x7f;
 
-/// JSON need not escape all that can steer a terminal. Such characters stand only in strings, where
-/// an escape means the same.
+/// Escapes characters that JSON allows but that could steer a terminal. They occur only in strings,
+/// where an escape has the same meaning.
 fn harmless_json(text: Vec<u8>) -> Vec<u8> {
-    // What JSON does not escape of ASCII steers nothing but for one character.
+    // The only harmful ASCII character that JSON does not escape is DEL.
     if text.is_ascii() && !text.contains(&DELETE) {
         return text;
     }
@@ -77,24 +77,24 @@ fn harmless_json(text: Vec<u8>) -> Vec<u8> {
         .into_bytes()
 }
 
-/// How many columns stdout has; `None` where nothing limits a line.
+/// The width of stdout in columns; `None` if it is unlimited.
 pub fn width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
     told.filter(|columns| *columns > 0).or_else(|| Some(window(io::stdout())?.0))
 }
 
-/// How many columns the terminal at stderr has.
+/// The width of the terminal at stderr in columns.
 pub fn stderr_width() -> Option<usize> {
     window(io::stderr()).map(|(columns, _)| columns)
 }
 
-/// How many lines the terminal at stdout has.
+/// The height of the terminal at stdout in lines.
 pub fn height() -> usize {
     window(io::stdout()).map_or(usize::MAX, |(_, lines)| lines)
 }
 
-/// Columns and lines of a terminal; `None` where there is none, or one that has no width. One that
-/// was given only a width has the usual height.
+/// Columns and lines of a terminal; `None` without a terminal or a width. A terminal with only a
+/// width gets the usual height.
 fn window(terminal: impl AsFd) -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     let lines = if size.ws_row == 0 { 24 } else { size.ws_row };

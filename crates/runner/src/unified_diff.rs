@@ -8,8 +8,8 @@ use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
 /// Lines of unchanged text around a change.
 const CONTEXT: u32 = 3;
 
-/// The differences of two texts in unified format. The work is bounded: for very different texts
-/// the diff need not be the shortest.
+/// The differences between two texts in unified format. The work is bounded: for very different
+/// texts the diff may not be minimal.
 pub fn unified(a: &str, b: &str) -> String {
     let mut input = InternedInput::default();
     input.update_before(lines(a));
@@ -43,7 +43,7 @@ pub fn unified(a: &str, b: &str) -> String {
     text
 }
 
-/// A carriage return ends a line too, as on a terminal.
+/// A carriage return also ends a line, as on a terminal.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

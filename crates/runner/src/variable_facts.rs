@@ -1,4 +1,4 @@
-//! What every run asks of each of its variables, remembered: in a loop most of them are the same for
+//! Caches properties of variables that every run needs: in a loop most variables are the same for
 //! every run.
 
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use retake_engine::{PARENT_VARIABLE, Variable};
 
 use crate::secret_names::looks_secret;
 
-/// Variables that differ from shell to shell and mean nothing to a command's result.
+/// Variables that differ between shells and do not affect a command's result.
 const FLEETING: [&str; 18] = [
     "_",
     "COLUMNS",
@@ -33,12 +33,12 @@ const FLEETING: [&str; 18] = [
 /// Three bytes for a name and three for a value.
 pub(crate) const HALF: usize = 3;
 
-/// What is known of one variable.
+/// Cached properties of one variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VariableFacts {
-    /// Its name looks like that of a secret.
+    /// Whether its name looks like that of a secret.
     pub(crate) looks_secret: bool,
-    /// It differs from shell to shell and means nothing to a command's result.
+    /// Whether it differs between shells without affecting a command's result.
     pub(crate) is_fleeting: bool,
     /// Name and value, hashed; zeros if it is fleeting or looks secret.
     pub(crate) hashed: [u8; 2 * HALF],
@@ -59,17 +59,17 @@ impl VariableFacts {
     }
 }
 
-/// Whether a variable differs from shell to shell and means nothing to a command's result.
+/// Whether a variable differs between shells without affecting a command's result.
 fn is_fleeting(name: &str) -> bool {
     name == PARENT_VARIABLE || FLEETING.contains(&name)
 }
 
 thread_local! {
-    /// The variables of the last run, each in its place: a loop gives them in the same order again.
+    /// The variables of the last run by position: a loop passes them in the same order.
     static LAST: RefCell<Vec<(Variable, VariableFacts)>> = RefCell::default();
 }
 
-/// What is known of each of these variables.
+/// The properties of each of these variables.
 pub(crate) fn facts(environment: &[Variable]) -> Vec<VariableFacts> {
     LAST.with_borrow_mut(|last| {
         last.truncate(environment.len());
@@ -88,7 +88,7 @@ pub(crate) fn facts(environment: &[Variable]) -> Vec<VariableFacts> {
 mod tests {
     use super::*;
 
-    /// Whatever was asked before, the answer is that of a first look.
+    /// The cache returns the same as a fresh computation, whatever it was asked before.
     #[test]
     fn what_is_remembered_is_what_a_first_look_finds() {
         let asked: [&[(&str, &str)]; 6] = [

@@ -1,7 +1,6 @@
-//! Numbers that a command prints or writes, found by a pattern or at a place in a JSON file.
+//! Extracts numbers that a command prints or writes, by a pattern or at a place in a JSON file.
 //!
-//! What is read is bounded, whatever the command writes. A number that is not there is missing, and
-//! never zero.
+//! The amount that is read is bounded. A number that is not found is missing, never zero.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use crate::regular_file;
 const LONGEST_LINE: usize = 64 << 10;
 const LARGEST_FILE: u64 = 16 << 20;
 
-/// A stream in lines, whatever pieces it comes in; lines that are too long are left out.
+/// Splits a stream that arrives in pieces into lines; skips overlong lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     line: Vec<u8>,
@@ -54,7 +53,7 @@ impl Lines {
         self.line.clear();
     }
 
-    /// The last line, if it has no end.
+    /// The last line, if it is incomplete.
     pub(crate) fn finish(&mut self, mut each: impl FnMut(&[u8])) {
         if !self.line.is_empty() {
             self.end(&mut each);
@@ -67,11 +66,11 @@ impl Lines {
     }
 }
 
-/// Whether a pattern can be searched for.
+/// Whether a pattern is a valid regular expression.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     match Regex::new(pattern) {
         Ok(_) => Ok(()),
-        // Its last line says what is wrong; those before it repeat the pattern.
+        // Its last line states the error; earlier lines repeat the pattern.
         Err(error) => {
             let text = error.to_string();
             Err(text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned())
@@ -79,12 +78,12 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text is a place in a JSON document.
+/// Whether a text is a valid JSON pointer.
 pub fn is_pointer(text: &str) -> bool {
     text.is_empty() || text.starts_with('/')
 }
 
-/// The state of a file: one that is the same after a run was not written by it.
+/// The state of a file: if it is unchanged after a run, the run did not write the file.
 type FileState = Option<(u64, i64, i64, u64)>;
 
 fn file_state(path: &Path) -> FileState {
@@ -95,11 +94,11 @@ fn file_state(path: &Path) -> FileState {
 #[derive(Debug)]
 struct Wanted {
     metric: WantedMetric,
-    /// `None` for one that has none, or none that can be read.
+    /// `None` without a pattern, or with an invalid one.
     pattern: Option<Regex>,
-    /// The last text that a line had for it.
+    /// The last matching text.
     found: Option<Vec<u8>>,
-    /// Of its file, when the run began.
+    /// The state of its file when the run began.
     before: FileState,
 }
 
@@ -116,7 +115,7 @@ impl Wanted {
             if wanted.is_none_or(|wanted| wanted == stream))
     }
 
-    /// The number, or why there is none.
+    /// The number, or why it is missing.
     fn number(&mut self, directory: &Path, reported: &Metrics) -> Result<Metric, String> {
         let metric = |value: f64| Metric {
             value,
@@ -180,7 +179,7 @@ impl Wanted {
     }
 }
 
-/// The group `value`, the first group, or everything that matched.
+/// The group `value`, else the first group, else the whole match.
 fn number_text<'t>(captures: &Captures<'t>) -> &'t [u8] {
     let found = captures.name("value").or_else(|| captures.get(1)).or_else(|| captures.get(0));
     found.map_or(&[], |found| found.as_bytes())
@@ -195,7 +194,7 @@ fn parse(text: &[u8]) -> Result<f64, String> {
     })
 }
 
-/// Looks for the numbers that a run is to give.
+/// Searches for the required metrics of a run.
 #[derive(Debug)]
 pub(crate) struct WantedMetrics {
     wanted: Vec<Wanted>,
@@ -204,7 +203,7 @@ pub(crate) struct WantedMetrics {
 }
 
 impl WantedMetrics {
-    /// Files are those of a directory. To be made before the run begins.
+    /// Relative files are in `directory`. Create this before the run begins.
     pub(crate) fn new(wanted: &[WantedMetric], directory: &Path) -> Self {
         let one = |metric: &WantedMetric| {
             let pattern = match &metric.source {
@@ -227,7 +226,7 @@ impl WantedMetrics {
         }
     }
 
-    /// Takes a piece of output as it arrives.
+    /// Processes a piece of output as it arrives.
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
         let Self { wanted, lines, .. } = self;
         if wanted.iter().any(|wanted| wanted.is_in(stream)) {
@@ -235,8 +234,8 @@ impl WantedMetrics {
         }
     }
 
-    /// Adds the numbers to what was reported; gives the names of those that are missing, each with
-    /// the reason.
+    /// Adds the numbers to the reported metrics; returns the names of missing ones with the
+    /// reasons.
     pub(crate) fn finish(mut self, reported: &mut Metrics) -> Vec<(String, String)> {
         let Self { wanted, lines, directory } = &mut self;
         for stream in Stream::BOTH {
@@ -288,7 +287,7 @@ mod tests {
             let mut metrics = Metrics::new();
             let missing = search.finish(&mut metrics);
             let value = |name: &str| metrics[name].value;
-            // The last line that matches counts.
+            // The last matching line counts.
             assert_eq!((value("first"), value("named"), value("whole")), (2.5, 2.5, 17.0));
             assert_eq!(value("err"), 1000.0);
             assert_eq!(metrics["first"].unit.as_deref(), Some("ms"));
@@ -346,7 +345,7 @@ mod tests {
         let value = |name: &str| metrics[name].value;
         assert_eq!((value("mean"), value("text"), value("log")), (1.5, 7.0, 2.0));
         assert_eq!(missing, [("none".to_owned(), "out.json has nothing at /nothing".to_owned())]);
-        // What an earlier run has written is not a result of this one.
+        // Output of an earlier run is not a result of this one.
         let (metrics, missing) = run(false);
         assert!(metrics.is_empty() && missing[0].1 == "out.json is from before the run");
     }

@@ -1,7 +1,7 @@
-//! A worker: a keeper that runs one command at a time, a way to end it, and the record.
+//! A worker: a keeper that runs one command at a time, a cancel token, and the record.
 //!
-//! All workers of a program are started before any of them opens the record or a thread begins: a
-//! keeper is a fork, and would otherwise hold on to locks and descriptors that are not its own.
+//! All workers of a program are started before any of them opens the record or starts a thread: a
+//! keeper is a fork, and would otherwise hold foreign locks and descriptors.
 
 use std::io;
 use std::sync::Arc;
@@ -21,33 +21,33 @@ use crate::prepare::PreparedRun;
 use crate::run::{self, EndedRun, FinishedRun, Observer, OutputUse};
 use crate::{recovery, signals};
 
-/// How much of the output of a helper program is kept.
+/// Maximum output kept of a helper program.
 pub const HELPER_OUTPUT: usize = 16 << 20;
 
 /// Boxed where large and rarely needed: a worker is moved a few times before a command starts, and every page
 /// of stack that this takes is one more that a start writes (`docs/design/start-up.md`).
 pub struct Worker {
     keeper: Box<Keeper>,
-    /// The keeper of confined runs, once there was one.
+    /// The keeper of confined runs, once needed.
     confined: Option<Box<ConfinedKeeper>>,
     session: KeeperSession,
     cancel: Cancel,
     context: Arc<RunContext>,
     store: Option<Store>,
-    /// The last run, whose outcome is not committed.
+    /// The last run, with an uncommitted outcome.
     held: Option<Box<EndedRecording>>,
-    /// The outcome of a run could not be committed after its result was given out.
+    /// Whether an outcome could not be committed after its result was returned.
     has_lost: bool,
     /// The loops that were ended when the record was opened, because their runner had died.
     recovered_loops: Vec<StoredLoop>,
-    /// Counters of the processor for what this worker runs, once they were asked for.
+    /// Processor counters for the runs of this worker, once requested.
     counters: Option<Arc<Counters>>,
     /// Whether signals that ask for the end reach it.
     signalled: bool,
 }
 
-/// A keeper for a worker that is made later: a fork costs least before there is a configuration, and what
-/// the keeper does to settle in takes place meanwhile.
+/// A keeper for a worker that is created later: forking is cheapest before the configuration is
+/// loaded, and the keeper's setup runs in parallel.
 pub struct EarlyKeeper {
     keeper: Box<Keeper>,
     session: KeeperSession,
@@ -59,14 +59,13 @@ impl EarlyKeeper {
     }
 }
 
-/// A run whose intent is committed. Dropped, it reads `interrupted`.
+/// A run with a committed intent. If dropped, it reads `interrupted`.
 pub struct BegunRun {
     prepared: PreparedRun,
     recording: Option<Recording>,
 }
 
-/// A run that may not take place, because it could not be recorded and the configuration demands
-/// that.
+/// A run that must not start, because it cannot be recorded and the configuration requires that.
 #[derive(Debug)]
 pub struct Unrecorded {
     pub prepared: Box<PreparedRun>,
@@ -80,7 +79,7 @@ impl std::fmt::Display for Unrecorded {
 }
 
 impl Worker {
-    /// Starts as many workers as asked; signals that ask for the end then reach all of them.
+    /// Starts this many workers; signals that ask for the end reach all of them.
     pub fn start(
         count: usize,
         session: KeeperSession,
@@ -108,19 +107,19 @@ impl Worker {
         Ok(workers.collect())
     }
 
-    /// One worker that signals reach.
+    /// A single worker that signals reach.
     pub fn single(session: KeeperSession, context: &Arc<RunContext>) -> io::Result<Self> {
         Self::with_keeper(EarlyKeeper::start(session)?, context)
     }
 
-    /// The same with a keeper that was started before.
+    /// The same with a keeper that was started earlier.
     pub fn with_keeper(keeper: EarlyKeeper, context: &Arc<RunContext>) -> io::Result<Self> {
         let mut workers = Self::with_keepers(vec![keeper], context)?;
         Ok(workers.remove(0))
     }
 
-    /// A worker whose runs are ended by the holder of their token, and not by a signal. May be made
-    /// at any time: a keeper closes what is not its own.
+    /// A worker whose runs are ended by the holder of their token, not by signals. Can be created
+    /// at any time: its keeper closes foreign descriptors.
     pub fn independent(context: &Arc<RunContext>) -> io::Result<Self> {
         let keeper = Box::new(Keeper::start(settings(KeeperSession::Own))?);
         Ok(Self {
@@ -138,7 +137,7 @@ impl Worker {
         })
     }
 
-    /// The token that ends the next runs of an independent worker.
+    /// Sets the token that ends the next runs of an independent worker.
     pub fn arm(&mut self, cancel: Cancel) {
         self.cancel = cancel;
     }
@@ -147,8 +146,8 @@ impl Worker {
         &self.context
     }
 
-    /// Runs on the record. The intent is committed before anything starts, and the outcome before
-    /// the result is given out.
+    /// Executes and records a run. The intent is committed before anything starts, and the outcome
+    /// before the result is returned.
     pub fn run(
         &mut self,
         prepared: PreparedRun,
@@ -160,7 +159,7 @@ impl Worker {
         Ok(ended.commit(self.store.as_mut(), &self.context))
     }
 
-    /// Commits the intent of a run, and with it the outcome that was held.
+    /// Commits the intent of a run, together with the held outcome.
     pub fn begin_run(&mut self, mut prepared: PreparedRun) -> Result<BegunRun, Unrecorded> {
         prepared.intent.set_start_time(Timestamp::now());
         let audit = self.context.execution.audit;
@@ -171,7 +170,7 @@ impl Worker {
             }
             Some(Err(error)) => {
                 (self.context.notify)(Notice::NotRecorded(error));
-                // The next run finds out anew whether there is a record.
+                // The next run checks again whether there is a record.
                 self.store = None;
                 None
             }
@@ -180,9 +179,9 @@ impl Worker {
         Ok(BegunRun { prepared, recording })
     }
 
-    /// Runs what has begun and holds its outcome, which is committed together with the intent of the
-    /// next run, or by [`settle`](Self::settle): one commit to the disk costs less than two. The
-    /// result says that it is recorded; do not report it before it is.
+    /// Executes a begun run and holds its outcome, which is committed with the intent of the next
+    /// run, or by [`settle`](Self::settle): one commit costs less than two. The result claims to be
+    /// recorded; report it only after the commit.
     pub fn run_held(
         &mut self,
         begun: BegunRun,
@@ -215,7 +214,7 @@ impl Worker {
         self.held.is_some()
     }
 
-    /// Commits the outcome that is held. Says whether all that were held are on the record.
+    /// Commits the held outcome. Returns whether all held outcomes were committed.
     pub fn settle(&mut self) -> bool {
         if let Some((held, store)) = self.held.take().zip(self.store.as_mut()) {
             let committed = held.commit(store);
@@ -238,7 +237,7 @@ impl Worker {
         &self.cancel
     }
 
-    /// The counters of the processor for what this worker runs, where they may be read.
+    /// Processor counters for the runs of this worker, if they are readable.
     pub fn counters(&mut self) -> io::Result<Arc<Counters>> {
         match &self.counters {
             Some(counters) if counters.belong_to(&self.keeper) => Ok(counters.clone()),
@@ -250,32 +249,31 @@ impl Worker {
         }
     }
 
-    /// The process that spawns this worker's commands.
+    /// The keeper's process id.
     pub fn keeper_pid(&self) -> i32 {
         self.keeper.pid()
     }
 
-    /// Every process that commands of this worker are started by now.
+    /// Every process that has started commands of this worker.
     pub fn keeper_pids(&self) -> Vec<i32> {
         let confined = self.confined.as_ref().map(|confined| confined.pid());
         std::iter::once(self.keeper.pid()).chain(confined).collect()
     }
 
-    /// What a library needs to run commands of its own, off the record.
+    /// What a library needs to run its own commands without recording.
     pub fn parts(&mut self) -> (&mut Keeper, &Cancel) {
         (&mut *self.keeper, &self.cancel)
     }
 
-    /// The keeper for programs that follow runs on other machines, and the record they are
-    /// collected in.
+    /// The keeper for programs that follow remote runs, and the record that collects them.
     pub fn keeper_and_store(&mut self) -> retake_store::Result<(&mut Keeper, &mut Store)> {
         self.store()?;
         let store = self.store.as_mut().expect("just opened");
         Ok((&mut *self.keeper, store))
     }
 
-    /// Runs a helper program such as git, off the record. Gives its outcome and what it printed, as
-    /// far as that fits.
+    /// Runs a helper program such as git without recording. Returns its outcome and its output up
+    /// to the limit.
     pub fn run_helper(
         &mut self,
         launch: Launch,
@@ -293,7 +291,7 @@ impl Worker {
         Ok((result.outcome, output))
     }
 
-    /// Runs off the record, confined as the request says: a question to a program, for example.
+    /// Runs without recording, confined as requested: for example, to query a program.
     pub fn run_unrecorded(&mut self, mut prepared: PreparedRun) -> FinishedRun {
         let store = self.context.project.store().ok();
         let keepers = (&mut *self.keeper, &mut self.confined);
@@ -304,8 +302,8 @@ impl Worker {
         run::run_to_end(prepared, &self.context, parts, record, OutputUse::NONE, &mut ()).finished
     }
 
-    /// Opens the record if need be, sees to runs whose runner died, and commits the intent, together
-    /// with the outcome that is held.
+    /// Opens the record if necessary, recovers dead runs, and commits the intent together with the
+    /// held outcome.
     fn begin(&mut self, intent: &Redacted<Intent>) -> retake_store::Result<Recording> {
         let begun = match self.held.take().zip(self.store.as_mut()) {
             Some((held, store)) => {
@@ -316,7 +314,7 @@ impl Worker {
             None => self.store()?.begin(intent),
         };
         match begun {
-            // It was moved while we had it open; opened again, it is followed.
+            // It was moved while open; opening it again follows the move.
             Err(Error::Vanished { path }) if retake_store::moved_to(&path).is_some() => {
                 self.store = None;
                 self.store()?.begin(intent)
@@ -341,8 +339,8 @@ impl Worker {
         &self.recovered_loops
     }
 
-    /// Has the keeper end and gives signals back their usual meaning, unless they did not reach this
-    /// worker. What is left can wait until the answer is printed.
+    /// Ends the keeper and restores signal actions, unless signals did not reach this worker. The
+    /// remaining work can wait until the result is printed.
     pub fn end(mut self) -> EndedWorker {
         self.settle();
         let keeper = self.keeper.end();
@@ -363,16 +361,16 @@ fn settings(session: KeeperSession) -> KeeperSettings {
     }
 }
 
-/// What is left of a worker.
+/// The remaining work of an ended worker.
 pub struct EndedWorker {
     store: Option<Store>,
     context: Arc<RunContext>,
-    /// Waited for last.
+    /// Dropped last, which waits for its end.
     keeper: EndingKeeper,
 }
 
 impl EndedWorker {
-    /// Erases runs that are older than the retention. Gives the record if it was used.
+    /// Erases runs older than the retention. Returns the record if it was used.
     pub fn retain(self) -> Option<Store> {
         let Self { store, context, keeper } = self;
         let store = store.map(|mut store| {

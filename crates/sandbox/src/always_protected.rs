@@ -1,5 +1,5 @@
-//! Files and directories that sandbox-runtime never lets a command write, wherever they are in the
-//! working directory, down to some depth.
+//! Files and directories that sandbox-runtime always write-protects, anywhere in the working
+//! directory down to some depth.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +17,15 @@ const FILES: [&str; 9] = [
     ".mcp.json",
 ];
 const DIRECTORIES: [&str; 2] = [".vscode", ".idea"];
-/// Below a directory of this name.
+/// Inside a directory with this name.
 const IN_CLAUDE: [&str; 2] = ["commands", "agents"];
 const IN_GIT: [&str; 2] = ["hooks", "config"];
 
-/// Those that exist. Names are compared without regard to case, as there; links are not followed.
+/// The existing ones. Names are compared ignoring case, as in sandbox-runtime; links are not
+/// followed.
 pub(crate) fn below(directory: &Path, listed: ListedWrites) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    // Depth 1 is what lies in the directory itself.
+    // Depth 1 is the directory itself.
     let mut waiting = vec![(directory.to_owned(), 1)];
     while let Some((directory, depth)) = waiting.pop() {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };

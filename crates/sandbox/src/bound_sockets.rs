@@ -1,10 +1,10 @@
-//! The sockets of this machine that have a name among files: a process that sees the file of one can
-//! connect to it, also where it cannot write.
+//! Finds the machine's sockets with a name in the file system: a process that sees the socket file
+//! can connect to it even without write permission for it.
 //!
-//! The kernel lists the names that sockets were bound to. A name may be relative, to the working
-//! directory that the process had then, and the file may have another name since: `ssh` binds the
-//! socket of a shared connection to a temporary name and links it into place. Sockets of other
-//! network namespaces, such as those of containers, are not listed.
+//! The kernel lists the names that sockets were bound to. A name may be relative to the working
+//! directory at that time, and the file may have been renamed since: `ssh` binds the socket of a
+//! shared connection to a temporary name and links it into place. Sockets of other network
+//! namespaces, such as those of containers, are not listed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,23 +14,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// How many entries of a directory are looked at for a socket that is not where its name says.
+/// Maximum directory entries to examine for a socket that is not at its listed name.
 const MOST_ENTRIES: usize = 10_000;
 
-/// Every path that a socket of this machine is found at.
+/// Every path at which a socket of this machine is found.
 pub(crate) fn paths() -> BTreeSet<PathBuf> {
     found(names(&list().unwrap_or_default()), working_directories)
 }
 
-/// The kernel's list. It has no length, and for each read the kernel goes through all sockets again.
+/// The kernel's list. Its length is unknown, and each read makes the kernel walk all sockets again.
 fn list() -> std::io::Result<Vec<u8>> {
     let mut list = Vec::with_capacity(64 << 10);
     File::open("/proc/net/unix")?.read_to_end(&mut list)?;
     Ok(list)
 }
 
-/// The files of sockets with these names. `directories` are those that a relative name may begin at;
-/// they are asked for only if there is one.
+/// The files of sockets with these names. `directories` are the possible bases of relative names;
+/// called only if there is such a name.
 fn found(
     names: BTreeSet<PathBuf>,
     directories: impl Fn() -> BTreeSet<PathBuf>,
@@ -68,7 +68,7 @@ fn sockets_in(directory: &Path) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// The directories that processes work in, as far as this user may know them.
+/// The working directories of processes, as far as this user can read them.
 fn working_directories() -> BTreeSet<PathBuf> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered = processes
@@ -76,8 +76,8 @@ fn working_directories() -> BTreeSet<PathBuf> {
     numbered.filter_map(|entry| std::fs::read_link(entry.path().join("cwd")).ok()).collect()
 }
 
-/// The names in the kernel's list, abstract ones left out. A name may have any byte but NUL in it,
-/// line ends too.
+/// The names in the kernel's list, without abstract ones. A name may contain any byte but NUL,
+/// including newlines.
 fn names(list: &[u8]) -> BTreeSet<PathBuf> {
     let mut lines: Vec<Vec<u8>> = Vec::new();
     for line in list.split(|byte| *byte == b'\n').skip(1) {
@@ -89,7 +89,7 @@ fn names(list: &[u8]) -> BTreeSet<PathBuf> {
             _ => lines.push(line.to_owned()),
         }
     }
-    // What follows the last line end belongs to no name.
+    // The rest after the last newline belongs to no name.
     if let Some(last) = lines.last_mut()
         && last.ends_with(b"\n")
     {

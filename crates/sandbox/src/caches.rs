@@ -1,10 +1,10 @@
-//! The caches of package managers: inside, each is a writable layer over the real one.
+//! Caches of package managers: inside, each is a writable layer over the real one.
 //!
-//! What is in the real cache is found, so that builds are warm; what is written goes into the layer
-//! of the project, so that the real cache cannot be poisoned. Those in the home directory share one
-//! layer over all of it, of which only they are shown: to make a layer takes the kernel several
-//! changes of the file system below. A layer has one user at a time: a second sandbox of the same
-//! project gets one that is gone with it.
+//! The real cache stays readable, so that builds are warm; writes go into the project's layer, so
+//! that the real cache cannot be poisoned. Caches in the home directory share one layer over the
+//! whole of it, of which only the caches are visible: creating a layer costs several changes of the
+//! file system. A layer has one user at a time: a second sandbox of the same project gets a
+//! temporary one.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File};
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use crate::real_path::real_path;
 
-/// A directory that some program keeps to be faster next time.
+/// A directory in which a program caches data.
 struct KnownCache {
-    /// The variable that names it, and where it is otherwise, below the home directory.
+    /// The variable that names it, and its default below the home directory.
     variable: Option<&'static str>,
     home: &'static str,
-    /// What is set where it has no layer: variables, and directories below the temporary cache.
+    /// Settings without a layer: variables, and directories below the temporary cache.
     instead: &'static [(&'static str, &'static str)],
 }
 
@@ -36,7 +36,7 @@ const KNOWN: [KnownCache; 9] = [
         home: ".npm",
         instead: &[("NPM_CONFIG_CACHE", "npm")],
     },
-    // Read-only it serves what it holds, which an empty one would not.
+    // Read-only, it still serves its content; an empty one would not.
     KnownCache { variable: Some("CARGO_HOME"), home: ".cargo", instead: &[] },
     KnownCache { variable: None, home: ".gradle", instead: &[] },
     KnownCache { variable: None, home: ".m2/repository", instead: &[] },
@@ -46,13 +46,13 @@ const KNOWN: [KnownCache; 9] = [
     KnownCache { variable: None, home: ".nuget/packages", instead: &[] },
 ];
 
-/// A layer that nobody has used for this long is removed.
+/// A layer that was not used for this long is removed.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
 const LOCK: &str = "lock";
-/// In the names of layers that end with their sandbox.
+/// Marks the names of temporary layers.
 const TEMPORARY: &str = ".temporary-";
 
-/// The caches that exist, without links in their paths, outermost first.
+/// The existing caches, with real paths, outermost first.
 pub(crate) fn existing(home: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for known in &KNOWN {
@@ -61,7 +61,7 @@ pub(crate) fn existing(home: &Path) -> Vec<PathBuf> {
             && path != home
             && !home.starts_with(&path)
             && !found.iter().any(|other| path.starts_with(other) || other.starts_with(&path))
-            // The option of the mount would read them as something else.
+            // The mount option cannot express these characters.
             && !path.as_os_str().as_bytes().iter().any(|byte| b":\\,".contains(byte))
         {
             found.push(path);
@@ -77,7 +77,7 @@ impl KnownCache {
     }
 }
 
-/// What is set for the caches that have no layer: variables that lead into the temporary directory.
+/// Variables that point caches without a layer into the temporary directory.
 pub(crate) fn variables(layered: &[&Path], temp: &Path) -> Vec<(&'static str, PathBuf)> {
     let home = std::env::home_dir();
     let has_layer = |known: &KnownCache| {
@@ -94,7 +94,7 @@ pub(crate) fn variables(layered: &[&Path], temp: &Path) -> Vec<(&'static str, Pa
         .collect()
 }
 
-/// The layers of one sandbox, held for as long as it lasts.
+/// The layers of one sandbox, held for its lifetime.
 #[derive(Debug)]
 pub(crate) struct CacheLayers {
     directory: PathBuf,
@@ -103,10 +103,10 @@ pub(crate) struct CacheLayers {
     _lock: File,
 }
 
-/// A writable layer, and the caches that are shown from it.
+/// A writable layer, and the caches that are visible through it.
 #[derive(Clone, Debug)]
 pub(crate) struct CacheLayer {
-    /// What it lies over: the only cache, or a directory that all of them are in.
+    /// The directory below it: the only cache, or a common parent of all caches.
     pub(crate) lower: PathBuf,
     pub(crate) upper: PathBuf,
     pub(crate) work: PathBuf,
@@ -122,8 +122,8 @@ impl CacheLayer {
         Ok(Self { lower: lower.to_owned(), upper, work, caches })
     }
 
-    /// Makes the places of its caches, so that each belongs to this user whatever is above it. What an
-    /// earlier release kept in a layer for each cache is moved there.
+    /// Creates the directories of its caches, owned by this user whatever is above them. Moves the
+    /// content of earlier releases' layers, one per cache, there.
     fn make_places(&self, directory: &Path) -> io::Result<()> {
         for cache in &self.caches {
             let Ok(below) = cache.strip_prefix(&self.lower) else { continue };
@@ -143,7 +143,7 @@ impl CacheLayer {
 }
 
 impl CacheLayers {
-    /// `base` holds the layers of all projects. Caches below `home` share one.
+    /// `base` contains the layers of all projects. Caches below `home` share one.
     pub(crate) fn new(
         base: &Path,
         project: &Path,
@@ -160,12 +160,12 @@ impl CacheLayers {
                 (directory, lock, true)
             }
         };
-        // When it was used last.
+        // Marks its last use.
         lock.set_modified(std::time::SystemTime::now())?;
         let shared = home.and_then(|home| Some((home, mount_of(home)?)));
         let in_home = |cache: &&PathBuf| {
             shared.is_some_and(|(home, mount)| {
-                // A layer shows nothing of what is mounted in what it lies over.
+                // A layer does not show mounts inside its lower directory.
                 cache.starts_with(home) && mount_of(cache) == Some(mount)
             })
         };
@@ -190,19 +190,20 @@ impl Drop for CacheLayers {
             remove(&self.directory);
         } else {
             for layer in &self.layers {
-                // The kernel's own. It would remove it when the layer is mounted next, while somebody
-                // waits for that; on a file system that discards blocks at once it takes milliseconds.
+                // The kernel's work directory. The next mount of the layer would remove it while a
+                // user waits; on a file system that discards blocks immediately that takes
+                // milliseconds.
                 _ = std::fs::remove_dir(layer.work.join("work"));
             }
         }
-        // Not when a sandbox begins, which somebody waits for, too: every project has a layer here.
+        // Not at the start of a sandbox, when a user waits as well: every project has a layer here.
         if let Some(base) = self.directory.parent() {
             remove_abandoned(base);
         }
     }
 }
 
-/// The number of the mount that a path lies on; `None` where the kernel does not say.
+/// The id of the mount of a path; `None` if the kernel does not report it.
 fn mount_of(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: zero is a valid value to be filled; a C string.
@@ -215,9 +216,9 @@ fn mount_of(path: &Path) -> Option<u64> {
     }
 }
 
-/// A name that tells people what it is, and that no other path has.
+/// A unique name that people can recognise.
 fn name_of(path: &Path) -> String {
-    // FNV-1a: equal in every release, which the standard library's hash need not be.
+    // FNV-1a: equal in every release, unlike the standard library's hash.
     let hash = path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -234,7 +235,7 @@ fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// The lock of a layer, or nothing if it is in use.
+/// The lock of a layer, or `None` if it is in use.
 fn locked(directory: &Path) -> io::Result<Option<File>> {
     make(directory)?;
     let lock =
@@ -260,7 +261,7 @@ fn temporary_one(base: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Removes what killed sandboxes left, and what nobody has used for a long time.
+/// Removes layers of killed sandboxes, and layers that were not used for a long time.
 fn remove_abandoned(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -274,9 +275,9 @@ fn remove_abandoned(base: &Path) {
     }
 }
 
-/// Removes a layer. What cannot be removed is only a cache; there is nobody to tell.
+/// Removes a layer. A failure leaves only a cache, and cannot be reported here.
 fn remove(directory: &Path) {
-    // The kernel leaves directories that nobody may list.
+    // The kernel leaves unreadable directories.
     open_up(directory);
     _ = std::fs::remove_dir_all(directory);
 }
@@ -307,7 +308,7 @@ mod tests {
         assert!(!first.temporary && second.temporary && !other.temporary);
         assert_ne!(first.layers[0].upper, second.layers[0].upper);
         let (kept, gone) = (first.layers[0].upper.clone(), second.layers[0].upper.clone());
-        // As the kernel makes it.
+        // As the kernel creates it.
         let work = first.layers[0].work.join("work");
         DirBuilder::new().mode(0o000).create(&work).unwrap();
         drop((first, second, other));
@@ -326,7 +327,7 @@ mod tests {
             make(cache).unwrap();
         }
         let project = Path::new("/p/x");
-        // As an earlier release kept it.
+        // As an earlier release left it.
         let apart = CacheLayers::new(&base, project, &caches, None).unwrap();
         assert_eq!(apart.layers.len(), 3);
         std::fs::write(apart.layers[1].upper.join("kept"), "").unwrap();

@@ -1,8 +1,8 @@
-//! Whether the covers of protected files still lie on them.
+//! Checks whether the covers of protected files are still in place.
 //!
-//! A cover is a mount, and the kernel takes it away when somebody outside replaces or removes the
-//! file below it: the new file is then as writable as the directory. Whoever keeps a confined
-//! process for further commands looks first.
+//! A cover is a mount, and the kernel removes it when a process outside replaces or removes the
+//! file below it: the new file is then as writable as the directory. Check before reusing a
+//! confined process for further commands.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -12,12 +12,12 @@ use retake_types::PathAccess;
 
 use crate::policy::Policy;
 
-/// The files that are covered inside of writable directories, and which ones they were.
+/// The covered files inside writable directories, with their identities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Covered(Vec<(PathBuf, Option<(u64, u64)>)>);
 
 impl Covered {
-    /// What a policy covers, as it is now.
+    /// What a policy covers at present.
     pub fn by(policy: &Policy) -> Self {
         let writable = |path: &Path| policy.access(path) == PathAccess::Writable;
         let covered = policy
@@ -25,7 +25,8 @@ impl Covered {
             .iter()
             .map(|rule| rule.path.as_path())
             .filter(|path| !writable(path) && path.ancestors().skip(1).any(writable));
-        // Several rules may be about one path, which is looked at before each run.
+        // Several rules may concern one path; check each path once, because this runs before each
+        // run.
         let covered: BTreeSet<&Path> = covered.collect();
         let known = covered.into_iter().map(|path| (path.to_owned(), identity(path)));
         Self(known.collect())

@@ -1,8 +1,8 @@
-//! Carrying out a plan, in the process that it is to confine.
+//! Executes a plan in the process to be confined.
 //!
-//! This code runs in a fork of a possibly threaded program: it must not allocate, lock, panic or
-//! touch anything but system calls and memory set aside before. Mounts are made on descriptors, and
-//! no path is followed through a symbolic link.
+//! This code runs in a fork of a possibly threaded program: it must not allocate, lock or panic,
+//! and may use only system calls and memory that was set aside before. Mounts are made on
+//! descriptors, and no path is resolved through a symbolic link.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io;
@@ -23,7 +23,7 @@ const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NODEV: u64 = 4;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
-/// The covers of hidden paths, in what `MEMORY` is the place of.
+/// The covers of hidden paths, in the memory file system at `MEMORY`.
 const MASK_FILE: &CStr = c"/proc/f";
 const MASK_DIRECTORY: &CStr = c"/proc/d";
 
@@ -45,7 +45,7 @@ pub struct SetupFailure {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FailedStep {
     Part(SandboxPart),
-    /// The place of the step in the plan.
+    /// The index of the step in the plan.
     Planned(usize),
 }
 
@@ -64,11 +64,11 @@ fn check(result: libc::c_long) -> io::Result<c_int> {
 }
 
 fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
-    // SAFETY: just made by the kernel, ours alone.
+    // SAFETY: a new descriptor, owned only here.
     check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Closes every descriptor but stdin, stdout, stderr and these, which are sorted.
+/// Closes every descriptor except stdin, stdout, stderr and `kept`, which is sorted.
 pub(crate) fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
     let mut from = 3;
     for &fd in kept {
@@ -81,11 +81,11 @@ pub(crate) fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: closes descriptors that nothing here uses any more.
+    // SAFETY: closes descriptors that are no longer used.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0u32) }).map(drop)
 }
 
-/// The user keeps his own number inside the namespace.
+/// Maps the user's id to itself in the namespace.
 pub(crate) fn map_ids(uid: &[u8], gid: &[u8]) -> io::Result<()> {
     write_file(c"/proc/self/setgroups", b"deny")?;
     write_file(c"/proc/self/uid_map", uid)?;
@@ -93,43 +93,43 @@ pub(crate) fn map_ids(uid: &[u8], gid: &[u8]) -> io::Result<()> {
 }
 
 fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
-    // SAFETY: a C string, and a buffer as long as we say.
+    // SAFETY: a C string, and a buffer of the stated length.
     unsafe {
         let fd = owned(libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC).into())?;
         check(libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) as _).map(drop)
     }
 }
 
-/// A namespace of the calling process, by its path below `/proc`.
+/// Opens a namespace of the calling process, by its path below `/proc`.
 pub(crate) fn open_namespace(proc: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a C string, and a descriptor that is held.
+    // SAFETY: a C string, and an open descriptor.
     owned(unsafe { libc::openat(proc.as_raw_fd(), path.as_ptr(), flags) }.into())
 }
 
-/// Leaves the network for a new one.
+/// Moves this process to a new network.
 pub(crate) fn new_network() -> io::Result<()> {
     // SAFETY: plain number.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into()).map(drop)
 }
 
-/// Becomes a member of a namespace. One that gains rights by it may not be looked at by others any
-/// more, and could not write its own maps of users either.
+/// Joins a namespace. A process that gains rights by joining becomes unreadable for others, and
+/// could not write its own id maps either.
 pub(crate) fn join_namespace(namespace: &OwnedFd, kind: c_int) -> io::Result<()> {
-    // SAFETY: plain system calls on our own process.
+    // SAFETY: plain system calls on this process.
     unsafe {
         check(libc::setns(namespace.as_raw_fd(), kind).into())?;
         check(libc::prctl(libc::PR_SET_DUMPABLE, 1).into()).map(drop)
     }
 }
 
-/// Carries out the steps. `slots` has room for what they save.
+/// Executes the steps. `slots` has room for what they save.
 pub(crate) fn carry_out(
     steps: &[Step<'_>],
     slots: &mut [Option<OwnedFd>],
     abi: u32,
 ) -> Result<Option<OwnedFd>, SetupFailure> {
-    // What is made has the mode that the plan says. Should a step fail, the process ends.
+    // Created files get exactly the mode of the plan. If a step fails, the process ends.
     // SAFETY: plain numbers, no failure.
     let mask = unsafe { libc::umask(0) };
     let ruleset = carry_out_unmasked(steps, slots, abi)?;
@@ -143,7 +143,7 @@ fn carry_out_unmasked(
     slots: &mut [Option<OwnedFd>],
     abi: u32,
 ) -> Result<Option<OwnedFd>, SetupFailure> {
-    // What is mounted here stays here.
+    // Mounts here must not propagate.
     let private = libc::MS_REC | libc::MS_PRIVATE;
     mount(None, c"/", None, private).map_err(part(SandboxPart::Mounts))?;
     let ruleset = match abi {
@@ -188,7 +188,7 @@ fn one(
         Step::SaveDevice { path, slot } => save(*slot, clone_here(libc::AT_FDCWD, path)?),
         Step::Hold { path, slot } => save(*slot, open(path)?),
         Step::Freeze => {
-            // Root owns device nodes, wherever somebody has left one.
+            // Root owns device nodes, anywhere.
             let set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV;
             set_attributes(libc::AT_FDCWD, c"/", AT_RECURSIVE, (set, 0))
         }
@@ -208,7 +208,7 @@ fn one(
         Step::Mask { path, directory } => {
             let mask = if *directory { MASK_DIRECTORY } else { MASK_FILE };
             match attach(clone_here(libc::AT_FDCWD, mask)?.as_raw_fd(), path) {
-                // Sockets come and go; one that is gone needs no cover.
+                // A socket that is gone by now needs no cover.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
                 other => other,
             }
@@ -235,15 +235,15 @@ fn one(
     }
 }
 
-/// Mounts `/proc` over the memory, which stays below it: to unmount that would wait for all
-/// processors. What is read-only in it becomes so all at once.
+/// Mounts `/proc` over the memory file system, which stays below it: unmounting it would wait for
+/// all processors. All read-only entries become read-only at once.
 fn make_proc(read_only: &[&CStr]) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     mount(Some(c"proc"), c"/proc", Some(c"proc"), flags)?;
     let proc = open(c"/proc")?;
     let mut covered = false;
     for path in read_only {
-        // In one call, since nobody but the kernel has made anything here.
+        // In one call, since only the kernel has created files here.
         match mount(Some(path), path, None, libc::MS_BIND) {
             // Not every name exists in every namespace.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
@@ -253,7 +253,7 @@ fn make_proc(read_only: &[&CStr]) -> io::Result<()> {
     }
     if covered {
         make_read_only(proc.as_raw_fd(), c"", AT_RECURSIVE)?;
-        // But for what is about processes.
+        // Except for the files about processes.
         make_writable(proc.as_raw_fd())?;
     }
     Ok(())
@@ -269,13 +269,13 @@ fn add_rule(
     landlock::allow(ruleset.as_raw_fd(), path, directory, rights, (Handled::Writing, abi))
 }
 
-/// Opens a path without following a link anywhere in it. One at its end is opened itself.
+/// Opens a path without following any link in it. A final link is opened itself.
 pub(crate) fn open(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: zero is a valid `open_how`.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = (libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) as u64;
     how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: a C string, and a structure as long as we say.
+    // SAFETY: a C string, and a structure of the stated length.
     owned(unsafe {
         libc::syscall(
             libc::SYS_openat2,
@@ -287,7 +287,7 @@ pub(crate) fn open(path: &CStr) -> io::Result<OwnedFd> {
     })
 }
 
-/// Whether there is something at a path inside of another root, without following a link.
+/// Whether a path exists inside another root, without following links.
 pub(crate) fn exists_below(root: BorrowedFd<'_>, path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: zero is a valid `open_how`.
@@ -295,21 +295,20 @@ pub(crate) fn exists_below(root: BorrowedFd<'_>, path: &Path) -> bool {
     how.flags = (libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW) as u64;
     how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_SYMLINKS;
     let size = size_of::<libc::open_how>();
-    // SAFETY: a C string, and a structure as long as we say.
+    // SAFETY: a C string, and a structure of the stated length.
     let opened = owned(unsafe {
         libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &raw const how, size)
     });
     opened.is_ok()
 }
 
-/// A copy of what is mounted at and below a path.
+/// A copy of the mounts at and below a path.
 fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     let place = open(path)?;
     open_tree(place.as_raw_fd(), c"", AT_RECURSIVE | libc::AT_EMPTY_PATH as u32)
 }
 
-/// A copy of what is at a path that nobody inside or outside but root can have changed, without what
-/// is mounted below.
+/// A copy of the mount at a path that only root can have changed, without the mounts below it.
 fn clone_here(directory: RawFd, path: &CStr) -> io::Result<OwnedFd> {
     open_tree(directory, path, libc::AT_SYMLINK_NOFOLLOW as u32)
 }
@@ -324,12 +323,12 @@ fn make_read_only(directory: RawFd, path: &CStr, flags: u32) -> io::Result<()> {
     set_attributes(directory, path, flags, (MOUNT_ATTR_RDONLY, 0))
 }
 
-/// Takes that back for one mount that was made here.
+/// Makes one mount that was created here writable again.
 fn make_writable(mount: RawFd) -> io::Result<()> {
     set_attributes(mount, c"", 0, (0, MOUNT_ATTR_RDONLY))
 }
 
-/// With an empty path the descriptor counts.
+/// An empty path selects the descriptor.
 fn set_attributes(
     directory: RawFd,
     path: &CStr,
@@ -356,23 +355,23 @@ fn attach(tree: RawFd, path: &CStr) -> io::Result<()> {
     move_mount(tree, place.as_raw_fd(), c"", MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-/// At a path of which no part but the root directory can have been made by anybody else.
+/// At a path whose components, except the root directory, were all created here.
 fn attach_here(tree: RawFd, directory: RawFd, path: &CStr) -> io::Result<()> {
     move_mount(tree, directory, path, 0)
 }
 
 fn move_mount(tree: RawFd, directory: RawFd, path: &CStr, flags: u32) -> io::Result<()> {
     let flags = flags | MOVE_MOUNT_F_EMPTY_PATH;
-    // SAFETY: C strings; of the tree the descriptor counts.
+    // SAFETY: C strings; the empty path selects the tree's descriptor.
     check(unsafe {
         libc::syscall(libc::SYS_move_mount, tree, c"".as_ptr(), directory, path.as_ptr(), flags)
     })
     .map(drop)
 }
 
-/// An empty file system in memory, not yet mounted anywhere.
+/// An empty file system in memory, not mounted yet.
 fn temporary(mode: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: C strings, and a descriptor that we hold.
+    // SAFETY: C strings, and an open descriptor.
     unsafe {
         let context = owned(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1u32))?;
         let set = |command: u32, key: *const libc::c_char, value: *const libc::c_char| {
@@ -386,10 +385,10 @@ fn temporary(mode: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// A writable layer over a directory, not yet mounted anywhere.
+/// A writable layer over a directory, not mounted yet.
 fn layer(lower: &CStr, upper: &CStr, work: &CStr) -> io::Result<OwnedFd> {
     const FSCONFIG_SET_FLAG: u32 = 0;
-    // SAFETY: C strings, and a descriptor that we hold.
+    // SAFETY: C strings, and an open descriptor.
     unsafe {
         let context = owned(libc::syscall(libc::SYS_fsopen, c"overlay".as_ptr(), 1u32))?;
         let set = |command: u32, key: *const libc::c_char, value: *const libc::c_char| {
@@ -399,7 +398,7 @@ fn layer(lower: &CStr, upper: &CStr, work: &CStr) -> io::Result<OwnedFd> {
         set(FSCONFIG_SET_STRING, c"lowerdir".as_ptr(), lower.as_ptr())?;
         set(FSCONFIG_SET_STRING, c"upperdir".as_ptr(), upper.as_ptr())?;
         set(FSCONFIG_SET_STRING, c"workdir".as_ptr(), work.as_ptr())?;
-        // What only the first user namespace may use of the file system is left alone.
+        // Avoids attributes that only the initial user namespace may use.
         set(FSCONFIG_SET_FLAG, c"userxattr".as_ptr(), std::ptr::null())?;
         set(FSCONFIG_CMD_CREATE, std::ptr::null(), std::ptr::null())?;
         owned(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1u32, 2u32 | 4))
@@ -412,7 +411,7 @@ fn make_memory() -> io::Result<()> {
     make_directory(MASK_DIRECTORY, 0)
 }
 
-/// An empty directory, not yet mounted where it belongs.
+/// An empty directory, not mounted at its place yet.
 fn make_area(place: &CStr, mode: libc::mode_t) -> io::Result<OwnedFd> {
     make_directory(place, mode)?;
     clone_here(libc::AT_FDCWD, place)
@@ -474,7 +473,7 @@ pub(crate) fn raise_loopback() -> io::Result<()> {
     }
 }
 
-/// No capability is left, and none comes back by executing something.
+/// Drops all capabilities, and prevents regaining any by exec.
 pub(crate) fn drop_privileges() -> io::Result<()> {
     #[repr(C)]
     struct Header {
@@ -491,11 +490,11 @@ pub(crate) fn drop_privileges() -> io::Result<()> {
     const SETPCAP: u32 = 8;
     let header = Header { version: 0x2008_0522, pid: 0 };
     let mut sets = [Sets { effective: 0, permitted: 0, inheritable: 0 }; 2];
-    // SAFETY: the structures are those of the kernel's third version.
+    // SAFETY: the structures have the layout of the kernel's third version.
     unsafe {
         check(libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()))?;
-        // Without this capability there is nothing to give up, and nothing can be regained once
-        // `no_new_privs` is set.
+        // Without this capability there is nothing to drop, and with `no_new_privs` nothing can be
+        // regained.
         if sets[0].effective & (1 << SETPCAP) != 0 {
             let mut capability = 0;
             while libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 {
@@ -534,7 +533,7 @@ pub(crate) fn change_directory(path: &CStr) -> io::Result<()> {
     check(unsafe { libc::chdir(path.as_ptr()).into() }).map(drop)
 }
 
-/// Nothing inside can trace this process or read its memory.
+/// Prevents processes inside from tracing this process or reading its memory.
 pub(crate) fn forbid_tracing() -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into() }).map(drop)

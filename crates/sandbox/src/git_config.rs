@@ -1,17 +1,17 @@
-//! A configuration of git as git reads it, and where it says that there is more.
+//! Parses a git configuration as git does, and finds the files that it includes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::real_path::normal;
 
-/// A configuration that is larger than this is no configuration.
+/// A larger file is not treated as a configuration.
 const LARGEST: u64 = 1 << 20;
-/// How many files one leads to through others; git itself stops at a depth of ten.
+/// Maximum files included directly or indirectly; git itself stops at a depth of ten.
 const MOST_FILES: usize = 50;
 
-/// Every key, in small letters but for the name of a subsection, with its value. What git would not
-/// read is taken for a key that includes something, so that nothing is missed.
+/// Every key with its value, in lower case except for the name of a subsection. A line that git
+/// would reject counts as an include, so that nothing is missed.
 pub fn entries(text: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(text).replace("\r\n", "\n");
     let mut reader = Reader { rest: text.trim_start_matches('\u{feff}').chars() };
@@ -47,7 +47,7 @@ impl Reader<'_> {
         self.rest.by_ref().take_while(|c| *c != '\n').collect()
     }
 
-    /// What stands between brackets: `filter "x"` and the old `filter.x` are both `filter.x`.
+    /// The section in brackets: `filter "x"` and the old `filter.x` are both `filter.x`.
     fn section(&mut self) -> Option<String> {
         let mut name = String::new();
         loop {
@@ -71,7 +71,7 @@ impl Reader<'_> {
         (self.rest.next()? == ']').then_some(name)
     }
 
-    /// A key that begins with this letter, and its value.
+    /// A key that starts with this letter, and its value.
     fn entry(&mut self, first: char) -> (String, String) {
         let mut key: String = first.to_lowercase().collect();
         loop {
@@ -85,7 +85,8 @@ impl Reader<'_> {
         (key, self.value())
     }
 
-    /// Without quotes and comments. A line is continued only by a backslash outside of a comment.
+    /// The value without quotes and comments. Only a backslash outside of a comment continues a
+    /// line.
     fn value(&mut self) -> String {
         let (mut value, mut spaces, mut quoted) = (String::new(), 0, false);
         while let Some(c) = self.rest.next() {
@@ -120,10 +121,10 @@ impl Reader<'_> {
     }
 }
 
-/// What configuration leads git to.
+/// A path in a git configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NamedByGit {
-    /// Where it looks for hooks.
+    /// A directory of hooks.
     Hooks(PathBuf),
     /// More configuration, or attributes, which can name programs.
     Configuration(PathBuf),
@@ -137,8 +138,8 @@ impl NamedByGit {
     }
 }
 
-/// Where these files, and those that they include, say that hooks and more configuration are. A
-/// relative directory of hooks begins at the work tree. No condition of an inclusion is looked at.
+/// The hooks and further configuration that these files and their includes name. A relative hooks
+/// directory starts at the work tree. Conditions of includes are ignored.
 pub(crate) fn named(files: Vec<PathBuf>, top: &Path, home: Option<&Path>) -> BTreeSet<NamedByGit> {
     let mut named = BTreeSet::new();
     let mut read = BTreeSet::new();
@@ -203,7 +204,7 @@ mod tests {
             ("[core] bare", "core.bare", "true"),
             ("[include\npath = x", "include.path", "path = x"),
             ("[core] x = \"a # b\" c", "core.x", "a # b c"),
-            // A comment ends with its line, whatever is at its end.
+            // A comment ends with its line, even after a backslash.
             ("[core]\n# x \\\n fsmonitor = ./x", "core.fsmonitor", "./x"),
             ("[core]\n# x \\\r\n fsmonitor = ./x", "core.fsmonitor", "./x"),
         ] {
@@ -222,7 +223,7 @@ mod tests {
                     [includeIf \"gitdir:x\"]\n\tpath = ~/x\n[core]\n attributesFile = a~b\n";
         std::fs::write(at(".git/config"), text).unwrap();
         std::fs::write(at("shared.cfg"), "[include]\n path = \"further.cfg\"").unwrap();
-        // In a circle.
+        // A cycle.
         std::fs::write(at("further.cfg"), "[include]\n path = shared.cfg").unwrap();
         let found = named(vec![at(".git/config")], dir.path(), Some(Path::new("/home/u")));
         let paths: BTreeSet<PathBuf> = found.iter().map(|named| named.path().to_owned()).collect();

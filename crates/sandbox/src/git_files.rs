@@ -1,5 +1,5 @@
-//! What of a git repository a confined command may write, and what not: `git commit` works, and
-//! nothing that git or the user's shell executes later can be changed.
+//! Which files of a git repository a confined command may write: `git commit` works, but nothing
+//! that git or the user's shell executes later can be changed.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -11,21 +11,21 @@ use crate::git_config::{self, NamedByGit};
 use crate::lists::GIT_PROTECTED;
 use crate::real_path::real_path;
 
-/// What is known of the repository that a command runs in.
+/// The rules for the repository of a command.
 #[derive(Debug, Default)]
 pub(crate) struct GitRules {
     pub(crate) rules: Vec<(PathGrant, PathBuf)>,
-    /// What git's configuration leads to, there or not.
+    /// The targets of git's configuration, existing or not.
     pub(crate) named: BTreeSet<NamedByGit>,
 }
 
-/// Directories of submodules that are looked at, those inside of others included.
+/// Maximum submodule directories to examine, including nested ones.
 const MOST_MODULES: usize = 500;
 
-/// The rules for the repository that a directory lies in. The directory of git is writable, that of
-/// a linked worktree too, which lies in the main one. A `.git` file is believed only if the
-/// directory it names points back to it, and a link not at all, since what was confined earlier may
-/// have made them.
+/// The rules for the repository of a directory. Its git directory is writable, also that of a
+/// linked worktree, which is inside the main one. A `.git` file is trusted only if the directory it
+/// names points back to it, and a link never, because an earlier confined command may have created
+/// them.
 pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
     let mut found = GitRules::default();
     let Ok(cwd) = real_path(cwd) else { return found };
@@ -41,8 +41,8 @@ pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
     };
     if let Some(common) = common {
         if common.join("HEAD").exists() {
-            // A cover needs something to lie on, and git makes this directory in most repositories.
-            // Where it cannot be made, nobody else can make it either.
+            // A cover needs an existing file below it, and git creates this directory in most
+            // repositories. If it cannot be created here, no other process can create it either.
             make_hooks(&common);
         }
         rules.push((PathGrant::AllowWrite, common.clone()));
@@ -51,7 +51,7 @@ pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
         rules.extend(protected.map(|path| (PathGrant::DenyWrite, path)));
         if let Some(top) = dot_git.parent() {
             found.named = git_config::named(configurations(&common, home), top, home);
-            // To protect one of these would be to protect all that is to be worked on.
+            // Protecting one of these would protect all the files to work on.
             found.named.retain(|named| {
                 !top.starts_with(named.path()) && !common.starts_with(named.path())
             });
@@ -62,8 +62,8 @@ pub(crate) fn rules(cwd: &Path, home: Option<&Path>) -> GitRules {
     found
 }
 
-/// Makes the directory of hooks as the owner of the repository would: root may work in that of another
-/// user.
+/// Creates the hooks directory with the repository's owner: root may work in another user's
+/// repository.
 fn make_hooks(common: &Path) {
     let hooks = common.join("hooks");
     // SAFETY: no arguments, no failure.
@@ -72,12 +72,12 @@ fn make_hooks(common: &Path) {
         && root
         && let Ok(owner) = common.metadata()
     {
-        // A file system without owners has nothing to change.
+        // Fails harmlessly on a file system without owners.
         _ = std::os::unix::fs::lchown(&hooks, Some(owner.uid()), Some(owner.gid()));
     }
 }
 
-/// The files that git reads for a repository.
+/// The configuration files that git reads for a repository.
 fn configurations(common: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let mut files = vec![PathBuf::from("/etc/gitconfig")];
     if let Some(home) = home {
@@ -89,13 +89,14 @@ fn configurations(common: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     files
 }
 
-/// What in git's directory can name a program: of the repository, of its submodules and worktrees.
+/// The files in git's directory that can name a program: of the repository, its submodules and its
+/// worktrees.
 pub(crate) fn protected(git: &Path) -> Vec<PathBuf> {
     let mut directories = vec![git.to_owned()];
     if let Ok(entries) = std::fs::read_dir(git.join("worktrees")) {
         directories.extend(entries.flatten().map(|entry| entry.path()));
     }
-    // The name of a submodule may have slashes, and submodules have submodules.
+    // A submodule's name may contain slashes, and submodules can be nested.
     let mut waiting = vec![git.join("modules")];
     let mut looked_at = 0;
     while let Some(directory) = waiting.pop() {
@@ -121,7 +122,7 @@ pub(crate) fn protected(git: &Path) -> Vec<PathBuf> {
 
 /// The directory that a linked worktree shares with the main one.
 fn linked_worktree(dot_git: &Path) -> Option<PathBuf> {
-    // A FIFO of one of these names would be waited for without end.
+    // Reading a FIFO of one of these names would block forever.
     let read = |path: &Path| {
         let regular = path.metadata().ok()?.is_file();
         regular.then(|| std::fs::read_to_string(path).ok()).flatten()

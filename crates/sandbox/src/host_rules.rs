@@ -1,7 +1,7 @@
-//! The level of a machine without namespaces: Landlock rules on the host's own files.
+//! The level for machines without namespaces: Landlock rules on the host's own files.
 //!
-//! A right holds for everything below a path, so "everything but" is said by naming every sibling.
-//! Inside of what is writable nothing can be taken away again; those promises are dropped.
+//! A right applies to everything below a path, so exceptions are expressed by naming every sibling.
+//! Nothing inside a writable directory can be restricted; those promises are dropped.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +16,8 @@ use crate::lists::DEVICES;
 use crate::network;
 use crate::policy::Policy;
 
-/// A directory for temporary files that only this user can enter; gone when dropped, or when the next
-/// sandbox ends if this program is killed. A lock beside it, which nobody inside can reach, says that it is
-/// in use.
+/// A private directory for temporary files; removed when dropped, or, if this program is killed, at
+/// the end of the next sandbox. A lock next to it, unreachable from inside, marks it as in use.
 #[derive(Debug)]
 pub struct PrivateTemp {
     path: PathBuf,
@@ -26,7 +25,7 @@ pub struct PrivateTemp {
     _locked: File,
 }
 
-/// How the names begin.
+/// The prefix of the names.
 const TEMP_NAME: &str = "retake-sandbox-";
 const LOCK_ENDING: &str = ".lock";
 
@@ -67,17 +66,17 @@ impl PrivateTemp {
 
 impl Drop for PrivateTemp {
     fn drop(&mut self) {
-        // What cannot be removed is only temporary files; there is nobody to tell.
+        // A failure leaves only temporary files, and cannot be reported here.
         _ = std::fs::remove_dir_all(&self.path);
         _ = std::fs::remove_file(&self.lock);
-        // Not when a sandbox begins, which somebody waits for: everybody has temporary files here.
+        // Not at the start of a sandbox, when a user waits: the directory has entries of all users.
         if let Some(base) = self.path.parent() {
             remove_abandoned(base);
         }
     }
 }
 
-/// Removes what killed sandboxes of this user have left.
+/// Removes directories of this user's killed sandboxes.
 fn remove_abandoned(base: &Path) {
     // SAFETY: no arguments, no failure.
     let user = unsafe { libc::geteuid() };
@@ -140,7 +139,7 @@ impl Builder {
         let opened = File::options().read(true).custom_flags(flags).open(path);
         let file = match opened {
             Ok(file) => file,
-            // It went away, or cannot be reached anyway.
+            // It was removed, or is inaccessible anyway.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EACCES)) => {
                 return Ok(());
             }
@@ -181,7 +180,7 @@ impl Builder {
     }
 }
 
-/// What this level does not keep.
+/// The promises that this level cannot keep.
 pub(crate) fn dropped(policy: &Policy, abi: u32) -> Vec<DroppedPromise> {
     let inside = |path: &Path| {
         path.ancestors().skip(1).any(|parent| policy.access(parent) == PathAccess::Writable)

@@ -1,4 +1,4 @@
-//! Landlock: rights on file hierarchies, for a process and all it starts, for good.
+//! Landlock: irrevocable rights on file hierarchies, for a process and everything it starts.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
-/// Removing and making: directories, files, devices, sockets, pipes, links.
+/// Removing and creating: directories, files, devices, sockets, pipes, links.
 const CHANGE_DIR: u64 = 0x1ff0;
 const REFER: u64 = 1 << 13;
 const TRUNCATE: u64 = 1 << 14;
@@ -17,20 +17,20 @@ const SCOPES: u64 = 3;
 const BIND_TCP: u64 = 1;
 const CONNECT_TCP: u64 = 2;
 
-/// What a rule allows.
+/// The rights that a rule grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// The names in directories.
+    /// Listing directories.
     List,
     /// Reading and executing files.
     Read,
-    /// Writing to files that are there.
+    /// Writing to existing files.
     Write,
     /// Everything below a directory.
     All,
 }
 
-/// What is denied unless a rule allows it.
+/// The rights that are denied unless a rule grants them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handled {
     Writing,
@@ -56,16 +56,16 @@ struct NetPort {
     port: u64,
 }
 
-/// The version of Landlock that this kernel has; 0 without it.
+/// This kernel's Landlock version; 0 without Landlock.
 pub(crate) fn abi() -> u32 {
-    // SAFETY: asks for the version only.
+    // SAFETY: only queries the version.
     let version: c_long = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32)
     };
     u32::try_from(version).unwrap_or(0)
 }
 
-/// The rights that this version knows.
+/// The rights that this version supports.
 fn handled(handled: Handled, abi: u32) -> u64 {
     let mut rights = WRITE_FILE | CHANGE_DIR;
     if handled == Handled::ReadingAndWriting {
@@ -80,15 +80,14 @@ fn handled(handled: Handled, abi: u32) -> u64 {
     rights
 }
 
-/// Makes an empty set of rules, also about TCP if so asked, which needs version 4. Does not
-/// allocate.
+/// Creates an empty ruleset, also for TCP if requested, which needs version 4. Does not allocate.
 pub(crate) fn ruleset(what: Handled, tcp: bool, abi: u32) -> io::Result<OwnedFd> {
     let attributes = RulesetAttributes {
         handled_fs: handled(what, abi),
         handled_net: if tcp { BIND_TCP | CONNECT_TCP } else { 0 },
         scoped: if abi >= 6 { SCOPES } else { 0 },
     };
-    // Older kernels know only the beginning.
+    // Older kernels accept only the beginning.
     let size = match abi {
         0..=3 => 8,
         4..=5 => 16,
@@ -101,11 +100,11 @@ pub(crate) fn ruleset(what: Handled, tcp: bool, abi: u32) -> io::Result<OwnedFd>
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, ours alone.
+    // SAFETY: a new descriptor, owned only here.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Allows something at and below an open path. Does not allocate.
+/// Grants rights at and below an open path. Does not allocate.
 pub(crate) fn allow(
     ruleset: RawFd,
     path: RawFd,
@@ -131,7 +130,7 @@ pub(crate) fn allow(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Allows to connect to a port, at whichever address.
+/// Allows connections to a port, at any address.
 pub(crate) fn allow_port(ruleset: RawFd, port: u16) -> io::Result<()> {
     let rule = NetPort { allowed: CONNECT_TCP, port: port.into() };
     // SAFETY: the rule outlives the call.

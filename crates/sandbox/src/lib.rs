@@ -1,11 +1,11 @@
 //! Confines a process and everything it starts.
 //!
-//! A [`Policy`] is what was asked for, resolved to paths that exist. A [`Confinement`] is a policy
-//! made ready for one of two levels; the engine's keeper enters it before it starts anything, so
-//! that every command inherits it. No helper program is needed, and nothing of it outlives the
-//! process: mounts, network and temporary files end with the namespaces.
+//! A [`Policy`] is a request, resolved to existing paths. A [`Confinement`] is a policy prepared
+//! for one of two levels; the engine's keeper enters it before it starts anything, so that every
+//! command inherits it. It needs no helper program, and nothing outlives the process: mounts,
+//! network and temporary files end with the namespaces.
 //!
-//! Nothing here falls back to no confinement. See `docs/design/sandbox.md`.
+//! Nothing here falls back to running unconfined. See `docs/design/sandbox.md`.
 
 mod always_protected;
 mod bound_sockets;
@@ -63,89 +63,89 @@ pub use network::Listeners;
 pub use policy::{Places, Policy, PolicyError};
 pub use proxy::{ParentProxyError, Parents};
 
-/// The record to use inside of the full level of a sandbox; `None` outside.
+/// The record to use inside the full level of a sandbox; `None` outside.
 pub fn record_inside() -> Option<PathBuf> {
     let path = PathBuf::from(RECORD_INSIDE);
     path.is_dir().then_some(path)
 }
 
-/// The version of Landlock that this kernel has; 0 without it.
+/// This kernel's Landlock version; 0 without Landlock.
 pub fn landlock_abi() -> u32 {
     landlock::abi()
 }
 
-/// Whether this kernel filters system calls, and whether it can tell another process of them.
+/// Whether this kernel filters system calls, and whether it can notify another process of them.
 pub fn seccomp_available() -> [bool; 2] {
     seccomp::available()
 }
 
-/// The variable that tells a process inside how it is confined.
+/// The variable that tells a process inside its confinement.
 const INSIDE: &str = "RETAKE_SANDBOX";
 
-/// How this process itself is confined by a sandbox of ours, if it is.
+/// The level at which a retake sandbox confines this process, if any.
 pub fn enclosing() -> Option<SandboxLevel> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    // What a sandbox always sets, and nobody can take back.
+    // A sandbox always sets these, irrevocably.
     let is_set = |line: &str| status.lines().any(|found| found == line);
     if !(is_set("NoNewPrivs:\t1") && is_set("Seccomp:\t2")) {
         return None;
     }
-    // Only a sandbox has it; outside nobody but root could make it.
+    // Only a sandbox has it; outside only root could create it.
     if record_inside().is_some() {
         return Some(SandboxLevel::Full);
     }
-    // Landlock leaves no mark but this one.
+    // Landlock leaves no other mark.
     let landlock = SandboxLevel::Landlock;
     std::env::var(INSIDE).is_ok_and(|named| named == landlock.as_str()).then_some(landlock)
 }
 
-/// Everything that a process needs to confine itself, made before it exists.
+/// Everything that a process needs to confine itself, prepared in advance.
 #[derive(Debug)]
 pub struct Confinement {
     mechanism: Mechanism,
-    /// What of it is denied is reported.
+    /// Whether denials are reported.
     reports: bool,
     abi: u32,
     dropped: Vec<DroppedPromise>,
     network: Network,
     shared: Shared,
-    /// What is to be set for caches that have no layer.
+    /// Variables for caches without a layer.
     caches: Vec<(&'static str, PathBuf)>,
-    /// What is set for every process inside.
+    /// Variables of every process inside.
     variables: Vec<(OsString, OsString)>,
-    /// The thread that will see what is denied.
+    /// The thread that will report denials.
     watch: Option<DenialWatch>,
-    /// Where the process begins.
+    /// The initial working directory.
     directory: Option<CString>,
 }
 
-/// Whether the network of a confinement is also that of others.
+/// Whether confinements share a network.
 #[derive(Clone, Debug, Default)]
 enum Shared {
-    /// It is its own.
+    /// A private network.
     #[default]
     No,
     /// Others may join it later.
     First,
-    /// It is that of another one.
+    /// It joins the network of another.
     Joins(Arc<SharedNetwork>),
 }
 
-/// The network that several confinements share, and the user namespace that it belongs to. What
-/// listens in one of them can be reached from the others.
+/// A network shared by several confinements, and its user namespace. A server in one of them can be
+/// reached from the others.
 #[derive(Debug)]
 pub struct SharedNetwork {
     user: OwnedFd,
     network: OwnedFd,
 }
 
-/// What a process that confined itself hands to its runner.
+/// What a confined process passes to its runner.
 #[derive(Debug)]
 pub struct Handed {
     pub sockets: Listeners,
-    /// The root directory as it is inside.
+    /// The root directory inside.
     pub root: OwnedFd,
-    /// Where the kernel notifies of calls, if it does. Once it is closed they fail.
+    /// The kernel's notifications, if enabled. When it is closed, notified calls fail.
     pub listener: Option<OwnedFd>,
     /// The namespaces that others may join.
     pub shared: Option<SharedNetwork>,
@@ -162,7 +162,7 @@ impl SharedNetwork {
         [self.user.as_raw_fd(), self.network.as_raw_fd()]
     }
 
-    /// Makes the calling process, which has one thread, a member. Allocates nothing.
+    /// Joins the namespaces with the calling, single-threaded process. Allocates nothing.
     pub fn join(&self) -> std::io::Result<()> {
         enter::join_namespace(&self.user, libc::CLONE_NEWUSER)?;
         enter::join_namespace(&self.network, libc::CLONE_NEWNET)
@@ -170,8 +170,8 @@ impl SharedNetwork {
 }
 
 impl Confinement {
-    /// The full level. Whether the kernel allows it shows only when a process is made for it. `base` is
-    /// where the writable layers of caches are kept; without, caches are read-only.
+    /// The full level. Only creating a process for it shows whether the kernel allows it. `base` is
+    /// the directory for writable cache layers; without it caches are read-only.
     pub fn full(policy: &Policy, base: Option<&Path>) -> Result<Self, SandboxFailure> {
         // SAFETY: no arguments, no failure.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -200,8 +200,8 @@ impl Confinement {
         })
     }
 
-    /// Makes the plan that a process waits for which was made with [`Self::clone_flags`]; meanwhile that
-    /// one makes its network. Gives whether one waits.
+    /// Builds the plan that a process created with [`Self::clone_flags`] waits for; that process
+    /// creates its network meanwhile. Returns whether a process waits.
     pub fn plan(&mut self) -> std::io::Result<bool> {
         let reports = self.reports;
         let Mechanism::Namespaces { policy, base, layers, memory, .. } = &mut self.mechanism else {
@@ -211,7 +211,7 @@ impl Confinement {
             && let Some((base, workspace)) = base.as_deref().zip(policy.workspace.as_deref())
             && !policy.caches.is_empty()
         {
-            // Caches are a convenience: where no layer can be made, they are read-only.
+            // Caches are optional: if a layer cannot be created, they are read-only.
             let made =
                 CacheLayers::new(base, workspace, &policy.caches, policy.home.as_deref()).ok();
             *layers = made.filter(|made| !made.layers.is_empty());
@@ -232,14 +232,14 @@ impl Confinement {
         Ok(true)
     }
 
-    /// Has the process begin in this directory, as it is named inside. Later it would be notified of
-    /// that.
+    /// Sets the initial working directory, by its path inside. Changing it later would be a
+    /// notified call.
     pub fn begin_in(&mut self, directory: &Path) {
         self.directory = CString::new(directory.as_os_str().as_bytes()).ok();
     }
 
-    /// Lets others join its network, or joins the one of another confinement. One that leads to
-    /// ports of the machine stays alone: each port can lead there once only.
+    /// Lets others join its network, or joins another's. A confinement with open machine ports
+    /// stays alone: each port can be forwarded only once.
     pub fn share_network(&mut self, known: Option<Arc<SharedNetwork>>) {
         if self.level() != SandboxLevel::Full || self.network.handed() != 1 {
             return;
@@ -255,7 +255,7 @@ impl Confinement {
         }
     }
 
-    /// The level of a machine without namespaces.
+    /// The level for machines without namespaces.
     pub fn landlock(policy: &Policy) -> Result<Self, SandboxFailure> {
         let policy = &policy.without_files_of_root();
         let abi = landlock::abi();
@@ -287,14 +287,14 @@ impl Confinement {
         })
     }
 
-    /// Finds out once for all runs which variables are set inside.
+    /// Determines the variables for all runs once.
     fn note_variables(&mut self) {
         let temp = self.temp().to_owned();
         let own = [
             ("TMPDIR", temp.clone()),
             ("RETAKE_STORE", self.nested_record()),
             (INSIDE, PathBuf::from(self.level().as_str())),
-            // Chromium does not start where it can make no profile.
+            // Chromium needs a directory for its profile.
             ("CHROME_CONFIG_HOME", temp.join(".config")),
         ];
         let own = own.into_iter().chain(std::mem::take(&mut self.caches));
@@ -302,7 +302,7 @@ impl Confinement {
         self.variables = own.chain(self.network.variables()).collect();
     }
 
-    /// Finds out what is set for caches.
+    /// Determines the variables for caches.
     fn note_caches(&mut self) {
         let layered: Vec<&Path> = match &self.mechanism {
             Mechanism::Namespaces { layers: Some(layers), .. } => {
@@ -321,7 +321,7 @@ impl Confinement {
         }
     }
 
-    /// What is promised, before anything has run.
+    /// The report before anything has run.
     pub fn report(&self) -> SandboxReport {
         SandboxReport {
             level: self.level(),
@@ -336,8 +336,7 @@ impl Confinement {
         }
     }
 
-    /// Does what can wait until then, while a process confines itself: starts the threads that will
-    /// be needed.
+    /// Work that can be done while a process confines itself: starts the needed threads.
     pub fn prepare(&mut self) -> std::io::Result<()> {
         self.note_caches();
         if self.reports {
@@ -346,8 +345,8 @@ impl Confinement {
         self.network.prepare()
     }
 
-    /// Watches what a process does that entered this confinement. Fails if its calls are notified
-    /// and cannot be answered: each of them would fail.
+    /// Watches the calls of a process in this confinement. Fails if its calls are notified but
+    /// cannot be answered, because each of them would fail.
     pub fn watch(&mut self, listener: OwnedFd, root: OwnedFd) -> std::io::Result<DenialWatch> {
         let mut watch = match self.watch.take() {
             Some(watch) => watch,
@@ -357,8 +356,8 @@ impl Confinement {
         Ok(watch)
     }
 
-    /// From now on nothing that is denied is reported, by any confinement: this machine notifies of
-    /// calls and does not take the answers.
+    /// Turns off denial reports of all confinements from now on: this machine notifies of calls but
+    /// rejects the answers.
     pub fn give_up_watching(&mut self) {
         denials::give_up();
         self.report_nothing();
@@ -372,7 +371,7 @@ impl Confinement {
         }
     }
 
-    /// What knows which calls are denied. Made when it is needed first, while the process confines itself.
+    /// Judges which calls are denied. Created on first use, while the process confines itself.
     fn judge(&mut self) -> Arc<Judge> {
         match &mut self.mechanism {
             Mechanism::Namespaces { policy, judge, .. } => {
@@ -382,31 +381,30 @@ impl Confinement {
         }
     }
 
-    /// How many sockets the confined process hands out.
+    /// How many sockets the confined process passes out.
     pub fn sockets(&self) -> usize {
         self.network.handed()
     }
 
-    /// Takes the sockets that the confined process handed out.
+    /// Takes the sockets that the confined process passed out.
     pub fn open_network(&mut self, sockets: Vec<OwnedFd>) -> std::io::Result<()> {
         self.network.open(sockets)?;
         self.note_variables();
         Ok(())
     }
 
-    /// From now on there is a run, whose requests to the network are answered.
+    /// Starts a run, whose network requests are answered.
     pub fn begin_run(&self) {
         self.network.begin_run();
     }
 
-    /// The run is over: nothing of it reaches the network any more. What is promised, and what the
-    /// run asked for.
+    /// Ends the run's network access, and returns the promises and the run's requests.
     pub fn end_run(&self) -> SandboxReport {
         let (network, network_unlisted) = self.network.end_run();
         SandboxReport { network, network_unlisted, ..self.report() }
     }
 
-    /// The directory for temporary files, as a process inside names it.
+    /// The directory for temporary files, by its path inside.
     fn temp(&self) -> &Path {
         match &self.mechanism {
             Mechanism::Namespaces { .. } => Path::new("/tmp"),
@@ -414,7 +412,7 @@ impl Confinement {
         }
     }
 
-    /// Where a retake inside keeps its record, as a process inside names it.
+    /// The directory of a nested record, by its path inside.
     pub fn nested_record(&self) -> PathBuf {
         match &self.mechanism {
             Mechanism::Namespaces { .. } => PathBuf::from(RECORD_INSIDE),
@@ -422,7 +420,7 @@ impl Confinement {
         }
     }
 
-    /// Whether a retake inside has recorded anything. `root` is the root directory of the inside.
+    /// Whether a retake inside has recorded anything. `root` is the root directory inside.
     pub fn has_nested_record(&self, root: BorrowedFd<'_>) -> bool {
         let database = self.nested_record().join("retake.db");
         match self.mechanism {
@@ -431,8 +429,8 @@ impl Confinement {
         }
     }
 
-    /// Variables that every process inside gets: where temporary files go, and caches that would
-    /// otherwise be written where nothing can be. Known once the network is open.
+    /// Variables of every process inside: the temporary directory, and writable places for caches.
+    /// Known once the network is open.
     pub fn variables(&self) -> &[(OsString, OsString)] {
         &self.variables
     }
@@ -440,7 +438,8 @@ impl Confinement {
     /// The flags of the clone that makes the process.
     pub fn clone_flags(&self) -> i32 {
         match self.mechanism {
-            // The network is made later, while the mounts are: that takes as long as all of them.
+            // The network is created later, in parallel with the mounts: it takes as long as all of
+            // them.
             Mechanism::Namespaces { .. } => {
                 libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC
             }
@@ -448,17 +447,17 @@ impl Confinement {
         }
     }
 
-    /// Reports nothing that is denied and lets nothing through to the network: both need a thread.
+    /// Turns off denial reports and network access: both need a thread.
     pub fn without_threads(&mut self) {
         self.report_nothing();
         self.network.close();
     }
 
-    /// Confines the calling process for good, and closes every descriptor above stderr but `kept`
-    /// and those that it hands out. `set_up` does what else the process must do first, may use
-    /// `needed` for it, and is called while the network is being made; the death of a child must not
-    /// be ignored even before. `planned` waits until the runner has made the plan, and says whether it
-    /// has. For a process made with [`Self::clone_flags`] and not yet threaded; allocates nothing.
+    /// Confines the calling process irrevocably, and closes every descriptor above stderr except
+    /// `kept` and those it passes out. `set_up` does the process's other preparations, may use
+    /// `needed`, and is called while the network is created; SIGCHLD must not be ignored even
+    /// before. `planned` waits until the runner has built the plan, and returns whether it has. For
+    /// a single-threaded process created with [`Self::clone_flags`]; allocates nothing.
     pub fn enter(
         &mut self,
         (kept, needed): (RawFd, RawFd),
@@ -467,7 +466,7 @@ impl Confinement {
     ) -> Result<Handed, SetupFailure> {
         let Self { mechanism, network, shared, directory, abi, .. } = self;
         let parts = (&*network, &*shared, *abi);
-        // Sockets are made before the right to do so at low ports is given up.
+        // Sockets for low ports are created before the capability is dropped.
         let entered = mechanism.enter(parts, (kept, needed), set_up, planned)?;
         let Entered { ruleset, filter, notified, sockets, shared } = entered;
         enter::drop_privileges().map_err(part(SandboxPart::Capabilities))?;
@@ -481,10 +480,10 @@ impl Confinement {
         open.sort_unstable();
         enter::close_all_but(&open).map_err(part(SandboxPart::Descriptors))?;
         enter::forbid_tracing().map_err(part(SandboxPart::Capabilities))?;
-        // Before calls are notified of which there is nobody yet to read.
+        // Before notifications start, which no thread reads yet.
         let root = enter::open(c"/").map_err(part(SandboxPart::Descriptors))?;
         if let Some(directory) = directory {
-            // Where that fails it is tried again by the command that needs it, whose failure it is.
+            // After a failure the command that needs the directory tries again and reports it.
             _ = enter::change_directory(directory);
         }
         let notified = Some(notified).filter(|program| !program.is_empty());
@@ -495,7 +494,7 @@ impl Confinement {
         Ok(Handed { sockets, root, listener, shared })
     }
 
-    /// What a failed step means.
+    /// The meaning of a failed step.
     pub fn explain(&self, failure: SetupFailure) -> SandboxFailure {
         let errno = failure.errno;
         let at = match failure.at {
@@ -507,7 +506,7 @@ impl Confinement {
         };
         let step = memory.planned().and_then(|planned| planned.steps.get(at));
         let (part, path) = step.map_or((SandboxPart::Mounts, None), step::Step::part);
-        // What the kernel does not allow at all is not about one path.
+        // An operation that the kernel forbids entirely does not concern a single path.
         match path.filter(|_| !matches!(errno, libc::EPERM | libc::ENOSYS)) {
             Some(path) => {
                 let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
@@ -517,15 +516,15 @@ impl Confinement {
         }
     }
 
-    /// Notes that standard input is a file of the runner's. Only Landlock keeps such a descriptor
-    /// from being opened again for writing.
+    /// Records that standard input is a file of the runner's. Only Landlock prevents reopening such
+    /// a descriptor for writing.
     pub fn note_given_input(&mut self) {
         if self.abi == 0 {
             self.dropped.push(DroppedPromise::StdinFile);
         }
     }
 
-    /// Whether this may be used for what was asked.
+    /// Whether this confinement suffices for the requested mode.
     pub fn satisfies(&self, mode: SandboxMode) -> bool {
         mode == SandboxMode::BestEffort || self.dropped.is_empty()
     }

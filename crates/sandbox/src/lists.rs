@@ -1,9 +1,9 @@
-//! Which paths are hidden and which are protected when nobody says otherwise.
+//! Paths that are hidden or protected by default.
 
 use std::path::Path;
 
-/// Below the home directory, unreadable: credentials, keys, browser profiles, histories. A name
-/// that ends with `*` means every name that begins so.
+/// Below the home directory, unreadable: credentials, keys, browser profiles, histories. A trailing
+/// `*` matches every name with this prefix.
 pub(crate) const SECRETS: [&str; 52] = [
     ".ssh",
     ".gnupg",
@@ -61,7 +61,7 @@ pub(crate) const SECRETS: [&str; 52] = [
     ".boto",
 ];
 
-/// Variables that name a file or directory with secrets, wherever it is.
+/// Variables that name a file or directory with secrets.
 pub(crate) const SECRET_VARIABLES: [&str; 17] = [
     "GNUPGHOME",
     "AWS_SHARED_CREDENTIALS_FILE",
@@ -82,7 +82,7 @@ pub(crate) const SECRET_VARIABLES: [&str; 17] = [
     "CODEX_HOME",
 ];
 
-/// Unreadable where root is confined; nobody else can read them anyway.
+/// Hidden if root is confined; other users cannot read them anyway.
 pub(crate) const SECRETS_OF_ROOT: [&str; 9] = [
     "etc/shadow",
     "etc/shadow-",
@@ -95,7 +95,7 @@ pub(crate) const SECRETS_OF_ROOT: [&str; 9] = [
     "etc/NetworkManager/system-connections",
 ];
 
-/// Below a writable project, not writable: what the host executes or trusts later.
+/// Below a writable project, not writable: files that the host executes or trusts later.
 pub(crate) const PROTECTED: [&str; 15] = [
     ".gitmodules",
     ".vscode",
@@ -119,20 +119,20 @@ pub(crate) const PROTECTED: [&str; 15] = [
 pub(crate) const GIT_PROTECTED: [&str; 6] =
     ["hooks", "config", "config.worktree", "info/attributes", "commondir", "gitdir"];
 
-/// Whether a path has one of these names, so that it is protected where its directory is not.
+/// Whether a path has one of the protected names.
 pub fn has_protected_name(path: &Path) -> bool {
     PROTECTED.iter().any(|name| path.ends_with(name))
         || GIT_PROTECTED.iter().any(|name| path.ends_with(Path::new(".git").join(name)))
 }
 
-/// What the kernel tells root about all processes of the machine. Nobody else may read it.
+/// Kernel data about all processes of the machine, readable only by root.
 pub(crate) const OF_ALL_PROCESSES: [&str; 2] = ["/sys/kernel/debug", "/sys/kernel/tracing"];
 
 /// The devices that every program may use.
 pub(crate) const DEVICES: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-/// Files in `/run` that programs need although the rest of it is a private, empty directory.
+/// Files in `/run` that programs need; the rest of it is a private, empty directory.
 pub(crate) const RUN_KEPT: [&str; 5] = [
     "/run/systemd/resolve/stub-resolv.conf",
     "/run/systemd/resolve/resolv.conf",
@@ -141,13 +141,13 @@ pub(crate) const RUN_KEPT: [&str; 5] = [
     "/run/opengl-driver",
 ];
 
-/// Where a retake inside of the full level keeps its record. That the directory is there also tells
-/// it that it is inside: outside only root could make it, and no rule can put another one in its
-/// place. Variables would not do, since some programs start others without them.
+/// The directory of a nested record at the full level. Its existence also marks the inside of a
+/// sandbox: outside only root could create it, and no rule can replace it. A variable would not do,
+/// because some programs start others without it.
 pub(crate) const RECORD_INSIDE: &str = "/dev/retake";
 
-/// The same at the Landlock level, in the directory for temporary files.
+/// The same at the Landlock level, in the temporary directory.
 pub(crate) const RECORD_IN_TEMP: &str = ".retake";
 
-/// How many ports of the machine can be opened to a run.
+/// Maximum machine ports that can be opened to a run.
 pub(crate) const MOST_PORTS: usize = 7;

@@ -1,4 +1,4 @@
-//! How a process confines itself at one of the two levels, and what it needs for that.
+//! How a process confines itself at one of the two levels, and its inputs.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::{Shared, SharedNetwork, set_id};
 #[derive(Debug)]
 pub(crate) struct Filters {
     pub(crate) filter: Vec<libc::sock_filter>,
-    /// The same, and has calls notified that can be denied. Empty where that is not wanted.
+    /// The same filter with notifications of deniable calls. Empty if not wanted.
     pub(crate) notified: Vec<libc::sock_filter>,
 }
 
@@ -44,16 +44,16 @@ impl Filters {
 #[derive(Debug)]
 pub(crate) enum Mechanism {
     Namespaces {
-        /// Larger than all the rest.
+        /// Boxed, because it is larger than all other fields.
         policy: Box<Policy>,
-        /// Where the writable layers of caches are kept.
+        /// The directory of writable cache layers.
         base: Option<PathBuf>,
         layers: Option<CacheLayers>,
-        /// The plan, once there is one.
+        /// The plan, once built.
         memory: PlanMemory,
         uid_map: Vec<u8>,
         gid_map: Vec<u8>,
-        /// For the process that makes the network meanwhile.
+        /// For the process that creates the network in parallel.
         stack: HelperStack,
         judge: Option<Arc<Judge>>,
     },
@@ -65,9 +65,9 @@ pub(crate) enum Mechanism {
     },
 }
 
-/// What a process that has its mechanism still needs.
+/// What a process still needs after it entered its mechanism.
 pub(crate) struct Entered<'a> {
-    /// The rules that have to be enforced.
+    /// The rules to enforce.
     pub(crate) ruleset: Option<OwnedFd>,
     pub(crate) filter: &'a [libc::sock_filter],
     pub(crate) notified: &'a [libc::sock_filter],
@@ -102,7 +102,7 @@ impl Mechanism {
                     Shared::First => Some(own.user_namespace()?),
                     Shared::No | Shared::Joins(_) => None,
                 };
-                // A runner that is gone has none.
+                // A dead runner builds no plan.
                 let gone = || std::io::Error::from_raw_os_error(libc::EPIPE);
                 let entry = planned().then(|| memory.entry()).flatten();
                 let (entry, places) = entry.ok_or_else(|| part(SandboxPart::Mounts)(gone()))?;

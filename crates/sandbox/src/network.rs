@@ -1,4 +1,4 @@
-//! The network of a confinement: where the proxy listens, and who makes its sockets.
+//! The network of a confinement: where the proxy listens, and which process creates its sockets.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,7 +11,7 @@ use crate::lists::MOST_PORTS;
 use crate::policy::Policy;
 use crate::proxy::{AcceptThread, Bounds, Door, Proxy, Settings};
 
-/// Listening sockets that the confined process made, for the runner. Closed when dropped.
+/// Listening sockets from the confined process, for the runner. Closed when dropped.
 #[derive(Debug)]
 pub struct Listeners {
     fds: [RawFd; MOST_PORTS + 1],
@@ -31,7 +31,7 @@ impl Listeners {
 impl Drop for Listeners {
     fn drop(&mut self) {
         for fd in self.as_slice() {
-            // SAFETY: made by `listen`, ours alone.
+            // SAFETY: created by `listen`, owned only here.
             drop(unsafe { OwnedFd::from_raw_fd(*fd) });
         }
     }
@@ -40,11 +40,11 @@ impl Drop for Listeners {
 #[derive(Debug)]
 pub(crate) struct Network {
     settings: Settings,
-    /// What the listening sockets are for, in their order.
+    /// The destinations of the listening sockets, in their order.
     doors: Vec<Door>,
-    /// Those that were made here, in the network of the machine.
+    /// Sockets that were created here, in the machine's network.
     made: Vec<TcpListener>,
-    /// The thread of the proxy to come.
+    /// The prepared thread of the proxy.
     accepting: Option<AcceptThread>,
     proxy: Option<Proxy>,
 }
@@ -60,8 +60,8 @@ impl Network {
         Self { settings, doors: vec![Door::Proxy], made: Vec::new(), accepting: None, proxy: None }
     }
 
-    /// One of its own, in which the confined process listens. Also where nothing may be reached
-    /// there is a proxy: it knows what was asked for.
+    /// A private network, in which the confined process listens. There is a proxy even if nothing
+    /// may be reached, because it records the requests.
     pub(crate) fn own(policy: &Policy) -> Self {
         let mut network = Self::new(policy, false);
         let ports = policy.network.loopback_ports();
@@ -69,7 +69,7 @@ impl Network {
         network
     }
 
-    /// That of the machine: the proxy listens there, and only its port can be connected to.
+    /// The machine's network: the proxy listens there, and only its port can be connected to.
     pub(crate) fn of_machine(policy: &Policy, abi: u32) -> io::Result<Self> {
         let mut network = Self::new(policy, true);
         match has_proxy(policy, abi) {
@@ -79,13 +79,13 @@ impl Network {
         Ok(network)
     }
 
-    /// Nothing can be reached, and no thread is needed for it.
+    /// Nothing can be reached, and no thread is needed.
     pub(crate) fn close(&mut self) {
         self.doors.clear();
         self.made.clear();
     }
 
-    /// The ports that a process in the network of the machine may connect to.
+    /// The ports that a process in the machine's network may connect to.
     pub(crate) fn ports(&self) -> io::Result<Vec<u16>> {
         let own = self.made.iter().map(|made| made.local_addr().map(|address| address.port()));
         let mut ports: Vec<u16> = own.collect::<io::Result<_>>()?;
@@ -95,7 +95,7 @@ impl Network {
         Ok(ports)
     }
 
-    /// Makes the sockets, in the network of the calling process. Does not allocate.
+    /// Creates the sockets in the network of the calling process. Does not allocate.
     pub(crate) fn listen(&self) -> io::Result<Listeners> {
         let mut listeners = Listeners::none();
         if self.settings.shared_network {
@@ -103,7 +103,7 @@ impl Network {
         }
         for (place, door) in listeners.fds.iter_mut().zip(&self.doors) {
             let port = match door {
-                // Whichever is free.
+                // Any free port.
                 Door::Proxy => 0,
                 Door::Loopback(port) => *port,
             };
@@ -113,7 +113,7 @@ impl Network {
         Ok(listeners)
     }
 
-    /// Starts the thread that will be needed.
+    /// Starts the thread in advance.
     pub(crate) fn prepare(&mut self) -> io::Result<()> {
         if !self.doors.is_empty() {
             self.accepting = Some(AcceptThread::start()?);
@@ -121,7 +121,7 @@ impl Network {
         Ok(())
     }
 
-    /// Begins to accept on the sockets that the confined process made, or on its own.
+    /// Starts accepting on the sockets from the confined process, or on its own ones.
     pub(crate) fn open(&mut self, received: Vec<OwnedFd>) -> io::Result<()> {
         self.proxy = None;
         let mut listeners: Vec<TcpListener> = received.into_iter().map(TcpListener::from).collect();
@@ -139,7 +139,7 @@ impl Network {
         Ok(())
     }
 
-    /// How many sockets the confined process hands out.
+    /// How many sockets the confined process passes out.
     pub(crate) fn handed(&self) -> usize {
         if self.settings.shared_network { 0 } else { self.doors.len() }
     }
@@ -150,12 +150,12 @@ impl Network {
         }
     }
 
-    /// What the run asked for, and how many requests are not listed.
+    /// The requests of the run, and how many are not listed.
     pub(crate) fn end_run(&self) -> (Vec<NetworkUse>, u64) {
         self.proxy.as_ref().map_or_else(Default::default, Proxy::end)
     }
 
-    /// The variables that lead programs to the proxy.
+    /// The variables that point programs to the proxy.
     pub(crate) fn variables(&self) -> Vec<(OsString, OsString)> {
         const LEADING: [&str; 7] = [
             "HTTP_PROXY",
@@ -170,7 +170,7 @@ impl Network {
         let url = url(address);
         let mut list: Vec<(&str, &str)> =
             LEADING.iter().map(|name| (*name, url.as_str())).collect();
-        // What listens inside is reached directly.
+        // Servers inside are reached directly.
         let direct = "localhost,127.0.0.1,::1";
         list.extend([("NO_PROXY", direct), ("no_proxy", direct), ("NODE_USE_ENV_PROXY", "1")]);
         list.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
@@ -181,7 +181,7 @@ fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// Whether the network of the machine can be kept to the proxy.
+/// Whether access to the machine's network can be limited to the proxy.
 pub(crate) fn has_proxy(policy: &Policy, abi: u32) -> bool {
     !policy.network.allow.is_empty() && abi >= 4
 }
@@ -190,7 +190,7 @@ fn listen(port: u16) -> io::Result<RawFd> {
     let check = |result: libc::c_int| {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     };
-    // SAFETY: zero is a valid address to be filled; its size is given as it is.
+    // SAFETY: zero is a valid address to be filled, with its exact size.
     unsafe {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, kind, 0))?);

@@ -1,10 +1,9 @@
-//! A network of one's own, made by a second process while the first one makes the mounts.
+//! A private network, created by a second process while the first one makes the mounts.
 //!
-//! To make a network takes the kernel as long as everything else together. The second process
-//! shares memory and descriptors with the first, which makes starting it cheap; it allocates
-//! nothing, and ends before the first one gives up any right. Both share the place where libc notes
-//! the reason of a failed call, too: where one of them fails the reason may be that of the other,
-//! and nothing else, since any failure ends the set-up.
+//! Creating a network takes the kernel as long as everything else together. The second process
+//! shares memory and descriptors with the first, so starting it is cheap; it allocates nothing, and
+//! ends before the first one drops any right. Both also share libc's errno: if one fails, its errno
+//! may be the other's, but nothing worse happens, because any failure ends the setup.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -17,7 +16,7 @@ use retake_types::SandboxPart;
 use crate::enter::{self, SetupFailure, part};
 use crate::network::{Listeners, Network};
 
-/// Memory that the second process runs on, made before both.
+/// The stack of the second process, allocated in advance.
 #[derive(Debug)]
 pub(crate) struct HelperStack(Box<[MaybeUninit<u8>]>);
 
@@ -30,13 +29,13 @@ impl HelperStack {
     }
 }
 
-/// The new network, and the sockets that were made in it.
+/// The new network, and the sockets created in it.
 type Made = Result<(OwnedFd, Listeners), SetupFailure>;
 
-/// The network of a process that is being confined.
+/// The network of a process during confinement.
 pub(crate) struct OwnNetwork<'a> {
     network: &'a Network,
-    /// `/proc` as it is before the mounts change.
+    /// `/proc` before the mounts change.
     proc: OwnedFd,
     helper: libc::pid_t,
     /// Written by the second process.
@@ -49,13 +48,13 @@ impl<'a> OwnNetwork<'a> {
         Ok(Self { network, proc, helper: 0, made: UnsafeCell::new(None) })
     }
 
-    /// Begins to make it. `self` must stay where it is until [`Self::enter`].
+    /// Starts creating it. `self` must not move until [`Self::enter`].
     pub(crate) fn begin(&mut self, stack: &mut HelperStack) -> Result<(), SetupFailure> {
-        // The stack grows down from the end, which must be aligned.
+        // The stack grows down from its end, which must be aligned.
         let top = stack.0.as_mut_ptr_range().end.map_addr(|end| end & !63);
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::SIGCHLD;
-        // SAFETY: it runs on its own stack and writes nothing but what it has made, which is not
-        // looked at before it has ended. Should this process fail, both end.
+        // SAFETY: it runs on its own stack and writes only its result, which is not read before it
+        // has ended. If this process fails, both end.
         let helper = unsafe { libc::clone(make, top.cast(), flags, (&raw mut *self).cast()) };
         if helper < 0 {
             return Err(part(SandboxPart::Namespaces)(io::Error::last_os_error()));
@@ -64,15 +63,15 @@ impl<'a> OwnNetwork<'a> {
         Ok(())
     }
 
-    /// The user namespace, which the network belongs to.
+    /// The user namespace that owns the network.
     pub(crate) fn user_namespace(&self) -> Result<OwnedFd, SetupFailure> {
         enter::open_namespace(self.proc.as_fd(), c"self/ns/user")
             .map_err(part(SandboxPart::Namespaces))
     }
 
-    /// Becomes a member of it. Gives it and the sockets that were made in it.
+    /// Joins the network. Returns it and the sockets created in it.
     pub(crate) fn enter(&mut self) -> Made {
-        // SAFETY: waits for our own child.
+        // SAFETY: waits for this process's child.
         while unsafe { libc::waitpid(self.helper, std::ptr::null_mut(), libc::__WALL) } < 0 {
             let error = io::Error::last_os_error();
             if error.raw_os_error() != Some(libc::EINTR) {
@@ -98,10 +97,10 @@ impl<'a> OwnNetwork<'a> {
 }
 
 extern "C" fn make(network: *mut c_void) -> c_int {
-    // SAFETY: `begin` passed a network that stays where it is until this process has ended.
+    // SAFETY: `begin` passed a network that does not move until this process has ended.
     let network = unsafe { &*network.cast::<OwnNetwork<'_>>() };
     let made = network.make();
-    // SAFETY: nobody else looks at it until this process has ended.
+    // SAFETY: nothing else accesses it until this process has ended.
     unsafe { *network.made.get() = Some(made) };
     0
 }

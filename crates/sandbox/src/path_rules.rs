@@ -1,5 +1,5 @@
-//! Rules about paths, kept so that what they say of a path is found by its directories and not by
-//! trying every rule: to make a sandbox this is asked some hundred times.
+//! Path rules, indexed so that the access to a path is found through its parents without trying
+//! every rule: setting up a sandbox asks hundreds of times.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use retake_types::{PathAccess, PathGrant, PathRule};
 
-/// Rules about absolute paths without links, `.` and `..`. Equal to `retake_types::path_access` in what
-/// they say.
+/// Rules for absolute paths without links, `.` and `..`. Gives the same results as
+/// `retake_types::path_access`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathRules {
     rules: Vec<PathRule>,
     by_path: HashMap<Vec<u8>, Grants>,
 }
 
-/// What rules about one path say of reading and of writing; `None` where none says anything.
+/// What the rules for one path grant for reading and for writing; `None` without a rule.
 #[derive(Clone, Copy, Debug, Default)]
 struct Grants {
     read: Option<bool>,
@@ -23,7 +23,7 @@ struct Grants {
 }
 
 impl Grants {
-    /// On a tie a denial wins.
+    /// A denial wins a tie.
     fn add(&mut self, grant: PathGrant) {
         let both = |known: Option<bool>, allowed: bool| Some(known.unwrap_or(true) && allowed);
         match grant {
@@ -48,14 +48,14 @@ impl PathRules {
         self.rules.push(rule);
     }
 
-    /// The same without those that are about this path or what is below.
+    /// The rules without those for this path and paths below it.
     #[must_use]
     pub(crate) fn without(self, path: &Path) -> Self {
         let about = |rule: &PathRule| rule.path.as_path().starts_with(path);
         self.rules.into_iter().filter(|rule| !about(rule)).collect()
     }
 
-    /// What they say of a path: the nearest rule above it decides.
+    /// The access to a path: the nearest rule above it decides.
     pub(crate) fn access(&self, path: &Path) -> PathAccess {
         let mut found = Grants::default();
         let mut rest = path.as_os_str().as_bytes();

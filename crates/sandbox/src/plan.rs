@@ -1,7 +1,7 @@
-//! The full level as a list of steps: which mounts make the rules true, in which order.
+//! The full level as a list of steps: which mounts enforce the rules, in which order.
 //!
-//! Pure but for looking at what kind of file a path is. The steps are made in the runner, which may
-//! allocate, and carried out in the new process, which may not.
+//! Pure except for checking file types. The runner, which may allocate, builds the steps; the new
+//! process, which may not, executes them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::policy::{Area, Policy};
 use crate::proc_entries;
 use crate::step::Step;
 
-/// Where what is in memory lies until `/proc` is mounted over it.
+/// The place of the memory file system until `/proc` is mounted over it.
 pub(crate) const MEMORY: &str = "/proc";
 
 /// The steps, and how many paths they hold at once.
@@ -28,14 +28,14 @@ pub(crate) struct Plan<'m> {
     pub(crate) slots: usize,
 }
 
-/// What a path shows inside.
+/// What is visible at a path inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
-    /// What is there outside, this much of it.
+    /// The real file or directory, with this access.
     Real(PathAccess),
-    /// An empty directory of its own.
+    /// A new empty directory.
     Area(Area),
-    /// An empty directory that can only be passed through.
+    /// An empty directory that can only be traversed.
     Passage,
 }
 
@@ -44,20 +44,20 @@ struct Builder<'a, 'm> {
     layers: &'a [CacheLayer],
     kinds: &'a Kinds,
     devices: &'a [&'a Path],
-    /// Every path at which something else is shown than its parent would show.
+    /// Every path that shows something else than its parent implies.
     shown: BTreeMap<PathBuf, Shown>,
     saves: Vec<Step<'m>>,
     areas: Vec<Step<'m>>,
     attaches: Vec<Step<'m>>,
     slots: usize,
-    /// What is shown at a path, by the slot it is held in.
+    /// The slot of what is shown at a path.
     held: BTreeMap<PathBuf, usize>,
     made: BTreeSet<PathBuf>,
-    /// Paths whose writing was allowed, other than caches with a layer.
+    /// Paths with explicit write permission, other than caches with a layer.
     real: BTreeSet<PathBuf>,
 }
 
-/// What kind of files there are, each looked at once.
+/// Whether paths are directories, each checked once.
 #[derive(Default)]
 struct Kinds(RefCell<BTreeMap<PathBuf, bool>>);
 
@@ -72,7 +72,7 @@ impl Kinds {
     }
 }
 
-/// The steps that make a policy true.
+/// The steps that enforce a policy.
 pub(crate) fn plan<'m>(policy: &Policy, layers: &[CacheLayer], memory: &'m PlanMemory) -> Plan<'m> {
     let kinds = Kinds::default();
     let devices: Vec<&Path> =
@@ -117,20 +117,20 @@ pub(crate) fn plan<'m>(policy: &Policy, layers: &[CacheLayer], memory: &'m PlanM
     let read_only: Vec<&CStr> = read_only.iter().map(|path| memory.path(path)).collect();
     steps.push(Step::Proc { read_only: memory.slice(&read_only) });
     steps.extend(rules(policy, &held, (&kinds, &devices), memory));
-    // A terminal that was handed in is one of those outside.
+    // An inherited terminal is one of the outside.
     let (directory, rights) = (true, Rights::Write);
     steps.extend(terminals.map(|slot| Step::SavedRule { slot, directory, rights }));
     Plan { steps, slots }
 }
 
-/// Where something else must be shown than one level up.
+/// The paths where something else must be shown than one level up.
 fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
     let mut paths: BTreeMap<PathBuf, Option<Area>> =
         policy.areas.iter().map(|(path, area)| (path.clone(), Some(*area))).collect();
     let mut pinned = BTreeSet::new();
     for rule in policy.rules.iter() {
         let path = rule.path.as_path();
-        // Inside of what is writable, a parent that could be renamed would take the rule with it.
+        // Inside a writable directory, a renamed parent would take the rule with it.
         if policy.access(path) < PathAccess::Writable {
             let writable = path
                 .ancestors()
@@ -163,7 +163,7 @@ fn shown(policy: &Policy, kinds: &Kinds) -> BTreeMap<PathBuf, Shown> {
             }
             (None, access) => Shown::Real(access),
         };
-        // A path in a cache that was allowed by itself is shown as it really is.
+        // A separately allowed path in a cache shows the real files.
         let stays = now == Shown::Real(PathAccess::Writable)
             && (pinned.contains(path) || policy.caches.iter().any(|cache| path.starts_with(cache)));
         let nothing_there =
@@ -193,8 +193,8 @@ impl<'m> Builder<'_, 'm> {
         slot
     }
 
-    /// Shows directories a second time, with everything that is mounted in them by now. All are taken
-    /// hold of first: one may cover another.
+    /// Shows directories a second time, with everything that is mounted in them by now. All are
+    /// opened first, because one may cover another.
     fn shown_again(&mut self, shown: &[(PathBuf, PathBuf)]) -> Vec<Step<'m>> {
         let (mut saves, mut attaches) = (Vec::new(), Vec::new());
         for (path, at) in shown {
@@ -212,7 +212,7 @@ impl<'m> Builder<'_, 'm> {
         slot
     }
 
-    /// An empty directory to cover another one with.
+    /// An empty directory that covers another one.
     fn area(&mut self, path: &Path, mode: libc::mode_t) -> usize {
         let slot = self.slot();
         let place = self.memory.path(&Path::new(MEMORY).join(slot.to_string()));
@@ -256,12 +256,12 @@ impl<'m> Builder<'_, 'm> {
         }
     }
 
-    /// The slot that a cache with a layer is held in.
+    /// The slot of a cache with a layer.
     fn cache_slot(&mut self, cache: &Path) -> Option<usize> {
         let layers = self.layers;
         let layer = layers.iter().position(|layer| layer.caches.iter().any(|one| one == cache))?;
         let CacheLayer { lower, upper, work, .. } = &layers[layer];
-        // Where it can be seen as a whole.
+        // The place where the whole layer is visible.
         let whole = Path::new(MEMORY).join(format!("layer-{layer}"));
         if self.made.insert(whole.clone()) {
             let slot = self.slot();
@@ -279,15 +279,15 @@ impl<'m> Builder<'_, 'm> {
         Some(slot)
     }
 
-    /// Whether what is at a path comes from a layer. A directory inside of a cache that was allowed
-    /// by itself is the real one, and so is what lies below it.
+    /// Whether a path is part of a layer. A separately allowed directory inside a cache is the real
+    /// one, with everything below it.
     fn in_layer(&self, path: &Path) -> bool {
         let at =
             path.ancestors().find(|dir| self.real.contains(*dir) || is_cache(self.layers, dir));
         at.is_some_and(|dir| !self.real.contains(dir))
     }
 
-    /// Where a covered directory lies above, there is nothing yet to mount on.
+    /// Below a covered directory the mount point must be created first.
     fn make_place(&mut self, path: &Path, directory: bool) {
         let parents: Vec<&Path> = path.ancestors().skip(1).collect();
         let covered = parents.iter().position(|parent| {
@@ -300,7 +300,7 @@ impl<'m> Builder<'_, 'm> {
         else {
             return;
         };
-        // On the way through what is hidden nothing can be listed either.
+        // Hidden parents cannot be listed either.
         let passage = self.shown.get(parents[covered]) == Some(&Shown::Passage);
         let mode = if passage { 0o111 } else { 0o755 };
         for parent in parents[..covered].iter().rev() {
@@ -321,14 +321,14 @@ impl<'m> Builder<'_, 'm> {
         self.attaches.push(Step::Directory { path: self.memory.path(path), mode: 0o755 });
     }
 
-    /// An empty directory inside of the own `/dev`.
+    /// An empty directory inside the private `/dev`.
     fn area_in_devices(&mut self, path: &Path, mode: libc::mode_t) {
         self.directory(path);
         let slot = self.area(path, mode);
         self.attaches.push(Step::AttachMade { path: self.memory.path(path), slot });
     }
 
-    /// A `/dev` with what every program may use.
+    /// A `/dev` with the devices that every program may use.
     fn devices(&mut self) {
         for &device in self.devices {
             if self.shown.contains_key(device) {
@@ -361,7 +361,7 @@ fn is_cache(layers: &[CacheLayer], path: &Path) -> bool {
     layers.iter().flat_map(|layer| &layer.caches).any(|cache| cache == path)
 }
 
-/// The same rules once more for Landlock, as far as it can hold them: where anything is writable.
+/// The same rules for Landlock, as far as it can express them: what is writable.
 fn rules<'m>(
     policy: &Policy,
     held: &BTreeMap<PathBuf, usize>,

@@ -1,5 +1,6 @@
-//! Memory that a runner shares with the process that it confines, at the same address in both. The
-//! process exists before its plan does: while the one makes the plan, the other makes its network.
+//! Memory that a runner shares with the process it confines, at the same address in both. The
+//! process exists before its plan: while the runner builds the plan, the process creates its
+//! network.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -11,9 +12,9 @@ use std::ptr::NonNull;
 
 use crate::step::Step;
 
-/// More than the longest plan takes. Untouched pages cost nothing.
+/// More than the longest plan needs. Untouched pages cost nothing.
 const SIZE: usize = 32 << 20;
-/// Of everything in it.
+/// The alignment of everything in it.
 const ALIGNMENT: usize = 16;
 
 #[derive(Debug)]
@@ -23,29 +24,29 @@ pub(crate) struct PlanMemory {
     overflown: Cell<bool>,
 }
 
-/// What the process is to do.
+/// The task of the process.
 #[derive(Clone, Copy)]
 pub(crate) struct PlannedEntry<'a> {
     pub(crate) steps: &'a [Step<'a>],
-    /// How many paths they hold at once.
+    /// How many paths the steps hold at once.
     pub(crate) slots: usize,
     pub(crate) filter: &'a [libc::sock_filter],
-    /// Empty where nothing is to be notified.
+    /// Empty without notifications.
     pub(crate) notified: &'a [libc::sock_filter],
 }
 
-/// What lies at the beginning: the plan, once it is made, and room for what the process holds.
+/// The beginning of the memory: the plan, once built, and slots for what the process holds.
 struct Head {
     planned: Option<PlannedEntry<'static>>,
     held: *mut Option<OwnedFd>,
 }
 
-// SAFETY: plain memory; its owner is the only one in this program who uses it.
+// SAFETY: plain memory; only its owner in this program uses it.
 unsafe impl Send for PlanMemory {}
 
 impl PlanMemory {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: a fresh anonymous mapping.
+        // SAFETY: a new anonymous mapping.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -63,13 +64,13 @@ impl PlanMemory {
         Ok(Self { base, used: Cell::new(size_of::<Head>()), overflown: Cell::new(false) })
     }
 
-    /// Forgets what lies in it. The exclusive borrow says that nothing refers to that any more.
+    /// Discards its content. The exclusive borrow proves that there are no references to it.
     pub(crate) fn clear(&mut self) {
         self.used.set(size_of::<Head>());
         self.overflown.set(false);
     }
 
-    /// Room that nothing else gets. Where there is none left, the plan cannot be published.
+    /// Reserves memory. If none is left, the plan cannot be published.
     fn reserve(&self, bytes: usize) -> Option<NonNull<u8>> {
         let start = self.used.get().next_multiple_of(ALIGNMENT);
         let end = start.checked_add(bytes).filter(|end| *end <= SIZE);
@@ -83,18 +84,18 @@ impl PlanMemory {
         const { assert!(align_of::<T>() <= ALIGNMENT) };
         let Some(place) = self.reserve(size_of_val(items)) else { return &[] };
         let place = place.cast::<T>().as_ptr();
-        // SAFETY: the room is large enough, aligned, and nobody else's.
+        // SAFETY: the reserved memory is large enough, aligned, and exclusive.
         unsafe {
             std::ptr::copy_nonoverlapping(items.as_ptr(), place, items.len());
             std::slice::from_raw_parts(place, items.len())
         }
     }
 
-    /// Paths come from the system, which has none with a NUL.
+    /// Paths come from the system, so they contain no NUL.
     pub(crate) fn path(&self, path: &Path) -> &CStr {
         let bytes = path.as_os_str().as_bytes();
         let Some(place) = self.reserve(bytes.len() + 1) else { return c"" };
-        // SAFETY: the room is large enough and nobody else's.
+        // SAFETY: the reserved memory is large enough and exclusive.
         let written = unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len());
             place.add(bytes.len()).write(0);
@@ -103,32 +104,32 @@ impl PlanMemory {
         CStr::from_bytes_with_nul(written).unwrap_or_default()
     }
 
-    /// Has the process find a plan, all parts of which lie in this memory.
+    /// Publishes a plan to the process; all of its parts are in this memory.
     pub(crate) fn publish(&self, entry: PlannedEntry<'_>) -> io::Result<()> {
         let held = self.reserve(entry.slots * size_of::<Option<OwnedFd>>());
         let (false, Some(held)) = (self.overflown.get(), held) else {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         };
-        // SAFETY: it is found again only by `planned`, which gives it the lifetime of this memory.
+        // SAFETY: only `planned` reads it, with the lifetime of this memory.
         let planned =
             Some(unsafe { std::mem::transmute::<PlannedEntry<'_>, PlannedEntry<'static>>(entry) });
-        // SAFETY: the mapping begins with the head and is aligned to a page; the process does not look
+        // SAFETY: the mapping begins with the head and is page-aligned; the process does not read
         // before the plan is published.
         unsafe { self.base.cast::<Head>().write(Head { planned, held: held.cast().as_ptr() }) };
         Ok(())
     }
 
-    /// What was published.
+    /// The published plan.
     pub(crate) fn planned(&self) -> Option<PlannedEntry<'_>> {
-        // SAFETY: written as a whole, or zero, which is `None`: the place of the first reference in it.
+        // SAFETY: completely written, or zero, which is `None` by the niche of its first reference.
         unsafe { self.base.cast::<Head>().as_ref().planned }
     }
 
-    /// The same with places for what the process holds, all empty. For the process alone: the
-    /// descriptors are its own.
+    /// The same with empty slots for what the process holds. Only for the process: the descriptors
+    /// are its own.
     pub(crate) fn entry(&mut self) -> Option<(PlannedEntry<'_>, &mut [Option<OwnedFd>])> {
         let entry = self.planned()?;
-        // SAFETY: `publish` made room for that many, which nothing else refers to.
+        // SAFETY: `publish` reserved that many slots, which nothing else refers to.
         unsafe {
             let held = self.base.cast::<Head>().as_ref().held;
             (0..entry.slots).for_each(|slot| held.add(slot).write(None));

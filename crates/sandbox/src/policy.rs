@@ -1,4 +1,4 @@
-//! From what was asked for to exact rules about paths that exist: names resolved, defaults added.
+//! Turns a request into exact rules for existing paths: resolves names and adds defaults.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,29 @@ use crate::proxy::{ParentProxyError, Parents};
 use crate::real_path::real_path;
 use crate::{always_protected, bound_sockets, caches, git_files, secret_places};
 
-/// Where the run takes place, as far as the defaults depend on it.
+/// The surroundings of a run that affect defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
     pub cwd: &'a Path,
-    /// The directory of the project, if there is one.
+    /// The directory of the project, if any.
     pub project: Option<&'a Path>,
     pub home: Option<&'a Path>,
-    /// The file that will be executed; it stays visible wherever it lies.
+    /// The file to execute; it stays visible wherever it is.
     pub program: Option<&'a Path>,
 }
 
-/// A part of a request that cannot be kept.
+/// A part of a request that cannot be enforced.
 #[derive(Debug)]
 pub enum PolicyError {
-    /// A path that a rule is about cannot be resolved.
+    /// The path of a rule cannot be resolved.
     Path { path: PathBuf, error: io::Error },
-    /// No rule can be about it: inside there is another one in its place, or it is everything.
+    /// No rule is possible for it: the sandbox has its own version of it, or it is the root.
     OwnInside(PathBuf),
-    /// Everything below the working directory would be writable, and that is the user's home.
+    /// The workspace would be the user's home directory.
     WorkspaceIsHome(PathBuf),
-    /// The way of this machine to the network cannot be gone.
+    /// The parent proxy of this machine is unusable.
     ParentProxy(ParentProxyError),
-    /// More ports of this machine than can be opened.
+    /// More machine ports than can be opened.
     Ports { most: usize },
 }
 
@@ -48,33 +48,33 @@ pub(crate) enum Area {
     Empty,
 }
 
-/// Rules about paths that exist and that no symbolic link leads through.
+/// Rules for existing paths without symbolic links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub(crate) rules: PathRules,
     pub(crate) areas: Vec<(PathBuf, Area)>,
-    /// The directory that is writable because the command runs there.
+    /// The directory that is writable because the command runs in it.
     pub(crate) workspace: Option<PathBuf>,
-    /// Where the record is, if it exists.
+    /// The place of the record, if it exists.
     pub(crate) store: Option<PathBuf>,
-    /// Whether sockets outside were allowed.
+    /// Whether sockets outside are allowed.
     pub(crate) sockets: bool,
     pub(crate) network: NetworkRequest,
-    /// The proxies that this machine goes out through.
+    /// The proxies through which this machine reaches the network.
     pub(crate) parents: Parents,
-    /// The home directory, which most caches are in.
+    /// The home directory, which contains most caches.
     pub(crate) home: Option<PathBuf>,
-    /// Caches that may have a writable layer: no rule is about them.
+    /// Caches that may have a writable layer: no rule concerns them.
     pub(crate) caches: Vec<PathBuf>,
-    /// Directories, and where they are shown a second time.
+    /// Directories, and the second place where each is shown.
     pub(crate) shown_at: Vec<(PathBuf, PathBuf)>,
-    /// What git's configuration leads to and what is not there: nothing can cover it.
+    /// Missing targets of git's configuration, which cannot be covered.
     missing: Vec<NamedByGit>,
-    /// Files of the machine that only root may read, hidden unless something else is asked for.
+    /// Files of the machine that only root may read, hidden unless a rule allows them.
     of_root: Vec<PathBuf>,
 }
 
-/// What a request asks for, with real paths.
+/// A request with resolved paths.
 struct Asked {
     rules: Vec<PathRule>,
     sockets: Vec<PathBuf>,
@@ -95,7 +95,7 @@ impl Asked {
             .collect();
         for rule in &request.paths {
             let Some(path) = resolve(rule.path.as_path(), &mut problems) else { continue };
-            // These are made anew inside, or would be everything.
+            // The sandbox creates its own ones, or the path would be everything.
             if ["/", "/dev"].iter().any(|own| path == Path::new(own)) || path.starts_with("/proc") {
                 problems.push(PolicyError::OwnInside(path));
             } else {
@@ -127,7 +127,7 @@ impl Asked {
 }
 
 impl Policy {
-    /// Resolves the request and adds the defaults; every problem is named.
+    /// Resolves the request and adds the defaults; reports every error.
     pub fn new(request: &SandboxRequest, places: &Places<'_>) -> Result<Self, Vec<PolicyError>> {
         let Asked { rules: asked, sockets, shown_at, home, workspace, parents } =
             Asked::resolve(request, places)?;
@@ -136,10 +136,10 @@ impl Policy {
         let missing = rules.add_defaults(places, home.as_deref(), workspace.as_deref());
         let mut areas = areas();
         areas.retain(|(area, _)| !rules.asks_for(area));
-        // Where only what is listed is writable, the command still runs where it was started.
+        // With listed writes, the command still runs in its working directory.
         let cwd = request.listed_writes.map(|_| places.cwd);
         for path in RUN_KEPT.iter().map(Path::new).chain(places.program).chain(cwd) {
-            // Not what a link there leads to: that could be anything.
+            // Not the target of a link there, which could be anything.
             let replaced = |path: &PathBuf| areas.iter().any(|(area, _)| path.starts_with(area));
             if let Some(path) = real_path(path).ok().filter(replaced) {
                 rules.defaults.push(PathRule::new(PathGrant::AllowRead, path));
@@ -184,13 +184,13 @@ impl Policy {
         })
     }
 
-    /// Whether a path lies where a sandbox shows something of its own.
+    /// Whether a sandbox replaces the directory of a path.
     pub fn replaces(path: &Path) -> bool {
         ["/tmp", "/var/tmp", "/run", "/var/run", "/dev"].iter().any(|area| path.starts_with(area))
     }
 
-    /// The same with the record neither readable nor writable, whatever else was asked for. To be
-    /// called when the record is there.
+    /// The same with the record neither readable nor writable, regardless of other rules. Call it
+    /// when the record exists.
     #[must_use]
     pub fn without_store(mut self, store: &Path) -> Self {
         self.store = real_path(store).ok();
@@ -201,8 +201,8 @@ impl Policy {
         self
     }
 
-    /// The same without what only root may read. Where all but a few files of a directory must be allowed by
-    /// name, one that is replaced cannot be read any more, and `/etc` is read by everything.
+    /// The same without files that only root may read. With all other files of a directory allowed
+    /// by name, a replaced file becomes unreadable, and every program reads `/etc`.
     pub(crate) fn without_files_of_root(&self) -> Self {
         let mut policy = self.clone();
         for path in std::mem::take(&mut policy.of_root) {
@@ -211,8 +211,8 @@ impl Policy {
         policy
     }
 
-    /// The same with the caches writable, each of which has a layer of its own. The layers of all
-    /// projects lie in `base`.
+    /// The same with writable caches, each with its own layer. `base` contains the layers of all
+    /// projects.
     pub(crate) fn with_writable_caches(&self, base: &Path) -> Self {
         let mut policy = self.clone();
         let caches = self.caches.iter();
@@ -224,12 +224,12 @@ impl Policy {
         policy
     }
 
-    /// What git would use and what does not exist, so that it cannot be protected.
+    /// Files that git would use and that do not exist, so that they cannot be protected.
     pub fn missing(&self) -> &[NamedByGit] {
         &self.missing
     }
 
-    /// The directory that is writable because the command runs there.
+    /// The directory that is writable because the command runs in it.
     pub fn workspace(&self) -> Option<&Path> {
         self.workspace.as_deref()
     }
@@ -238,7 +238,7 @@ impl Policy {
         self.rules.access(path)
     }
 
-    /// The paths below which everything is writable unless a rule says otherwise.
+    /// The paths below which everything is writable unless a rule denies it.
     pub(crate) fn writable(&self) -> impl Iterator<Item = &Path> {
         self.rules
             .iter()
@@ -247,19 +247,18 @@ impl Policy {
     }
 }
 
-/// Defaults, and what was asked for. A default gives way where a rule about the very same path was
-/// asked for: `--allow-read ~/.npmrc` opens what is hidden by default.
+/// Defaults and requested rules. A requested rule overrides a default for the same path:
+/// `--allow-read ~/.npmrc` opens a file that is hidden by default.
 struct Rules {
     defaults: Vec<PathRule>,
     asked: Vec<PathRule>,
     listed: Option<ListedWrites>,
-    /// Protected whatever was asked for.
+    /// Protected regardless of requested rules.
     lasting: Vec<PathBuf>,
 }
 
 impl Rules {
-    /// Adds what holds unless something else is asked for. Returns what git's configuration leads to and
-    /// what is not there.
+    /// Adds the defaults. Returns the missing targets of git's configuration.
     fn add_defaults(
         &mut self,
         places: &Places<'_>,
@@ -278,7 +277,7 @@ impl Rules {
         }
         if let Some(workspace) = workspace {
             self.default(PathGrant::AllowWrite, workspace);
-            // Also one that is not in use any more.
+            // Also one that is no longer in use.
             self.default(PathGrant::DenyRead, &workspace.join(".agent/data"));
             for name in PROTECTED {
                 self.default(PathGrant::DenyWrite, &workspace.join(name));
@@ -286,7 +285,7 @@ impl Rules {
         }
         let GitRules { rules: of_git, named } = git_files::rules(places.cwd, home);
         if let Some(git) = workspace.map(|workspace| workspace.join(".git"))
-            // It is looked at once.
+            // It is handled once.
             && !of_git.iter().any(|(grant, path)| *grant == PathGrant::AllowWrite && *path == git)
             && git.symlink_metadata().is_ok()
         {
@@ -307,16 +306,16 @@ impl Rules {
         named.into_iter().filter(not_there).collect()
     }
 
-    /// Adds a default about a path, if that exists.
+    /// Adds a default for a path, if the path exists.
     fn default(&mut self, grant: PathGrant, path: &Path) {
         if grant == PathGrant::AllowWrite && self.listed.is_some() {
             return;
         }
         if grant == PathGrant::DenyWrite {
             match path.symlink_metadata() {
-                // Most of these are not there, and one look is enough.
+                // Most of these do not exist, and one system call shows that.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-                // What a link leads to is protected, and so is the link: it could be replaced.
+                // A link's target is protected, and the link as well, because it could be replaced.
                 Ok(meta) if meta.is_symlink() => {
                     let parent = path.parent().map(real_path);
                     if let (Some(Ok(parent)), Some(name)) = (parent, path.file_name()) {
@@ -331,7 +330,7 @@ impl Rules {
         }
     }
 
-    /// Whether the real directory is wanted.
+    /// Whether the real directory was requested.
     fn asks_for(&self, path: &Path) -> bool {
         let allows =
             |rule: &PathRule| matches!(rule.grant, PathGrant::AllowRead | PathGrant::AllowWrite);
@@ -345,7 +344,7 @@ impl Rules {
             defaults.retain(|rule| {
                 rule.grant != PathGrant::DenyWrite || !is_git_config(rule.path.as_path())
             });
-            // What is denied stays so, whatever lies in it.
+            // A denial covers everything below it.
             let denied: Vec<PathBuf> = asked
                 .iter()
                 .filter(|rule| rule.grant == PathGrant::DenyWrite)
@@ -373,8 +372,8 @@ impl Rules {
     }
 }
 
-/// Where a directory is replaced by an empty one there is nothing to deny, unless something in it was
-/// allowed. To keep such a rule would show what it is about: a link in the project may lead to a
+/// Removes denials inside a directory that is replaced by an empty one, unless something in it is
+/// allowed. Keeping such a rule would make its path visible: a link in the project may lead to a
 /// socket of the host.
 fn without_empty_denials(rules: &mut Vec<PathRule>, areas: &[(PathBuf, Area)]) {
     let allows =
@@ -394,7 +393,7 @@ fn without_empty_denials(rules: &mut Vec<PathRule>, areas: &[(PathBuf, Area)]) {
     });
 }
 
-/// The proxies of this machine, if anything is to be reached.
+/// The proxies of this machine, if hosts are allowed.
 fn parents(network: &NetworkRequest, problems: &mut Vec<PolicyError>) -> Parents {
     if network.loopback_ports().len() > MOST_PORTS {
         problems.push(PolicyError::Ports { most: MOST_PORTS });
@@ -412,8 +411,8 @@ fn resolve(path: &Path, problems: &mut Vec<PolicyError>) -> Option<PathBuf> {
         .ok()
 }
 
-/// The directory that is writable by default: the project, the work tree of git, or where the
-/// command runs. Never one that the home directory lies in.
+/// The directory that is writable by default: the project, the git work tree, or the working
+/// directory. Never one that contains the home directory.
 fn workspace(places: &Places<'_>, home: Option<&Path>) -> Option<PathBuf> {
     let cwd = real_path(places.cwd).ok()?;
     let project = places.project.and_then(|project| real_path(project).ok());

@@ -1,4 +1,4 @@
-//! What is in `/proc` besides processes.
+//! The entries of `/proc` that are not processes.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The paths of everything in `/proc` that is not about a process and that someone could write: as
-/// root one still owns it without any capability.
+/// The paths of everything writable in `/proc` that is not about a process: root still owns it even
+/// without capabilities.
 pub(crate) fn writable() -> Vec<PathBuf> {
     let Ok(proc) = File::open("/proc") else { return Vec::new() };
     let found = entries(&proc).into_iter();
@@ -23,7 +23,7 @@ pub(crate) fn writable() -> Vec<PathBuf> {
 }
 
 fn is_writable(proc: &File, name: &CStr) -> bool {
-    // SAFETY: zero is a valid value to be filled; a C string, and a descriptor that is held.
+    // SAFETY: zero is a valid value to be filled; a C string, and an open descriptor.
     let mode = unsafe {
         let mut meta: libc::stat = std::mem::zeroed();
         let no_follow = libc::AT_SYMLINK_NOFOLLOW;
@@ -39,10 +39,10 @@ fn is_writable(proc: &File, name: &CStr) -> bool {
     }
 }
 
-/// What in `/proc` is not about a process: names and kinds. The kernel lists them first, and to list a
-/// process costs more than all of them; so little is read at a time, and no more than needed.
+/// The non-process entries of `/proc`: names and kinds. The kernel lists them first, and listing a
+/// process costs more than all of them; so it reads in small pieces, and stops early.
 fn entries(directory: &File) -> Vec<(OsString, u8)> {
-    /// Aligned as the kernel's entries are.
+    /// Aligned like the kernel's entries.
     #[repr(align(8))]
     struct Entries([u8; 1024]);
     const NAME: usize = std::mem::offset_of!(libc::dirent64, d_name);
@@ -50,7 +50,7 @@ fn entries(directory: &File) -> Vec<(OsString, u8)> {
     const KIND: usize = std::mem::offset_of!(libc::dirent64, d_type);
     let (mut found, mut entries) = (Vec::new(), Entries([0; 1024]));
     loop {
-        // SAFETY: fills the buffer, at most as much as it holds.
+        // SAFETY: fills at most the length of the buffer.
         let got = unsafe {
             let (fd, buffer) = (directory.as_raw_fd(), entries.0.as_mut_ptr());
             libc::syscall(libc::SYS_getdents64, fd, buffer, entries.0.len())
@@ -67,7 +67,7 @@ fn entries(directory: &File) -> Vec<(OsString, u8)> {
             };
             rest = others;
             let name = entry[NAME..].split(|byte| *byte == 0).next().unwrap_or_default();
-            // Those about processes begin with the two that lead to one's own.
+            // The process entries start with the two links to the current process.
             if name == b"self" || name == b"thread-self" || name.iter().all(u8::is_ascii_digit) {
                 return found;
             }

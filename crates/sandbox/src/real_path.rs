@@ -8,20 +8,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// As [`Path::canonicalize`], which looks at every directory on the way. Of a hundred paths that a
-/// policy is about most do not exist, and most others are what they seem: one system call tells.
+/// Like [`Path::canonicalize`], which examines every directory of the path. Most of the hundred
+/// paths of a policy do not exist, and most others contain no links, which a single system call
+/// shows.
 pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
     if is_normal(path) {
         match open_without_links(path) {
             Ok(_) => return Ok(path.to_owned()),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Err(error),
-            // There is a link, or the kernel does not know.
+            // It contains a link, or the kernel lacks the call.
             Err(_) => {}
         }
     }
     let file = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
     match std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
-        // A name that ends so can also be a real one.
+        // A real name can also end like this.
         Ok(real) if real.is_absolute() && !real.as_os_str().as_bytes().ends_with(b" (deleted)") => {
             Ok(real)
         }
@@ -29,7 +30,7 @@ pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A path without `.` and `..`, by name alone.
+/// A path without `.` and `..`, by text alone.
 pub(crate) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::with_capacity(path.as_os_str().len());
     for part in path.components() {
@@ -44,7 +45,7 @@ pub(crate) fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// Whether a path is written in the only way that it can be.
+/// Whether a path is in normal form.
 fn is_normal(path: &Path) -> bool {
     let plain = |name: &[u8]| !matches!(name, b"" | b"." | b"..");
     path.as_os_str().as_bytes().strip_prefix(b"/").is_some_and(|below| {
@@ -53,7 +54,7 @@ fn is_normal(path: &Path) -> bool {
     })
 }
 
-/// Fails where a symbolic link is met, also at the end.
+/// Fails at any symbolic link, also a final one.
 fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: zero is a valid `open_how`.
@@ -61,14 +62,14 @@ fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
     how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
     how.resolve = libc::RESOLVE_NO_SYMLINKS;
     let size = size_of::<libc::open_how>();
-    // SAFETY: a C string, and a structure as long as we say.
+    // SAFETY: a C string, and a structure of the stated length.
     let fd = unsafe {
         libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, path.as_ptr(), &raw const how, size)
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, ours alone.
+    // SAFETY: a new descriptor, owned only here.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 

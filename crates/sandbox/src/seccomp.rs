@@ -1,21 +1,21 @@
-//! The filter of system calls: what no namespace and no Landlock rule covers.
+//! The system call filter: covers what namespaces and Landlock rules do not.
 //!
-//! Calls are refused, not processes ended, so that programs can fall back. Only a call of another
-//! architecture ends the process: its numbers mean something else.
+//! It refuses calls instead of killing processes, so that programs can fall back. Only a call of
+//! another architecture kills the process, because its numbers differ.
 //!
-//! The program searches for the number of the call by halves, and is kept short. When it is installed
-//! the kernel translates it, and goes through it once for each call that there is: those that are
-//! allowed whatever their arguments are never looked at again.
+//! The program finds the call's number by binary search, and is kept short. At installation the
+//! kernel compiles it, and evaluates it once per existing call: calls that are allowed with any
+//! arguments skip the filter from then on.
 
 use libc::{c_long, sock_filter};
 
-/// Which sockets can be made.
+/// Which sockets can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sockets {
     /// Those that a network namespace confines.
     Namespaced,
-    /// None but a reader of network addresses; with `unix`, also those of files; with `tcp`, also
-    /// those whose connections Landlock decides about.
+    /// None except a reader of network addresses; with `unix`, also Unix sockets; with `tcp`, also
+    /// TCP sockets, whose connections Landlock controls.
     Host { unix: bool, tcp: bool },
 }
 
@@ -80,14 +80,14 @@ const FORBIDDEN: [c_long; 32] = [
     libc::SYS_reboot,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
-    // The kernel's log, in which everything on this machine is told of.
+    // The kernel's log, which covers the whole machine.
     libc::SYS_syslog,
-    // open_tree_attr, which not every libc knows yet.
+    // open_tree_attr, which some libc versions lack.
     467,
 ];
 
-/// Refused where the host's own namespaces are in use: memory and messages that processes share by
-/// number or name, which no file rule is about.
+/// Refused without new namespaces: memory and messages that processes share by number or name,
+/// which no file rule covers.
 const SHARED: [c_long; 13] = [
     libc::SYS_shmget,
     libc::SYS_shmat,
@@ -104,18 +104,18 @@ const SHARED: [c_long; 13] = [
     libc::SYS_mq_unlink,
 ];
 
-/// Answered as if the kernel did not have them: programs then use what can be filtered.
+/// Answered with ENOSYS: programs then use calls that can be filtered.
 const ABSENT: [c_long; 5] = [
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // Its flags lie behind a pointer; libc falls back to `clone`.
+    // Its flags are behind a pointer; libc falls back to `clone`.
     libc::SYS_clone3,
-    // So do its flags and its mode. It is younger than what everybody falls back to, `openat`.
+    // So are its flags and mode. Programs fall back to the older `openat`.
     libc::SYS_openat2,
 ];
 
-/// Whether the kernel filters system calls, and whether it can tell another process of them.
+/// Whether this kernel filters system calls, and whether it can notify another process of them.
 pub(crate) fn available() -> [bool; 2] {
     const GET_ACTION_AVAIL: libc::c_uint = 2;
     [libc::SECCOMP_RET_ERRNO, libc::SECCOMP_RET_USER_NOTIF].map(|action: u32| {
@@ -124,17 +124,17 @@ pub(crate) fn available() -> [bool; 2] {
     })
 }
 
-/// Opening to write, or to make something. Nothing else is decided about opening.
+/// Opening for writing or creating. No other flags matter.
 pub(crate) const WRITING: u32 =
     (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u32;
 
-/// Which not every libc knows yet.
+/// Missing in some libc versions.
 pub(crate) const SYS_FCHMODAT2: c_long = 452;
 
-/// What is done at one system call: instructions that decide in every case.
+/// The rule for one system call: instructions that decide every case.
 pub(crate) type Rule = (c_long, Vec<sock_filter>);
 
-/// What is refused.
+/// The calls to refuse.
 pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
     let refused = |call: c_long, errno: i32| (call, vec![refuse(errno)]);
     let mut rules: Vec<Rule> = ABSENT.iter().map(|call| refused(*call, libc::ENOSYS)).collect();
@@ -144,7 +144,7 @@ pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
         let decide = vec![step(LOAD, argument(0)), namespaces, refuse(libc::EPERM), allow()];
         rules.push((call, decide));
     }
-    // Characters pushed into the terminal would be read by the shell outside.
+    // Characters injected into the terminal would be read by the shell outside.
     let terminals = vec![
         step(LOAD, argument(1)),
         jump(EQUAL, libc::TIOCSTI as u32, 1, 0),
@@ -158,9 +158,9 @@ pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
         rules.extend(only_own_processes());
     }
     if let Sockets::Host { tcp: true, .. } = sockets {
-        // Without an address it listens at some port, which no rule is about.
+        // Without an address it listens at an arbitrary port, which no rule covers.
         rules.push(refused(libc::SYS_listen, libc::EPERM));
-        // Sending this way connects without asking.
+        // This flag connects implicitly.
         for (call, flags) in
             [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
         {
@@ -174,10 +174,10 @@ pub(crate) fn rules(sockets: Sockets) -> Vec<Rule> {
     rules
 }
 
-/// The numbers of x32, which would pass by every other comparison, begin here.
+/// The first number of x32 calls, which would otherwise bypass every comparison.
 const X32: u32 = 0x4000_0000;
 
-/// The program for the kernel. Of two rules about one call the first counts.
+/// The program for the kernel. Of two rules for one call the first applies.
 pub(crate) fn program(rules: &[Rule]) -> Vec<sock_filter> {
     let mut sorted: Vec<&Rule> = rules.iter().collect();
     sorted.sort_by_key(|(call, _)| *call);
@@ -195,7 +195,7 @@ pub(crate) fn program(rules: &[Rule]) -> Vec<sock_filter> {
     }
     ranges.push(Range { first: next, decide: &allowed });
     ranges.push(Range { first: X32, decide: &foreign });
-    // Neighbours that are decided alike are one.
+    // Merges adjacent ranges with equal decisions.
     ranges.dedup_by(|later, earlier| is_same(later.decide, earlier.decide));
     let mut search = Search::default();
     search.place(&ranges);
@@ -220,21 +220,22 @@ fn is_same(one: &[sock_filter], other: &[sock_filter]) -> bool {
     one.iter().map(parts).eq(other.iter().map(parts))
 }
 
-/// Finds the range of a call by halves. It is written from its end, since jumps lead forward only:
-/// what they lead to is then there already. An answer is written once, however many ranges have it,
-/// for as long as it can be reached.
+/// Builds a binary search for a call's range. It is written backwards, because jumps only lead
+/// forward: their targets exist already. Equal decisions are shared while they are in reach of a
+/// jump.
 #[derive(Default)]
 struct Search {
     reversed: Vec<sock_filter>,
-    /// Answers that do not depend on arguments, and where each was written last.
+    /// Decisions that do not depend on arguments, and where each was last written.
     answers: Vec<(u32, usize)>,
 }
 
 impl Search {
-    /// The furthest that a conditional jump leads.
+    /// The reach of a conditional jump.
     const REACH: usize = u8::MAX as usize;
 
-    /// Writes the search among these ranges, unless it can be shared. Gives the place of its beginning.
+    /// Writes the search among these ranges, unless it can be shared. Returns the position of its
+    /// beginning.
     fn place(&mut self, ranges: &[Range<'_>]) -> usize {
         if let [Range { decide, .. }] = ranges {
             return self.decision(decide);
@@ -242,7 +243,7 @@ impl Search {
         let (lower, upper) = ranges.split_at(ranges.len() / 2);
         let at_least = self.place(upper);
         let below = self.place(lower);
-        // What brings one nearer takes the other one further away.
+        // Moving one nearer moves the other one away.
         let at_least = self.near(at_least, 1);
         let below = self.near(below, 0);
         let here = self.reversed.len();
@@ -264,21 +265,21 @@ impl Search {
         place
     }
 
-    /// A place that a conditional jump leads from to the given one, if `further` instructions are
-    /// written in between.
+    /// A position from which a conditional jump reaches the given one, after `further` more
+    /// instructions.
     fn near(&mut self, place: usize, further: usize) -> usize {
         let here = self.reversed.len();
         if here + further - place - 1 <= Self::REACH {
             return place;
         }
-        // Only the unconditional jump goes this far.
+        // Only an unconditional jump reaches this far.
         let over = (here - place - 1) as u32;
         self.reversed.push(step((libc::BPF_JMP | libc::BPF_JA) as u16, over));
         here
     }
 }
 
-/// Limits and priorities can be changed of the caller alone.
+/// Limits and priorities can be changed only for the calling process.
 fn only_own_processes() -> [Rule; 3] {
     let limits = vec![step(LOAD, argument(0)), jump(EQUAL, 0, 1, 0), refuse(libc::EPERM), allow()];
     let priorities = vec![
@@ -289,7 +290,7 @@ fn only_own_processes() -> [Rule; 3] {
         refuse(libc::EPERM),
         allow(),
     ];
-    // Of the disk: the numbering of kinds begins with 1, otherwise it is the same.
+    // For I/O priorities: kinds are numbered from 1, otherwise the same.
     let mut disk = priorities.clone();
     disk[1].k = IOPRIO_WHO_PROCESS;
     [
@@ -301,8 +302,8 @@ fn only_own_processes() -> [Rule; 3] {
 
 const IOPRIO_WHO_PROCESS: u32 = 1;
 
-/// Both ends of a pair are the caller's. One of datagrams can still send to any other socket that has
-/// a name, so where none can be made, there is no such pair either.
+/// Both ends of a pair belong to the caller. A datagram pair can still send to any named socket, so
+/// it is refused where such sockets are.
 fn pair_rules(sockets: Sockets) -> Vec<sock_filter> {
     let mut rules =
         vec![step(LOAD, argument(0)), jump(EQUAL, libc::AF_UNIX as u32, 1, 0), refuse(libc::EPERM)];
@@ -330,7 +331,7 @@ fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
         rules.extend([jump(EQUAL, family as u32, 0, 1), allow()]);
     }
     if let Sockets::Host { tcp: true, .. } = sockets {
-        // TCP and nothing like it: Landlock knows no other protocol.
+        // Only TCP: Landlock covers no other protocol.
         rules.extend([
             jump(EQUAL, libc::AF_INET as u32, 0, 8),
             step(LOAD, argument(1)),
@@ -344,7 +345,7 @@ fn socket_rules(sockets: Sockets) -> Vec<sock_filter> {
         ]);
     }
     if sockets != Sockets::Namespaced {
-        // The addresses of this machine, and nothing else that netlink offers.
+        // The machine's addresses, and nothing else of netlink.
         rules.extend([
             jump(EQUAL, libc::AF_NETLINK as u32, 0, 3),
             step(LOAD, argument(2)),
@@ -377,12 +378,12 @@ pub(crate) mod tests {
     use super::*;
     use crate::set_id;
 
-    /// The same where all arguments are this number.
+    /// The same with this number for all arguments.
     fn answer(program: &[sock_filter], number: u32, arguments: u32) -> u32 {
         answer_to(program, number, [arguments; 6])
     }
 
-    /// Carries a program out for one call, as the kernel would.
+    /// Executes a program for one call, as the kernel would.
     pub(crate) fn answer_to(program: &[sock_filter], number: u32, arguments: [u32; 6]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
@@ -410,7 +411,7 @@ pub(crate) mod tests {
     #[test]
     fn every_call_finds_its_own_rule() {
         let errno = |errno: i32| libc::SECCOMP_RET_ERRNO | errno as u32;
-        // More than a conditional jump can pass over.
+        // More than a conditional jump can skip.
         let rules: Vec<Rule> =
             (0..400).step_by(2).map(|call| (call, vec![refuse(call as i32 + 1)])).collect();
         let found = program(&rules);

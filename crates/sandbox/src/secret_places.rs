@@ -1,5 +1,5 @@
-//! Where secrets lie: below the home directory, and where variables and the password database say
-//! that there is another one.
+//! Where secrets are: below the home directory, and at places from variables and the password
+//! database.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -9,15 +9,15 @@ use std::sync::OnceLock;
 
 use crate::lists::{SECRET_VARIABLES, SECRETS, SECRETS_OF_ROOT};
 
-/// The directories that may be elsewhere, and where they are otherwise, below the home directory.
+/// Directories that a variable can move, with their defaults below the home directory.
 const MOVABLE: [(&str, &str); 3] = [
     ("XDG_CONFIG_HOME", ".config"),
     ("XDG_DATA_HOME", ".local/share"),
     ("XDG_STATE_HOME", ".local/state"),
 ];
 
-/// Everything that is unreadable by default, of what may exist. `workspace` is what a run works on:
-/// what variables name in there is a part of it.
+/// All paths that are hidden by default and may exist. `workspace` is the directory that a run
+/// works on: paths of variables inside it are part of the work.
 pub(crate) fn all(home: Option<&Path>, workspace: Option<&Path>) -> Vec<PathBuf> {
     let mut found = home.map(below).unwrap_or_default();
     let of_account = own_account_home().filter(|account| Some(*account) != home);
@@ -27,7 +27,7 @@ pub(crate) fn all(home: Option<&Path>, workspace: Option<&Path>) -> Vec<PathBuf>
     found
 }
 
-/// What root may read and nobody else, if this is root.
+/// Files that only root may read, if this is root.
 pub(crate) fn of_root() -> Vec<PathBuf> {
     // SAFETY: no arguments, no failure.
     if unsafe { libc::geteuid() } != 0 {
@@ -36,7 +36,7 @@ pub(crate) fn of_root() -> Vec<PathBuf> {
     SECRETS_OF_ROOT.iter().flat_map(|name| matching(Path::new("/"), name)).collect()
 }
 
-/// What may exist of the list in a home directory.
+/// Listed paths in a home directory that may exist.
 fn below(home: &Path) -> Vec<PathBuf> {
     let known = EntryNames::of(home);
     let may_exist = |name: &&&str| {
@@ -49,7 +49,7 @@ fn below(home: &Path) -> Vec<PathBuf> {
     SECRETS.iter().filter(may_exist).flat_map(|name| matching(home, name)).collect()
 }
 
-/// The paths that a name stands for. One that ends with `*` means every name that begins so.
+/// The paths that match a name. A trailing `*` matches every name with this prefix.
 fn matching(base: &Path, name: &str) -> Vec<PathBuf> {
     let Some(prefix) = name.strip_suffix('*') else { return vec![base.join(name)] };
     let prefix = base.join(prefix);
@@ -63,13 +63,13 @@ fn matching(base: &Path, name: &str) -> Vec<PathBuf> {
     entries.filter(|path| path.file_name().is_some_and(begins)).collect()
 }
 
-/// Half of a pair that everybody may know.
+/// The public half of a key pair.
 fn is_public_key(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".pub")
 }
 
-/// The home directory that the password database knows: `HOME` may be another one, with the secrets
-/// left where they are.
+/// The home directory in the password database: `HOME` may differ, while the secrets are still
+/// there.
 fn own_account_home() -> Option<&'static Path> {
     static HOME: OnceLock<Option<PathBuf>> = OnceLock::new();
     let look_up = || {
@@ -87,11 +87,11 @@ fn account_home(accounts: &[u8], user: libc::uid_t) -> Option<PathBuf> {
         let own = fields.get(2).is_some_and(|number| *number == user.as_bytes());
         fields.get(5).filter(|_| own).map(|home| PathBuf::from(OsStr::from_bytes(home)))
     })?;
-    // Accounts of services have `/`, or what does not exist.
+    // Service accounts have `/`, or a missing directory.
     home.parent().is_some().then_some(home)
 }
 
-/// What the variables of this program, which never change, name.
+/// The paths in this program's variables, which never change.
 fn named_elsewhere() -> &'static [PathBuf] {
     static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     NAMED.get_or_init(|| named(|name| std::env::var_os(name)))
@@ -119,8 +119,8 @@ fn named(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     found
 }
 
-/// The names in a directory, read at once: of what is looked for there, most does not exist. Some file
-/// systems do not tell small letters from capital ones, so all are small here.
+/// The names in a directory, read at once, because most of the searched names do not exist. Some
+/// file systems ignore case, so all are in lower case here.
 struct EntryNames(Option<BTreeSet<OsString>>);
 
 impl EntryNames {
@@ -131,7 +131,7 @@ impl EntryNames {
         Self(names.ok())
     }
 
-    /// Not if it is known to be absent. A directory that cannot be listed may have anything.
+    /// `false` only if it is known to be absent. An unreadable directory may contain anything.
     fn may_have(&self, name: &str) -> bool {
         let name = OsString::from(name.to_ascii_lowercase());
         self.0.as_ref().is_none_or(|names| names.contains(&name))

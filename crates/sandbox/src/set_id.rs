@@ -1,10 +1,10 @@
-//! Keeps programs that run with the rights of their owner from being made: outside, where others could
-//! execute it, a file with the set-user-ID bit would hand on the rights of the user, or of root.
+//! Prevents the creation of set-ID programs: outside, where others could execute it, a set-user-ID
+//! file would pass on the rights of the user, or of root.
 //!
-//! A mount without such bits does not help: it ignores them and still stores them. So the calls that
-//! can store them are refused when they ask for it. Directories need the set-group-ID bit, and a filter
-//! cannot tell what a path leads to: only calls that never make a directory are refused that one, and
-//! the runner looks for the files afterwards.
+//! A nosuid mount does not help: it ignores these bits but still stores them. So calls that can
+//! store them are refused. Directories need the set-group-ID bit, and a filter cannot see what a
+//! path leads to: that bit is refused only in calls that never create a directory, and the runner
+//! searches for such files afterwards.
 
 use libc::{c_long, sock_filter};
 
@@ -15,10 +15,10 @@ use crate::seccomp::{
 const SET_USER_ID: u32 = libc::S_ISUID;
 const SET_GROUP_ID: u32 = libc::S_ISGID;
 
-/// The flags with which an opening looks at its mode; it has none otherwise.
+/// The flags with which an open call uses its mode argument.
 const MAKING: u32 = libc::O_CREAT as u32 | (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
-/// Calls that change the mode of what is there, and the number of the argument.
+/// Calls that change an existing mode, and the index of the mode argument.
 #[cfg(target_arch = "x86_64")]
 const CHANGING: &[(c_long, u32)] =
     &[(libc::SYS_chmod, 1), (libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (SYS_FCHMODAT2, 2)];
@@ -26,20 +26,20 @@ const CHANGING: &[(c_long, u32)] =
 const CHANGING: &[(c_long, u32)] =
     &[(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (SYS_FCHMODAT2, 2)];
 
-/// Calls that make a file, never a directory.
+/// Calls that create a file, never a directory.
 #[cfg(target_arch = "x86_64")]
 const CREATING: &[(c_long, u32)] =
     &[(libc::SYS_creat, 1), (libc::SYS_mknod, 1), (libc::SYS_mknodat, 2)];
 #[cfg(not(target_arch = "x86_64"))]
 const CREATING: &[(c_long, u32)] = &[(libc::SYS_mknodat, 2)];
 
-/// Calls that may make a file: the arguments that have the flags and the mode.
+/// Calls that may create a file: the indexes of the flags and the mode.
 #[cfg(target_arch = "x86_64")]
 const OPENING: &[(c_long, u32, u32)] = &[(libc::SYS_open, 1, 2), (libc::SYS_openat, 2, 3)];
 #[cfg(not(target_arch = "x86_64"))]
 const OPENING: &[(c_long, u32, u32)] = &[(libc::SYS_openat, 2, 3)];
 
-/// The rules, with the check before what they decide about the same call.
+/// The rules, with this check before the decision about each call.
 pub(crate) fn checked(rules: &[Rule]) -> Vec<Rule> {
     let then = |call: c_long, mut check: Vec<sock_filter>| {
         match rules.iter().find(|(ruled, _)| *ruled == call) {
@@ -52,7 +52,7 @@ pub(crate) fn checked(rules: &[Rule]) -> Vec<Rule> {
     let creating =
         CREATING.iter().map(|&(call, mode)| then(call, refused(mode, SET_USER_ID | SET_GROUP_ID)));
     let opening = OPENING.iter().map(|&(call, flags, mode)| {
-        // Reading passes first: it is what most calls are made for.
+        // Reading passes first: most calls read.
         let mut check = vec![step(LOAD, argument(flags)), jump(ANY_BIT, WRITING, 1, 0), allow()];
         let refused = refused(mode, SET_USER_ID | SET_GROUP_ID);
         check.push(jump(ANY_BIT, MAKING, 0, refused.len() as u8));
@@ -64,7 +64,7 @@ pub(crate) fn checked(rules: &[Rule]) -> Vec<Rule> {
     all
 }
 
-/// Refuses a call whose mode has one of the bits; leads on to what follows otherwise.
+/// Refuses a call whose mode has one of the bits; otherwise continues.
 fn refused(mode: u32, bits: u32) -> Vec<sock_filter> {
     vec![step(LOAD, argument(mode)), jump(ANY_BIT, bits, 0, 1), refuse(libc::EPERM)]
 }
@@ -114,7 +114,7 @@ mod tests {
                     assert_eq!(opened(with, 0o2755), REFUSED, "{call}");
                     assert_eq!(opened(with, 0o1777), otherwise, "{call}");
                 }
-                // The mode is whatever the register had before.
+                // The mode is an arbitrary register value.
                 assert_eq!(opened(libc::O_RDONLY | libc::O_DIRECTORY, u32::MAX), ALLOWED, "{call}");
                 assert_eq!(opened(libc::O_RDWR | libc::O_TRUNC, u32::MAX), otherwise, "{call}");
             }

@@ -1,4 +1,4 @@
-//! What the process of a sandbox carries out, one after the other, in memory that it shares with the runner.
+//! The steps that a confined process executes in order, in memory that it shares with the runner.
 
 use std::ffi::CStr;
 
@@ -6,10 +6,10 @@ use retake_types::SandboxPart;
 
 use crate::landlock::Rights;
 
-/// One step, with everything it needs.
+/// One step, with all of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step<'m> {
-    /// Takes hold of a path as it is now.
+    /// Opens a path in its current state.
     Save {
         path: &'m CStr,
         slot: usize,
@@ -20,24 +20,24 @@ pub(crate) enum Step<'m> {
         path: &'m CStr,
         slot: usize,
     },
-    /// Takes hold of a path for a rule about what it is now.
+    /// Opens a path for a rule about its current state.
     Hold {
         path: &'m CStr,
         slot: usize,
     },
-    /// Makes everything read-only, and device nodes useless.
+    /// Makes everything read-only, and device nodes unusable.
     Freeze,
-    /// Makes the file system in memory that everything of the sandbox's own lies in, with the empty
-    /// file and directory that hidden ones are covered with. One for all: each would cost as much as
-    /// a dozen mounts of what is there.
+    /// Creates the memory file system for all new files of the sandbox, with the empty file and
+    /// directory that cover hidden ones. One for all, because each costs as much as a dozen bind
+    /// mounts.
     MakeMemory,
-    /// Makes an empty directory in it, to cover another one with.
+    /// Creates an empty directory in it that covers another one.
     MakeArea {
         place: &'m CStr,
         mode: libc::mode_t,
         slot: usize,
     },
-    /// Nothing more is made in it but through its areas.
+    /// Makes it read-only except through its areas.
     SealMemory,
     Directory {
         path: &'m CStr,
@@ -48,18 +48,18 @@ pub(crate) enum Step<'m> {
         target: &'m CStr,
         path: &'m CStr,
     },
-    /// Puts what was saved at a path.
+    /// Mounts what was saved at a path.
     Attach {
         path: &'m CStr,
         slot: usize,
     },
-    /// The same at a path that was just made, in an empty directory of the sandbox's own.
+    /// The same at a path created in one of the sandbox's empty directories.
     AttachMade {
         path: &'m CStr,
         slot: usize,
     },
-    /// Makes a writable layer over a directory. Before anything is read-only: a layer that is made later
-    /// would be so too.
+    /// Creates a writable layer over a directory. Before anything is read-only, which a later layer
+    /// would inherit.
     SaveLayer {
         lower: &'m CStr,
         upper: &'m CStr,
@@ -73,13 +73,13 @@ pub(crate) enum Step<'m> {
         path: &'m CStr,
         directory: bool,
     },
-    /// Terminals of its own.
+    /// Private terminals.
     Terminals(&'m CStr),
-    /// Makes a covered directory read-only, once everything in it is made.
+    /// Makes a covering directory read-only, once its content is created.
     Seal {
         slot: usize,
     },
-    /// A `/proc` of its own, in which these paths are read-only.
+    /// A private `/proc`, with these paths read-only.
     Proc {
         read_only: &'m [&'m CStr],
     },
@@ -89,7 +89,7 @@ pub(crate) enum Step<'m> {
         directory: bool,
         rights: Rights,
     },
-    /// Adds a Landlock rule about what was saved.
+    /// Adds a Landlock rule for what was saved.
     SavedRule {
         slot: usize,
         directory: bool,
@@ -98,7 +98,7 @@ pub(crate) enum Step<'m> {
 }
 
 impl<'m> Step<'m> {
-    /// What a failure of it means, and which path it is about.
+    /// The meaning of its failure, and the path concerned.
     pub(crate) fn part(&self) -> (SandboxPart, Option<&'m CStr>) {
         match self {
             Self::Save { path, .. }

@@ -1,10 +1,10 @@
-//! Makes `src/redact/anchor_groups.rs`: divides the anchors of all shapes into groups so that ordinary
-//! text has few places that look like one.
+//! Generates `src/redact/anchor_groups.rs`: divides the anchors of all shapes into groups so that
+//! few places of ordinary text look like an anchor.
 //!
 //!     cargo run --release -p retake-store --example anchor_groups FILE... > groups.rs
 //!
-//! The files are text as it is captured: logs, source code, lists of packages, base64. From random
-//! groups, single anchors are moved as long as that leaves fewer places.
+//! The files are typical captured text: logs, source code, lists of packages, base64. Starting from
+//! random groups, single anchors are moved while that reduces the number of places.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers")]
 #![allow(clippy::unwrap_used, dead_code, reason = "a tool that uses a part of what it includes")]
@@ -21,7 +21,7 @@ const GROUPS: u64 = 8;
 const SYMBOLS: u64 = 32;
 const MOVES: usize = 12_000;
 
-/// The bytes that an anchor may have at each place.
+/// The possible bytes at each position of an anchor.
 type Bytes = [Vec<u8>; ANCHOR];
 type Divisions = [Vec<u8>; 2];
 type Tables = [[[u8; 256]; ANCHOR]; 2];
@@ -53,7 +53,7 @@ fn anchors() -> BTreeMap<&'static [u8], Bytes> {
     anchors
 }
 
-/// How often each four bytes are in the files.
+/// How often each sequence of four bytes occurs in the files.
 fn windows() -> Vec<([u8; ANCHOR], u64)> {
     let mut counts: HashMap<[u8; ANCHOR], u64> = HashMap::new();
     for file in std::env::args().skip(1) {

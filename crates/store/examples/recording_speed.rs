@@ -1,8 +1,8 @@
-//! What it takes to record a run, by itself: `cargo run --release -p retake-store --example recording_speed
-//! DIRECTORY COUNT [FILE]`. Prints wall and CPU microseconds of one run without output, and what one bare
-//! append with fdatasync takes in the same directory. Under `strace -c` or `valgrind --tool=callgrind` it
-//! shows where they go. With a file, also the CPU time of runs that print it until a gigabyte is through,
-//! without and with redaction by shape.
+//! The cost of recording a run: `cargo run --release -p retake-store --example recording_speed
+//! DIRECTORY COUNT [FILE]`. Prints wall and CPU microseconds of one run without output, and of one
+//! bare append with fdatasync in the same directory. Run it under `strace -c` or `valgrind
+//! --tool=callgrind` to attribute the cost. With a file, also prints the CPU time of runs that
+//! print the file until a gigabyte has passed, without and with redaction by shape.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for developers")]
 
 use std::fs::OpenOptions;
@@ -26,7 +26,7 @@ fn main() {
     let mut store = Store::open(&directory.join("store")).unwrap();
     let mut file =
         OpenOptions::new().create(true).append(true).open(directory.join("log")).unwrap();
-    // Until the store knows that there will be many.
+    // The store optimises for many runs only after the first few.
     (0..20).for_each(|_| record(&mut store));
     let mut times = [Vec::new(), Vec::new()];
     let before = cpu_us();

@@ -1,6 +1,6 @@
-//! CPU time of redaction by shape, by itself: `cargo run --release -p retake-store --example
-//! redaction_speed FILE...`. Each file is given to a stream 256 KiB at a time until a gigabyte is
-//! through; the figure to compare with is the time of a bare BLAKE3 over the same bytes.
+//! CPU time of redaction by shape: `cargo run --release -p retake-store --example redaction_speed
+//! FILE...`. Feeds each file to a stream in pieces of 256 KiB until a gigabyte has passed. Compare
+//! with the time of a bare BLAKE3 over the same bytes.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for developers")]
 
 use std::hint::black_box;

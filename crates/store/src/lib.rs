@@ -5,9 +5,9 @@
 //! the same way: [`Store::begin_loop`], [`LoopRecording::append`], [`LoopRecording::finish`].
 //! Everything else reads, proves, maintains, copies or erases what those wrote.
 //!
-//! The crate is synchronous, never prints and never starts a process. What it writes has been through
+//! The crate is synchronous, never prints and never starts a process. It writes only what passed
 //! [`redact`]: its functions take [`Redacted`](retake_types::Redacted) values and
-//! [`RedactedBytes`](redact::RedactedBytes), which only a redactor makes.
+//! [`RedactedBytes`](redact::RedactedBytes), which only a redactor creates.
 //!
 //! The modules use each other in one direction only:
 //!

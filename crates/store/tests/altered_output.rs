@@ -1,4 +1,4 @@
-//! Output that was edited, cut, swapped or deleted is found by `verify`, and no reader hands it out.
+//! `verify` finds output that was edited, cut, swapped or deleted, and no reader returns it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -57,7 +57,7 @@ fn length_of(form: Form, blocks: usize) -> usize {
     if form == Form::Inline { 5_000 } else { blocks * BLOCK + 70_700 }
 }
 
-/// The file that holds the stdout of a run.
+/// The file with the stdout of a run.
 fn file(test: &TestStore, form: Form, id: RunId) -> PathBuf {
     match form {
         Form::Inline => test.store.database_path().to_owned(),
@@ -94,7 +94,7 @@ fn window(store: &Store, id: RunId, at: u64, length: u64) -> Result<Vec<u8>, Err
     Ok(bytes)
 }
 
-/// What a reader handed out before it failed.
+/// What a reader returned before it failed.
 fn partly(mut output: impl Read) -> (Vec<u8>, bool) {
     let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
@@ -106,7 +106,7 @@ fn partly(mut output: impl Read) -> (Vec<u8>, bool) {
     }
 }
 
-/// Every way out of the store hands out the recorded bytes or fails.
+/// Every reader of the store returns the recorded bytes or fails.
 fn assert_refused_by_every_reader(store: &mut Store, id: RunId, length: usize) {
     let recorded = text(length, 1);
     let error = read_all(store, id).unwrap_err();
@@ -144,7 +144,7 @@ fn assert_refused_by_every_reader(store: &mut Store, id: RunId, length: usize) {
     let mut lines = Vec::new();
     let Exported::Written { lost, .. } = store.export(&run, &mut lines).unwrap() else { panic!() };
     assert_eq!(lost.len(), 1);
-    // What was exported of it is the beginning of what was recorded.
+    // The export contains a prefix of what was recorded.
     let mut copy = TestStore::new();
     copy.store.import(&mut &lines[..]).unwrap();
     assert!(recorded.starts_with(&copy.output(id, Stdout)));
@@ -170,7 +170,7 @@ fn assert_found(test: &TestStore, id: RunId) -> OutputDamage {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A flipped bit anywhere is found, or does not change what the file decompresses to.
+    /// A flipped bit is found anywhere, unless the file still decompresses to the same bytes.
     #[test]
     fn a_flipped_bit_is_found_wherever_it_is(
         form in prop::sample::select(&[Form::Inline, Form::Raw, Form::Compressed][..]),
@@ -203,7 +203,7 @@ proptest! {
         }
         let found = breaks(&test.store, VerifyDepth::Full);
         if found.is_empty() {
-            // Such as the unused bit of a zstd frame.
+            // For example, the unused bit of a zstd frame.
             prop_assert_eq!(form, Form::Compressed);
             prop_assert!(read_all(&test.store, id).unwrap() == text(length, 1));
             return Ok(());
@@ -216,7 +216,7 @@ proptest! {
             }
         }
         assert_refused_by_every_reader(&mut test.store, id, length);
-        // A window is the recorded one or refused, whichever block it lies in.
+        // A window of any block is the recorded one or refused.
         let at = window_at.index(length);
         let expected = &text(length, 1)[at..(at + 3000).min(length)];
         match window(&test.store, id, at as u64, 3000) {
@@ -317,7 +317,7 @@ fn a_deleted_file_or_row_is_found() {
     }
 }
 
-/// An edit of the database that also changes the hash beside the output: the ledger still knows.
+/// The database is edited, including the hash next to the output: the ledger reveals it.
 #[test]
 fn an_output_and_its_hash_edited_together_are_found() {
     let (mut test, one, _) = recorded(Form::Inline, 5_000);
@@ -331,7 +331,7 @@ fn an_output_and_its_hash_edited_together_are_found() {
         .unwrap();
     assert_found(&test, one.id());
     assert_refused_by_every_reader(&mut test.store, one.id(), 5_000);
-    // And one that edits the outcome in the ledger too.
+    // The outcome in the ledger is edited as well.
     let body: Vec<u8> = connection
         .query_row("SELECT body FROM ledger WHERE seq = 2", [], |row| row.get(0))
         .unwrap();
@@ -369,13 +369,13 @@ fn every_damaged_output_is_reported_and_the_others_are_read() {
     assert_eq!(search.hits.len(), 2);
     assert_eq!(search.damaged.len(), 4);
 
-    // The same output recorded once more mends the file that is shared.
+    // Recording the same output again repairs the shared file.
     test.record(&intent("again"), 0, &[(Stdout, &text(BLOCK + 5, 0))]);
     test.compact();
     let found: Vec<_> =
         breaks(&test.store, VerifyDepth::Full).into_iter().map(|found| found.run).collect();
     assert_eq!(found, [4, 5].map(|n| Some(intents[n].id())));
-    // What cannot be mended can be deleted.
+    // A run with unrepairable output can be deleted.
     test.store.delete(intents[4].id()).unwrap();
     test.store.delete(intents[5].id()).unwrap();
     test.assert_intact();
@@ -415,14 +415,14 @@ fn the_order_of_arrival_is_part_of_the_record() {
     assert_eq!(exported, Exported::Written { lost: Vec::new(), order_altered: true });
     assert_eq!(test.output(one.id(), Stderr), b"answer\n");
 
-    // An order that is gone is not another one.
+    // A lost order does not count as altered.
     test.tamper("UPDATE runs SET chunks = NULL");
     assert_eq!(test.assert_intact().unproven_orders, 1);
     assert_eq!(test.interleaved(one.id()), b"question\nend\nanswer\n");
 }
 
-/// The list of block hashes only saves time: one that is missing or wrong never lets anything
-/// through, and never keeps good output from being read.
+/// The list of block hashes only saves time: a missing or wrong list never lets altered output
+/// through, and never blocks good output.
 #[test]
 fn without_its_list_an_output_is_checked_whole() {
     let length = 3 * BLOCK + 17;
@@ -441,7 +441,7 @@ fn without_its_list_an_output_is_checked_whole() {
             } else {
                 assert_eq!(found, []);
             }
-            // Altered in the first block; a window of the last is refused all the same.
+            // Altered in the first block; a window of the last block is refused as well.
             let path = file(&test, form, one.id());
             fs::OpenOptions::new()
                 .write(true)

@@ -1,4 +1,4 @@
-//! What pages need: lists page by page, figures over time, and output as it arrives.
+//! What pages need: lists in pages, statistics over time, and output as it arrives.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
@@ -99,7 +99,7 @@ fn figures_over_time_count_every_run_once() {
     drop(recording);
 }
 
-/// To the microsecond, as it is kept.
+/// To the microsecond, as stored.
 fn rounded(at: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(at.as_microsecond()).unwrap()
 }
@@ -121,7 +121,7 @@ fn output_is_told_in_order_and_in_portions() {
         part(Stream::Stdout, 4, b"three"),
     ];
     assert_eq!((&new.parts[..], new.over, new.more), (&expected[..], false, false));
-    // A slow listener gets it bit by bit, and never anything twice.
+    // A slow reader gets it in pieces, and nothing twice.
     let (mut from, mut text) = ([0, 0], Vec::new());
     loop {
         let new = store.output_after(intent.id(), from, 3).unwrap();
@@ -179,7 +179,7 @@ fn found(
     loop {
         let found = store.search_from("needle", filter, from, limit, effort).unwrap();
         seen.extend(found.hits.iter().map(|hit| hit.run.intent.id()));
-        // A page is full, the last, or says why not.
+        // A page is full, or the last, or says why it is short.
         assert!(found.hits.len() == limit || found.next.is_none() || found.cut_short);
         cut += usize::from(found.cut_short);
         match found.next {
@@ -243,7 +243,7 @@ fn the_room_it_takes_is_counted_wherever_it_is() {
     assert_eq!(after.total(), after.database + after.spool + after.output);
 }
 
-/// All pages of an order, each continued from where the one before says that it ended.
+/// All pages of an order, each continued from the end of the one before.
 fn by_duration(store: &Store, filter: &RunFilter, order: DurationOrder) -> Vec<(u64, RunId)> {
     let all = RunsByDuration::read(store).unwrap();
     let (mut seen, mut after) = (Vec::new(), None);
@@ -276,7 +276,7 @@ fn every_run_that_ended_is_sorted_by_duration_whatever_the_filter() {
         [(DurationOrder::SlowestFirst, true), (DurationOrder::FastestFirst, false)]
     {
         let sorted = |failed: bool| -> Vec<(u64, RunId)> {
-            // Runs of one duration are in the order of their ids, which is that of the record.
+            // Runs of equal duration are ordered by number.
             let mut sorted: Vec<(u64, RunId)> = expected
                 .iter()
                 .filter(|(_, _, code)| !failed || *code != 0)
@@ -299,7 +299,7 @@ fn every_run_that_ended_is_sorted_by_duration_whatever_the_filter() {
     }
     let slowest = store.slowest_commands(now - SignedDuration::from_hours(10), 5).unwrap();
     let seen: Vec<RunId> = slowest.iter().map(|run| run.intent.id()).collect();
-    // The same command once, and nothing from before.
+    // Each command once, and nothing older.
     assert_eq!(seen, [expected[31].1]);
     drop(unfinished);
 }
@@ -336,7 +336,7 @@ fn runs_of_a_machine_are_those_it_recorded_and_those_placed_on_it() {
                 outcome.ran_on =
                     Some(RanOn { executor: "slurm".to_owned(), node, ..RanOn::default() });
             }
-            // Names that only contain it, and what merely mentions it.
+            // Names that only contain it, or merely mention it.
             2 => intent.host = "node70".to_owned(),
             3 => intent.request.label("about", "node7"),
             _ => {}
@@ -365,7 +365,7 @@ fn runs_of_a_machine_are_those_it_recorded_and_those_placed_on_it() {
     let failed = RunFilter { status: Some(RunStatus::Failed), ..of.clone() };
     let failures: Vec<RunId> = expected.iter().filter(|(_, bad)| *bad).map(|(id, _)| *id).collect();
     assert_eq!(all(&failed), failures);
-    // Where rows are counted, and where the order is another.
+    // In counts, and in another order.
     assert_eq!(store.stats(&of).unwrap().runs, expected.len() as u64);
     assert_eq!(by_duration(&store, &of, DurationOrder::SlowestFirst).len(), expected.len());
     assert_eq!(all(&RunFilter { host: Some("node".into()), ..RunFilter::default() }), []);

@@ -1,6 +1,6 @@
 //! Many writers at once, and writers that are killed at any instant.
 //!
-//! The helpers are this test binary itself, started again with what to do in the environment.
+//! The helpers are this test binary itself, started with their task in the environment.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -24,7 +24,7 @@ struct Helper(Child);
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // It has already ended where the test got that far.
+        // It may have ended already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
@@ -42,7 +42,7 @@ fn start(task: &str, root: &Path) -> Helper {
     Helper(child)
 }
 
-/// Not a test of its own: what the other tests start this binary for.
+/// Not a test: the entry point of helpers.
 #[test]
 fn helper() {
     let (Ok(task), Ok(root)) = (std::env::var(TASK), std::env::var(ROOT)) else { return };
@@ -221,7 +221,7 @@ fn a_killed_runner_reads_interrupted_with_its_output() {
 #[test]
 fn killed_at_any_instant_nothing_acknowledged_is_lost() {
     let mut killed = 0;
-    // Spread over the life of a helper, its start included, without a clock of its own.
+    // Kill times spread over the life of a helper, including its start.
     let mut delays = (0..300u64).map(|i| Duration::from_micros(3_000 + (i * 7_919) % 40_000));
     while killed < 300 {
         let temp = tempfile::tempdir().unwrap();
@@ -232,7 +232,8 @@ fn killed_at_any_instant_nothing_acknowledged_is_lost() {
             let mut child = start("forever", &root);
             let mut stdout = BufReader::new(child.0.stdout.take().unwrap());
             let mut text = String::new();
-            // However slow the machine is, the last one of a store gets to acknowledge a run.
+            // On a slow machine too, the last helper of a store acknowledges a run before it is
+            // killed.
             while nth == 19 && !text.contains("done ") {
                 assert_ne!(stdout.read_line(&mut text).unwrap(), 0, "it ended by itself");
             }
@@ -277,7 +278,7 @@ fn check(root: &Path, known: &[RunId]) {
     }
     let unfinished = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
     assert!(store.list(&unfinished, None, 9).unwrap().runs.is_empty());
-    // What a killed compaction left behind is harmless, and nothing else is wrong.
+    // A killed compaction leaves only harmless files.
     for problem in store.examine(VerifyDepth::Quick, &mut |_| {}).unwrap().defects {
         assert!(matches!(problem, retake_store::Defect::Orphan(_)), "{problem}");
     }

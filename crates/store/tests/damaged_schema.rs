@@ -1,5 +1,5 @@
-//! A schema that was changed behind the store's back: every command says so in one short sentence, the
-//! doctor sees it, and a repair brings back everything that the ledger holds.
+//! A schema that was changed outside of the store: every command reports it in one short sentence,
+//! the doctor finds it, and a repair restores everything that the ledger holds.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn damage_is_seen_named_and_repaired() {
         let TestStore { temp: _temp, store } = test;
         drop(store);
 
-        // Any of these may still work, depending on what is missing.
+        // Each of these may still work, depending on what is missing.
         match Store::open(&root) {
             Ok(mut store) => {
                 if let Err(error) = store.list(&RunFilter::default(), None, 9) {

@@ -1,4 +1,4 @@
-//! What runs did can be searched, is proven like the rest, and goes when the run goes.
+//! Effects of runs can be searched, are verified like the rest, and are erased with their run.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;

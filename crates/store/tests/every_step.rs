@@ -14,7 +14,7 @@ use common::{assert_intact, intent, outcome, plain};
 use retake_store::{Store, VerifyDepth};
 use retake_types::{RunId, State, Stream};
 
-/// Notes what the record has acknowledged, outside of the store.
+/// Notes acknowledged runs outside of the store.
 fn acknowledge(file: &Path, id: RunId) {
     let mut file = fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
     writeln!(file, "{id}").unwrap();

@@ -1,5 +1,5 @@
-//! A store that cannot be written, read or believed: a clear message, nothing overwritten, and
-//! the run's own result still delivered.
+//! A store that cannot be written, read or trusted: a clear message, nothing overwritten, and the
+//! run's own result is still returned.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -118,7 +118,7 @@ fn a_reader_needs_no_right_to_write() {
     }
 }
 
-/// Root ignores permission bits, so a read-only bind mount stands in for them.
+/// Root ignores permission bits, so root uses a read-only bind mount.
 struct ReadOnly {
     path: std::path::PathBuf,
     mounted: bool,
@@ -198,7 +198,8 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
         Err(Error::Io { .. } | Error::Vanished { .. })
     ));
 
-    // Someone made a new one meanwhile: the old connection must not pretend to write to it.
+    // Another process created a new store meanwhile: the old connection must not pretend to write
+    // to it.
     let fresh = Store::open(&test.root()).unwrap();
     assert!(matches!(test.store.begin_plain(&intent("c")), Err(Error::Vanished { .. })));
     assert_eq!(common::assert_intact(&fresh).runs, 0);
@@ -362,7 +363,7 @@ fn a_lost_output_file_costs_an_export_that_output_alone() {
     );
     assert_eq!(export(second.id()), Exported::Written { lost: Vec::new(), order_altered: false });
 
-    // The other record says exactly what it has.
+    // The other record has exactly the exported output.
     let mut other = TestStore::new();
     assert_eq!(other.store.import(&mut &lines[..]).unwrap().imported.len(), 2);
     let outcome = other.store.get(first.id()).unwrap().outcome.unwrap();

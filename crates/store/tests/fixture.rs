@@ -1,7 +1,7 @@
-//! A database written by the first release opens, verifies and stays usable, for ever.
+//! A database written by the first release opens, verifies and stays usable.
 //!
-//! The fixture is made once, by the ignored test below, and never again: a later release that
-//! changes the schema adds a fixture of its own.
+//! The fixture was made once, by the ignored test below, and stays unchanged: a release that
+//! changes the schema adds another fixture.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
@@ -37,7 +37,7 @@ fn copy(from: &Path, to: &Path) {
             fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
         }
     }
-    // Git keeps no such modes.
+    // Git does not keep these modes.
     fs::set_permissions(to, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
@@ -74,7 +74,7 @@ fn the_first_release_s_database_opens_and_verifies() {
     assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
 }
 
-/// Reading never migrates: an old database may lie where nothing can be written.
+/// Reading never migrates: an old database may be on a read-only file system.
 #[test]
 fn the_first_release_s_database_is_read_as_it_is() {
     let temp = tempfile::tempdir().unwrap();
@@ -105,9 +105,9 @@ fn version_2_s_database_opens_and_verifies() {
     assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
 }
 
-/// Recorded by the program itself: `exec` with all that can be asked of a run, a matrix, a bisection,
-/// agents and crash tests. The runner of the second agent was killed, at a time when loops had no
-/// live file.
+/// Recorded by the program itself: `exec` with every option, a matrix, a bisection, agents and
+/// crash tests. The runner of the second agent was killed by a release in which loops had no live
+/// file.
 #[test]
 fn a_database_with_every_option_and_every_kind_of_loop_is_read_back() {
     let read = fs::read(fixture("v2-full.json")).unwrap();
@@ -173,7 +173,7 @@ fn shown(store: &Store, stored: &StoredLoop) -> Value {
     })
 }
 
-/// Everything that was said of a run then is said now; there may be more.
+/// Everything recorded of the run then is read now; there may be more.
 fn assert_holds(now: &Value, then: &Value) {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => {
@@ -207,8 +207,8 @@ fn version_3_s_database_opens_and_verifies() {
     assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
 }
 
-/// Version 4 knows what results say of tests that they do not name: a complete run without a failure
-/// ends "failing".
+/// Version 4 records what results imply about tests that they do not name: a complete run without a
+/// failure ends "failing".
 #[test]
 fn version_4_s_database_opens_and_verifies() {
     let expected: Value = serde_json::from_slice(&fs::read(fixture("v4.json")).unwrap()).unwrap();
@@ -242,7 +242,7 @@ fn version_4_s_database_opens_and_verifies() {
     assert!(test.store.examine(VerifyDepth::Full, &mut |_| {}).unwrap().defects.is_empty());
 }
 
-/// How a test went in each run; whether the run names it.
+/// The result of a test in each run, and whether the run names it.
 fn results(history: &TestHistory) -> Vec<Value> {
     let each = history.results.iter();
     each.map(|result| json!([result.run, result.status, result.inferred])).collect()
@@ -258,7 +258,7 @@ fn make_the_fixture_of_version_4() {
     let mut recording = test.store.begin_plain_loop(Kind::Agent, r#"{"agent":"claude"}"#).unwrap();
     recording.append_plain_entries(&mut test.store, &[1, 2]).unwrap();
     recording.finish(&mut test.store, &StopReason::Completed).unwrap();
-    // Plain unittest names only what failed.
+    // Plain unittest names only failures.
     for failed in [1, 0, 1, 0] {
         let intent = intent("python3 -m unittest");
         let mut recording = test.store.begin_plain(&intent).unwrap();

@@ -1,5 +1,5 @@
-//! A disk without room: the outcome is recorded all the same, what is lost is counted, and what gives
-//! space back works.
+//! A full disk: the outcome is still recorded, lost bytes are counted, and operations that free
+//! space work.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -48,7 +48,7 @@ impl SmallDisk {
         self.path.join("store")
     }
 
-    /// Takes every free block.
+    /// Fills every free block.
     fn fill(&self) {
         let mut ballast = fs::OpenOptions::new()
             .create(true)
@@ -111,7 +111,7 @@ fn a_full_disk_costs_output_and_not_the_outcome() {
     let mut store = Store::open(&disk.store()).unwrap();
     let (id, stored) = flood(&mut store);
     disk.fill();
-    // Later runs are recorded too, with the little that they write.
+    // Later runs are recorded too, with their small output.
     let later: Vec<RunId> = (0..10).map(|_| record(&mut store, b"little").unwrap()).collect();
     drop(store);
 
@@ -193,7 +193,7 @@ fn a_record_without_a_reserve_is_erased_too() {
     let Some(disk) = SmallDisk::mount() else { return };
     let mut store = Store::open(&disk.store()).unwrap();
     let (id, _) = flood(&mut store);
-    // As an earlier release leaves it: nothing is allocated ahead.
+    // As an earlier release leaves it: no blocks are reserved.
     let plain = rusqlite::Connection::open(disk.store().join("retake.db")).unwrap();
     plain.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     drop(plain);

@@ -1,4 +1,4 @@
-//! What real tools print has no secrets, and passes the redactor unchanged.
+//! Output of real tools has no secrets and passes the redactor unchanged.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ fn recorded_output_of_real_tools_passes_unchanged() {
     for directory in ["../effects/tests/fixtures", "../effects/tests/samples", "../agent/tests"] {
         files(&here.join(directory), &mut found);
     }
-    // What package managers and compilers know of: hashes, URLs, identifiers.
+    // Output of package managers and compilers: hashes, URLs, identifiers.
     found.push(here.join("../../Cargo.lock"));
     assert!(found.len() > 100, "{} files", found.len());
     for path in found {

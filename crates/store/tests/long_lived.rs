@@ -1,5 +1,5 @@
-//! A program that records many runs through one connection: its WAL is written over and left short, and
-//! one live file serves all of its runs.
+//! A program that records many runs through one connection: its WAL is overwritten and short at the
+//! end, and one live file serves all of its runs.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
@@ -11,11 +11,11 @@ use common::{FinishPlain as _, PlainStore as _, TestStore, assert_intact, intent
 use retake_store::{RunFilter, RunStatus, Store, VerifyDepth};
 use retake_types::State;
 
-/// More runs than it takes to be taken for such a program.
+/// More runs than it takes to count as such a program.
 const MANY: usize = 20;
-/// What a cold open may have to read of a WAL: 64 frames, its header, and what one run adds.
+/// The longest WAL that a cold open should read: 64 frames, its header, and one run.
 const SHORT: u64 = 96 * 4120;
-/// What is allocated for a WAL.
+/// The room reserved for a WAL.
 const ROOM: u64 = 512 * 1024;
 
 fn wal_length(root: &Path) -> u64 {
@@ -35,7 +35,7 @@ fn many_runs() -> TestStore {
     test
 }
 
-/// The files as a program leaves them that is killed now.
+/// The files that a program leaves if it is killed now.
 fn killed(test: &TestStore) -> (tempfile::TempDir, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("store");
@@ -44,7 +44,7 @@ fn killed(test: &TestStore) -> (tempfile::TempDir, PathBuf) {
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::write(copy, bytes).unwrap();
     }
-    // Its memory is gone with the last process that had it open.
+    // Shared memory is lost with the last process that had it open.
     fs::remove_file(root.join("retake.db-shm")).unwrap();
     (temp, root)
 }
@@ -124,7 +124,7 @@ fn one_live_file_serves_all_runs_and_is_that_of_the_one_that_runs() {
         assert_eq!(live_files(&root), [intent.id().to_string()]);
         let reader = Store::open_read_only(&root).unwrap();
         assert_eq!(reader.get(intent.id()).unwrap().state, State::Running);
-        // Another command that starts now leaves it alone.
+        // Another starting command leaves it alone.
         assert!(Store::open(&root).unwrap().recover().unwrap().is_empty());
         recording.finish_plain(&mut test.store, outcome(0)).unwrap();
         assert_eq!(live_files(&root), [format!("{}.idle", intent.id())]);
@@ -158,7 +158,7 @@ fn a_program_that_is_killed_in_its_hundredth_run_leaves_one_that_is_interrupted(
     assert_eq!(assert_intact(&store).runs as usize, MANY + 1);
 }
 
-/// Has `fsync` fail in this thread from now on.
+/// Makes `fsync` fail in this thread from now on.
 fn without_fsync() {
     let load = |offset| libc::sock_filter {
         code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
@@ -181,7 +181,8 @@ fn without_fsync() {
     let failed = give(libc::SECCOMP_RET_ERRNO | libc::EIO as u32);
     let mut filter = [load(0), is_fsync, failed, give(libc::SECCOMP_RET_ALLOW)];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is valid for the call, which copies it; both concern this thread alone.
+    // SAFETY: the program is valid during the call, which copies it; both calls affect only this
+    // thread.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let set =
@@ -190,7 +191,7 @@ fn without_fsync() {
     }
 }
 
-/// An `fsync` would write the times of the WAL, too, each time.
+/// `fsync` would also write the times of the WAL each time.
 #[test]
 fn commits_and_folds_sync_the_bytes_and_not_the_times_of_a_file() {
     let mut test = many_runs();

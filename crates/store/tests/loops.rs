@@ -1,4 +1,4 @@
-//! Loops whose runner lives, dies, or is resumed.
+//! Loops whose runner is alive, dies, or resumes them.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn the_loop_of_an_agent_waits_to_be_resumed() {
     assert!(test.store.open_loops(Kind::Agent).unwrap().is_empty());
 }
 
-/// Earlier releases kept the live files of crash tests beside their logs.
+/// Earlier releases kept the live files of crash tests next to their logs.
 #[test]
 fn the_crash_loop_of_an_earlier_release_is_ended_too() {
     let mut test = TestStore::new();
@@ -76,7 +76,7 @@ fn the_crash_loop_of_an_earlier_release_is_ended_too() {
     std::fs::create_dir(&earlier).unwrap();
     std::fs::write(earlier.join(format!("{id}.log")), b"log").unwrap();
     std::fs::rename(live, earlier.join(format!("{id}.live"))).unwrap();
-    // Its runner lives.
+    // Its runner is alive.
     assert!(test.store.recover().unwrap().is_empty());
     drop(recording);
     assert_eq!(test.store.recover().unwrap().loops[0].id, id);

@@ -26,7 +26,7 @@ fn record(store: &mut Store, directory: &str, bytes: usize) -> RunId {
     intent.id()
 }
 
-/// The store is whole and has exactly these runs with their output.
+/// Checks that the store is intact and has exactly these runs with their output.
 fn assert_has(root: &Path, runs: &[RunId]) {
     let store = Store::open(root).unwrap();
     assert_intact(&store);
@@ -59,13 +59,13 @@ fn a_moved_record_is_found_under_its_old_name() {
         left.sort();
         assert_eq!(left, [".gitignore", "moved-to"]);
         assert_eq!(moved_to(&from), Some(to.clone()));
-        // A program that was started before the move continues recording in the one record.
+        // A program started before the move continues recording in the moved record.
         let mut store = Store::open(&from).unwrap();
         assert_eq!(store.path(), to);
         record(&mut store, "/project", 5);
         assert_eq!(Store::open_read_only(&from).unwrap().path(), to);
         assert_eq!(interrupted_move(&to), None);
-        // Once the new place is gone the note means nothing.
+        // Without the new place the note is ignored.
         drop(store);
         fs::remove_dir_all(&to).unwrap();
         assert_eq!(Store::open(&from).unwrap().path(), from);
@@ -105,7 +105,7 @@ fn nothing_moves_while_a_run_or_loop_is_alive_or_onto_something() {
     assert!(moved_to(&from).is_none() && Store::open(&from).unwrap().get(runs[0]).is_ok());
 }
 
-/// Where the record is, as found from the old location.
+/// The place of the record, as found from the old one.
 fn after_a_crash(
     env: &dyn Fn(&str) -> PathBuf,
     transfer: fn(&Path, &Path) -> retake_store::Result<retake_store::Moved>,
@@ -113,7 +113,7 @@ fn after_a_crash(
     let (from, to) = (env("data"), env("retake"));
     let Ok(noted) = fs::read_to_string(env("runs")) else { return };
     let mut runs: Vec<RunId> = noted.lines().map(|id| id.parse().unwrap()).collect();
-    // Between the two renames only the new place has it.
+    // Between the two renames only the new place has the record.
     let place = if from.exists() { &from } else { &to };
     assert_has(place, &runs);
     let mut store = Store::open(place).unwrap();

@@ -1,4 +1,4 @@
-//! The ledger proves itself: every kind of tampering is found at its place, and what is erased is
+//! The ledger proves itself: every kind of tampering is found at its place, and erased content is
 //! gone from every file while the rest still verifies.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
@@ -88,7 +88,7 @@ fn tampering_is_found_at_its_place() {
             6,
             |kind| matches!(kind, BreakKind::Output { stream: Stdout, .. }),
         ),
-        // The tail, cut without an expected head: the projection still has the run.
+        // The tail is cut, and no head is expected: the projection still has the run.
         ("DELETE FROM ledger WHERE seq > 8", 8, |kind| matches!(kind, BreakKind::Projection(_))),
     ];
     for (sql, seq, kind) in cases {
@@ -109,7 +109,7 @@ fn a_head_kept_elsewhere_finds_a_cut_tail_and_a_rewritten_chain() {
     assert_eq!(head.count, 10);
     assert_eq!(test.assert_intact().head, head);
     assert!(matches!(test.store.verify(Some(head)).unwrap(), Verification::Intact(_)));
-    // Cut so cleanly that nothing inside shows it.
+    // Cut so that nothing inside shows it.
     test.tamper(
         "DELETE FROM ledger WHERE seq > 8; DELETE FROM runs WHERE seq > 8;
          DELETE FROM outputs WHERE place > 17; DELETE FROM labels WHERE run > 8",
@@ -314,7 +314,7 @@ fn search_finds_what_is_indexed_pending_and_in_the_middle() {
     assert_eq!(test.store.compact(Duration::ZERO).unwrap(), Default::default());
 }
 
-/// Between two leaves of the search index stands the beginning of a word, here all of it.
+/// A separator between two leaves of the search index is a prefix of a word, here the whole word.
 #[test]
 fn no_erased_word_stays_between_the_leaves_of_the_index() {
     const RUNS: usize = 8;
@@ -351,8 +351,8 @@ fn no_erased_word_stays_between_the_leaves_of_the_index() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Erasing is exact whatever else is in the index, and in whatever order things go; also where
-    /// the index has many leaves, whose separators are beginnings of words.
+    /// Erasing is exact with any other content in the index and in any order; also in an index of
+    /// many leaves, whose separators are prefixes of words.
     #[test]
     fn deletions_in_any_order_leave_no_word_behind(
         words in proptest::collection::vec("[a-c]{3,6}", 2..12),
@@ -362,7 +362,7 @@ proptest! {
         let mut test = TestStore::new();
         let mut left: Vec<(RunId, String)> = Vec::new();
         for (index, word) in words.iter().enumerate() {
-            // A word of its own for each run, close to others in the index's order.
+            // A unique word for each run, close to others in the index's order.
             let letter = char::from(b'a' + index as u8);
             let word = format!("zyxwv{word}{letter}{letter}{letter}qjkvx");
             let intent = intent(&format!("c {word}"));
@@ -380,8 +380,8 @@ proptest! {
             }
             let (id, word) = left.remove(pick.index(left.len()));
             test.store.delete(id).unwrap();
-            // The index shares beginnings of words, so only the end can be told apart. One letter
-            // before `qjkvx` would not do: the number of an overflow page can look like it.
+            // The index shares prefixes of words, so only the end is unique. One letter before
+            // `qjkvx` would not suffice: an overflow page number can look like it.
             let files = files_with(&test.root(), &word.as_bytes()[word.len() - 7..]);
             prop_assert!(files.is_empty(), "{} in {:?}", word, files);
             prop_assert_eq!(test.assert_intact().runs, left.len() as u64);

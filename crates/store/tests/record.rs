@@ -1,4 +1,4 @@
-//! What goes in comes out: runs, output in every form, order of arrival, lists and families.
+//! What is recorded reads back: runs, output in every form, arrival order, lists and families.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn an_outcome_is_committed_together_with_the_next_intent() {
         assert_eq!(test.store.get(next.id()).unwrap().state, State::Running);
         (before, recording) = (next, begun.unwrap());
     }
-    // An intent that cannot be committed costs the outcome nothing.
+    // An intent that cannot be committed does not affect the outcome.
     let ended = recording.end(plain(outcome(0)));
     let (finished, begun) = ended.commit_and_begin(&mut test.store, &plain(before.clone()));
     assert!(finished.unwrap().error.is_none());
@@ -189,7 +189,7 @@ fn large_output_reads_the_same_raw_and_compressed_and_is_stored_once() {
     test.assert_intact();
 }
 
-/// Two threads of one program, such as a server, may compress the same output at the same time.
+/// Two threads of one program, such as a server, may compress the same output at once.
 #[test]
 fn threads_that_compress_the_same_output_do_not_take_each_others_files() {
     for round in 0..20 {

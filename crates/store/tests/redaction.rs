@@ -1,4 +1,4 @@
-//! Nothing of a secret reaches the disk: every byte of every file is searched, at every moment.
+//! No secret reaches the disk: every byte of every file is searched after each step.
 
 mod common;
 
@@ -18,8 +18,8 @@ proptest! {
         large in any::<bool>(),
         compact in any::<bool>(),
     ) {
-        // A secret that is only spaces, or part of what retake itself writes, cannot be determined
-        // apart.
+        // A secret of only spaces, or one that occurs in retake's own texts, cannot be searched
+        // for.
         let known = serde_json::to_string(&(plain(intent("a")), plain(outcome(0)))).unwrap().to_lowercase();
         let secrets: Vec<String> = secrets
             .into_iter()

@@ -1,4 +1,4 @@
-//! Runs on other machines: recorded before they are sent, completed once by their result.
+//! Runs on other machines: recorded before they are sent, and completed once by their result.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Runs that come from inside of a sandbox: nothing of them is believed that can be known otherwise.
+//! Runs reported from inside a sandbox: known facts replace their claims.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -11,7 +11,7 @@ use retake_store::{ReportedImport, Store, TakenReport};
 use retake_types::request::StdinSource;
 use retake_types::{Intent, Kind, ReportedRuns, RunId, RunOutcome, SandboxMode, State, Stream};
 
-/// The record outside with a confined run that is going on, and the record inside.
+/// The record outside with a running confined run, and the record inside.
 struct Reports {
     outside: TestStore,
     inside: TestStore,
@@ -28,7 +28,7 @@ impl Reports {
         Self { outside, inside: TestStore::new(), reporter }
     }
 
-    /// Takes over what is inside.
+    /// Imports what is inside.
     fn take(&mut self) -> TakenReport {
         let mut lines = Vec::new();
         self.inside.store.report_runs(0, &mut lines).unwrap();
@@ -38,7 +38,7 @@ impl Reports {
     fn take_lines(&mut self, lines: &[u8]) -> TakenReport {
         let redactor = Redactor::off();
         let mut import = ReportedImport::new(&self.reporter, &redactor);
-        // In pieces, as a pipe gives them.
+        // In pieces, as from a pipe.
         for piece in lines.chunks(1000) {
             import.push(&mut self.outside.store, piece).unwrap();
         }
@@ -110,7 +110,7 @@ fn only_a_reported_run_can_be_a_parent() {
     let first = intent("first");
     let mut second = intent("second");
     second.parent_id = Some(first.id());
-    // Refused, since it is there already; then it is nobody's parent either.
+    // Refused as a duplicate, and not accepted as a parent either.
     let mut known = intent("known");
     known.request.id = other.id();
     let mut third = intent("third");
@@ -158,7 +158,7 @@ fn rubbish_ends_a_report_and_what_came_before_is_kept() {
     reports.inside.record(&second, 0, &[(Stream::Stdout, b"cut")]);
     let mut both = Vec::new();
     reports.inside.store.report_runs(0, &mut both).unwrap();
-    // A line that is not whole, one that is too long, one that is nothing.
+    // An incomplete line, one that is too long, one that is not JSON.
     let cut = both[..both.len() - 3].to_vec();
     let long = [lines.clone(), vec![b'x'; 5 << 20]].concat();
     let wrong = [lines.clone(), b"{\"no\": 1}\n".to_vec(), both[lines.len()..].to_vec()].concat();
@@ -191,7 +191,7 @@ fn a_report_is_bounded() {
     }
     let report = reports.take();
     assert_eq!((report.reported, report.seen), (taken(1000, 0, true), 1000));
-    // The next time the rest comes.
+    // The rest is read the next time.
     let mut lines = Vec::new();
     reports.inside.store.report_runs(report.seen, &mut lines).unwrap();
     assert_eq!(reports.take_lines(&lines).reported, taken(2, 0, false));
@@ -219,7 +219,7 @@ fn secrets_of_the_reporter_are_replaced_and_the_order_then_unknown() {
     reports.outside.assert_intact();
 }
 
-/// A store whose ledger the confined program has damaged is read as far as that goes.
+/// A store whose ledger the confined program has damaged is read as far as possible.
 #[test]
 fn a_store_inside_is_read_with_care() {
     let mut reports = Reports::new();

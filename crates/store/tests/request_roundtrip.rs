@@ -1,4 +1,4 @@
-//! Every field of a request is in the ledger, and is read back from it.
+//! Every field of a request is stored in the ledger and reads back.
 
 mod common;
 

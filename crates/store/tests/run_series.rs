@@ -1,4 +1,4 @@
-//! Runs among runs of the same command, and where they came from.
+//! Runs among runs of the same command, and their origin.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 mod common;
@@ -10,7 +10,7 @@ use retake_types::request::LoopPosition;
 use retake_types::{Kind, LoopId, Run, RunId};
 use serde_json::json;
 
-/// What a run of a series is.
+/// A run of a series.
 #[derive(Default)]
 struct Recorded<'a> {
     minute: i64,
@@ -58,7 +58,7 @@ fn a_run_has_neighbours_of_the_same_command_in_the_same_directory() {
     record(&mut test, "make ab", &at(3, 0));
     record(&mut test, "make a*", &Recorded { cwd: "/elsewhere", ..at(4, 0) });
     let again = record(&mut test, "make a*", &at(5, 1));
-    // At the same moment the order of recording decides.
+    // For equal times the order of recording decides.
     let last = record(&mut test, "make a*", &at(5, 0));
     let near = |id| test.store.neighbours(&get(&test, id), &RunSeries::Command).unwrap();
     let found = near(again);
@@ -172,7 +172,7 @@ fn one_test_is_read_by_its_exact_name_and_only_its_newest_results() {
     assert!(history.results.is_sorted_by_key(|result| result.at));
     assert_eq!(history.results[3].at.as_second(), (1_000_000 + 5) * 60);
     assert!(test.store.test_named("a", 4).unwrap().is_none());
-    // All of them come one at a time as they come at once.
+    // Reading one at a time returns the same as reading all at once.
     let mut names = Vec::new();
     test.store
         .each_test(None, &mut |history| names.push((history.name, history.results.len())))

@@ -1,5 +1,4 @@
-//! What a sandbox denied a run, for people and programs to read. It is reported; nothing is decided
-//! by it.
+//! What a sandbox denied a run. For reports only; no decision depends on it.
 
 use std::fmt;
 
@@ -7,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::OsText;
 
-/// Something that a run tried and that its sandbox does not allow.
+/// Something that a run tried and its sandbox denied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Denial {
     pub operation: DeniedOperation,
     /// The file, or the address of a connection.
     pub path: OsText,
-    /// The name that the process had, which it can choose itself.
+    /// The name of the process, which the process can set itself.
     pub program: String,
     pub count: u64,
 }
 
 impl Denial {
-    /// How many different ones are listed of a run; the others are only counted.
+    /// How many different denials are listed per run; the rest are counted.
     pub const LISTED: usize = 100;
 }
 
@@ -29,10 +28,10 @@ impl Denial {
 pub enum DeniedOperation {
     /// Opening for writing, truncating.
     Write,
-    /// A directory, a link, a pipe.
+    /// A directory, link or pipe.
     Create,
     Remove,
-    /// Away from this name, or to it.
+    /// From this name or to it.
     Rename,
     /// Permissions, owner, times, attributes.
     Change,

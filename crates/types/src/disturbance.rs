@@ -1,30 +1,30 @@
-//! What makes measurements noisy or wrong, as far as a machine shows it.
+//! What makes measurements noisy or wrong, as far as the machine reports it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Something on the machine that makes measurements noisy or wrong.
+/// A condition that makes measurements noisy or wrong.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum Disturbance {
-    /// Other programs used this many CPUs, of those there are.
+    /// Other programs used this many of the CPUs.
     OtherLoad { used: f64, cpus: usize },
-    /// The hypervisor gave this part of the time to others.
+    /// The hypervisor gave this part of the CPU time to other machines.
     Stolen { part: f64 },
     /// The frequency changes with the load.
     FrequencyScaling { governor: String },
-    /// CPUs were slowed down because they were too hot, this many times.
+    /// CPUs were throttled for heat this many times.
     Throttled { times: u64 },
-    /// A limit on CPU time (of a container, say) stopped us this many times.
+    /// A CPU limit, such as a container's, throttled retake this many times.
     Limited { times: u64 },
-    /// There are no more CPUs than workers, so retake and everything else disturb them.
+    /// Workers occupy every CPU, so retake and other programs disturb them.
     NoFreeCpu { workers: usize, cpus: usize },
 }
 
 impl Disturbance {
-    /// Takes another one of the same kind in: the worse of two states, the sum of two counts. Says
-    /// whether it was of the same kind.
+    /// Merges another disturbance of the same kind: the worse of two states, the sum of two counts.
+    /// Returns whether the kind was the same.
     fn absorb(&mut self, other: &Self) -> bool {
         match (self, other) {
             (Self::OtherLoad { used, cpus }, Self::OtherLoad { used: more, cpus: of }) => {
@@ -49,17 +49,17 @@ impl Disturbance {
     }
 }
 
-/// A disturbance, and where it was seen.
+/// A disturbance, and the machine it was seen on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SeenDisturbance {
     #[serde(flatten)]
     pub disturbance: Disturbance,
-    /// `None` for the machine of the loop.
+    /// `None` for the machine that runs the loop.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub on: Option<DisturbedNode>,
 }
 
-/// Another machine, and how many of the runs there were disturbed.
+/// Another machine, and how many of its runs were disturbed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DisturbedNode {
@@ -74,7 +74,7 @@ impl From<Disturbance> for SeenDisturbance {
     }
 }
 
-/// What was seen on other machines, run by run.
+/// Disturbances on other machines, collected run by run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeDisturbances {
     nodes: BTreeMap<String, OfNode>,
@@ -83,12 +83,12 @@ pub struct NodeDisturbances {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct OfNode {
     runs: usize,
-    /// Each kind with the number of runs that had it.
+    /// Each kind with the number of disturbed runs.
     seen: Vec<(Disturbance, usize)>,
 }
 
 impl NodeDisturbances {
-    /// One run on a machine, and what disturbed it.
+    /// Adds one run on a machine and its disturbances.
     pub fn add(&mut self, node: &str, disturbances: &[Disturbance]) {
         let of_node = self.nodes.entry(node.to_owned()).or_default();
         of_node.runs += 1;
@@ -104,7 +104,7 @@ impl NodeDisturbances {
         }
     }
 
-    /// Every kind once for each machine.
+    /// Each kind once per machine.
     pub fn list(&self) -> Vec<SeenDisturbance> {
         let of_node = |(node, OfNode { runs, seen }): (&String, &OfNode)| {
             let (node, runs) = (node.clone(), *runs);

@@ -1,4 +1,4 @@
-//! The one error of a run: a stable code, what happened, and what to do about it.
+//! The error of a run: a stable code, what happened, and what to do about it.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LimitKind, SandboxPart};
 
-/// Stable codes. The first four come from the specification; none is ever renumbered.
+/// Stable codes. The first four come from the specification; codes are never renumbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorCode {
     /// Command not found or not executable.
@@ -17,7 +17,7 @@ pub enum ErrorCode {
     /// The process failed: any non-zero exit or a signal.
     #[serde(rename = "ACODE-EXE-003")]
     Failed,
-    /// The output is larger than the result carries, or than may be captured.
+    /// The output exceeds the size limit of a result, or the capture limit.
     #[serde(rename = "ACODE-EXE-004")]
     OutputTooLarge,
     #[serde(rename = "ACODE-EXE-005")]
@@ -59,39 +59,39 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What a code alone does not tell.
+/// What the code alone does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorDetail {
     /// The limit that was exceeded.
     Limit(LimitKind),
-    /// The reader of the output is gone.
+    /// The reader of the output closed it.
     ReaderGone,
-    /// The output could not be written where it was to go.
+    /// The destination of the output could not be written.
     OutputNotWritable,
-    /// The process that kept the run was killed.
+    /// The keeper of the run was killed.
     KeeperKilled,
     NotExecutable,
     /// The program names an interpreter that does not exist.
     MissingInterpreter,
-    /// The kernel does not know the file's format.
+    /// The kernel does not recognise the file's format.
     WrongFormat,
-    /// The scheduler ended it at its own time limit.
+    /// The scheduler stopped it at the scheduler's time limit.
     SchedulerTimeLimit,
-    /// The scheduler ended it because it used too much memory.
+    /// The scheduler stopped it for using too much memory.
     SchedulerMemoryLimit,
-    /// A part of the confinement that this machine does not allow.
+    /// A part of the confinement is not allowed on this machine.
     SandboxPart(SandboxPart),
-    /// The confinement here would not keep every promise.
+    /// The confinement on this machine cannot enforce every rule.
     SandboxDrops,
     /// This machine supports no level of confinement.
     NoSandbox,
-    /// Nothing is known of it: its machine, or the scheduler, failed.
+    /// Its machine or its scheduler failed, so its end is unknown.
     RunLost,
 }
 
 /// Why a run did not succeed, for people and programs alike. The message names no option and no
-/// command: what to do is said by the front end that has them, in the hint.
+/// command: the front end that has them writes the hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunError {
     pub code: ErrorCode,
@@ -99,7 +99,7 @@ pub struct RunError {
     pub detail: Option<ErrorDetail>,
     pub message: String,
     pub hint: Option<String>,
-    /// Every problem of a refused request; empty otherwise.
+    /// Every problem of a refused request; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

@@ -1,20 +1,20 @@
-//! The options of `exec`, as data: the parser, the help, the manual page and the policy that looks
-//! through `retake exec` all read this table.
+//! The options of `exec`, as data: the parser, the help, the manual page and the command policy all
+//! read this table.
 
 /// What an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagValue {
-    /// Nothing: it is there or not.
+    /// A switch without a value.
     None,
     /// One value, with its name in help.
     One(&'static str),
-    /// A value each time it is given.
+    /// One value; the option can be repeated.
     Many(&'static str),
     /// A value only after `=`.
     Optional(&'static str),
 }
 
-/// Which option it is.
+/// Names an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExecFlag {
     Timeout,
@@ -70,9 +70,9 @@ pub struct FlagDefinition {
     pub value: FlagValue,
     pub heading: &'static str,
     pub help: &'static str,
-    /// The variable that gives it when the option does not.
+    /// The environment variable that supplies a default.
     pub variable: Option<&'static str>,
-    /// Another option that must, or must not, be given with it.
+    /// Another option that this one requires.
     pub requires: Option<ExecFlag>,
     pub conflicts_with: Option<ExecFlag>,
     /// Whether a value may begin with a hyphen.
@@ -80,7 +80,7 @@ pub struct FlagDefinition {
 }
 
 impl FlagDefinition {
-    /// Whether this is how it is typed: `--quiet`, `-q`.
+    /// Whether `typed` is this option: `--quiet`, `-q`.
     #[must_use]
     pub fn is_named(&self, typed: &str) -> bool {
         match typed.strip_prefix("--") {

@@ -66,7 +66,7 @@ uuid_v7! {
     LoopId
 }
 
-/// Who asked for a run, in the caller's own terms. All seven keys are always present in JSON.
+/// The caller's own ids for a run. All seven keys are always present in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CorrelationIds {

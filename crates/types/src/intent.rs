@@ -1,4 +1,4 @@
-//! A run before it starts: its request without secrets, and where and when it was asked for.
+//! A run before it starts: its request without secrets, and where and when it was requested.
 
 use std::collections::BTreeMap;
 
@@ -20,21 +20,21 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "StoredIntent")]
 pub struct Intent {
-    /// What was asked for. In a redacted intent a mark is in place of each secret.
+    /// The request. In a redacted intent a mark replaces each secret.
     pub request: RunRequest,
     pub redacted: RedactedParts,
     pub parent_id: Option<RunId>,
-    /// The run inside of whose sandbox this one was recorded. Nobody outside saw it: everything
-    /// that is said of it is what the confined program says.
+    /// The run in whose sandbox this one was recorded. Nothing outside observed it: its record is
+    /// only what the confined program claims.
     pub reported_by: Option<RunId>,
     pub start_time: Timestamp,
     pub host: String,
     pub user: String,
     pub version: String,
-    /// The program's file, when it could be found.
+    /// The program's file, if found.
     pub program: Option<ProgramFile>,
-    /// A short hash of each variable's name and of its value, secrets left out: enough to name what
-    /// changed, not to tell a value.
+    /// A short hash of each variable's name and value, without secrets: enough to name what
+    /// changed, too little to recover a value.
     pub variables: Option<String>,
     /// Names of the secret variables that the command inherited.
     pub inherited_secrets: Vec<String>,
@@ -82,7 +82,7 @@ impl Serialize for Redacted<Intent> {
     }
 }
 
-/// Which parts of a recorded request are not what was asked for, because they held a secret.
+/// Parts of a recorded request that differ from the original because they held a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RedactedParts {
@@ -101,7 +101,7 @@ pub struct RedactedParts {
     /// The directory whose files are tracked.
     #[serde(skip_serializing_if = "is_false")]
     pub track: bool,
-    /// A path that the sandbox opens or closes.
+    /// A path in a rule of the sandbox.
     #[serde(skip_serializing_if = "is_false")]
     pub sandbox: bool,
 }
@@ -116,7 +116,7 @@ impl RedactedParts {
         *self == Self::default()
     }
 
-    /// Notes parts that held a secret; those known before stay.
+    /// Adds parts that held a secret to those known already.
     pub(crate) fn add(&mut self, more: Self) {
         let Self { arguments, variables, cwd, stdin, track, sandbox } = more;
         self.arguments.extend(arguments);
@@ -134,7 +134,7 @@ impl RedactedParts {
     }
 }
 
-/// A program's file, told apart from a later one of the same name.
+/// Identifies a program's file, to tell it from a later one of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramFile {
@@ -165,7 +165,7 @@ impl Intent {
         &self.request.command.text
     }
 
-    /// The arguments for people; what is not UTF-8 is replaced.
+    /// The arguments for people; invalid UTF-8 is replaced.
     pub fn arguments(&self) -> Vec<String> {
         let arguments = self.request.command.argv().iter();
         arguments.map(|argument| argument.to_string_lossy().into_owned()).collect()
@@ -184,11 +184,11 @@ impl Intent {
     }
 }
 
-/// What stands in a record where a secret was, in front of the secret's name.
+/// What replaces a secret in a record, followed by the secret's name.
 pub const REDACTION_MARK: &str = "[redacted:";
 
 /// An intent as any version of retake wrote it: the request as one value, or, until 0.1.0, its
-/// parts beside everything else.
+/// parts as separate keys.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredIntent {
@@ -233,7 +233,7 @@ struct StoredIntent {
     terms: OldTerms,
 }
 
-/// Which parts are redacted, or, until 0.1.0, whether anything was to be.
+/// Which parts are redacted, or, until 0.1.0, whether redaction was on.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredRedacted {
@@ -292,7 +292,7 @@ impl From<StoredIntent> for Intent {
 }
 
 impl StoredIntent {
-    /// Older records tell only by the marks themselves what was replaced.
+    /// In older records only the marks show what was replaced.
     fn old_redacted(&self, enabled: bool) -> RedactedParts {
         if !enabled {
             return RedactedParts::default();

@@ -13,14 +13,14 @@ pub struct LeftForHost {
     /// How many more there are.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub unlisted: u64,
-    /// Whether all of the project was looked at: there is an end to it in a very large one.
+    /// Whether the whole project was searched: the search of a very large project is cut short.
     pub complete: bool,
 }
 
 impl LeftForHost {
     pub const LISTED: usize = 100;
 
-    /// Whether there is nothing to say.
+    /// Whether nothing needs to be reported.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.unlisted == 0 && self.complete
     }
@@ -32,10 +32,10 @@ impl LeftForHost {
 pub struct LeftFile {
     pub kind: LeftFileKind,
     pub path: OsText,
-    /// Such as the keys of a configuration that name programs.
+    /// For example, the keys of a configuration that name programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// Where it was moved to, if it was put into quarantine.
+    /// Where quarantine moved it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<OsText>,
 }
@@ -43,7 +43,8 @@ pub struct LeftFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftFileKind {
-    /// A directory that retake takes for a project, with configuration and a record, or a part of it.
+    /// A directory that retake would use as a project, with configuration and a record, or a part
+    /// of one.
     RetakeProject,
     /// Run by git.
     GitHook,
@@ -51,7 +52,7 @@ pub enum LeftFileKind {
     GitCommonDir,
     /// Configuration of git that names programs.
     GitConfig,
-    /// A repository inside of the project, with a configuration and hooks of its own.
+    /// A repository inside the project, with its own configuration and hooks.
     NestedRepository,
     /// Run by direnv.
     Envrc,
@@ -63,9 +64,9 @@ pub enum LeftFileKind {
     AgentConfiguration,
     /// Wrappers and runners of a build tool, hooks of a hook manager.
     BuildConfiguration,
-    /// In a directory where commands are looked for.
+    /// In a directory on PATH.
     Program,
-    /// A file that runs with the rights of its group or its owner for every user who executes it.
+    /// A set-user-ID or set-group-ID file.
     SetIdFile,
 }
 

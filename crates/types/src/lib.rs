@@ -62,7 +62,7 @@ pub use sandbox::{
 pub use units::{UnitError, parse_duration, parse_size};
 pub use usage::Usage;
 
-/// For what is left out of JSON where there is nothing to count.
+/// For counts that JSON omits when zero.
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -1,7 +1,6 @@
-//! How a loop stands, and why it ended.
+//! The state of a loop, and why it stopped.
 //!
-//! Both are words in the database. A word that this release does not know, from a later or an
-//! earlier one, is kept as it is.
+//! Both are words in the database. A word that this release does not know is kept unchanged.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,17 +8,17 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How a loop stands.
+/// The state of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LoopState {
-    /// From its beginning until it is finished, also when its runner died meanwhile.
+    /// From its start until it has a stop reason, even if its runner died.
     Running,
     /// It has a stop reason.
     Finished,
     Other(String),
 }
 
-/// Why a loop ended.
+/// Why a loop stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StopReason {
     /// Everything that was planned is done.
@@ -27,13 +26,13 @@ pub enum StopReason {
     /// Some of what was planned could not be done.
     Incomplete,
     Failed,
-    /// A signal ended it, or its runner died.
+    /// A signal stopped it, or its runner died.
     Interrupted,
-    /// A person asked for its end.
+    /// A user stopped it.
     Stopped,
     /// Agent: the configured number of iterations is reached.
     MaxIterations,
-    /// Agent: iterations without progress.
+    /// Agent: too many iterations without progress.
     Stagnation,
     /// Agent: no progress at all.
     NoProgress,
@@ -41,13 +40,13 @@ pub enum StopReason {
     BudgetTokens,
     BudgetTime,
     RateLimit,
-    /// Agent: the verification refused the result too often.
+    /// Agent: verification failed too often.
     VerifyFailed,
     /// Crash: every state was checked and none lost data.
     Clean,
     /// Crash: some states lost data.
     Findings,
-    /// Crash: the time was used up before all states were checked.
+    /// Crash: the time ran out before all states were checked.
     Budget,
     /// Crash: no state could be checked.
     CouldNotTest,
@@ -124,7 +123,7 @@ impl From<&str> for StopReason {
     }
 }
 
-/// What both types of word have in common.
+/// Implements what both kinds of word share.
 macro_rules! word {
     ($($name:ident),*) => {$(
         impl FromStr for $name {

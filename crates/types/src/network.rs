@@ -1,11 +1,11 @@
-//! The network of a confined run as a value: which hosts it may reach, and which it asked for.
+//! The network of a confined run as a value: which hosts it may reach, and which it tried to reach.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// The hosts that a confined run may reach. What is not allowed is refused; a denial wins.
+/// The hosts that a confined run may reach. Everything else is refused; a denial wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkRequest {
@@ -25,7 +25,7 @@ pub struct NetworkRule {
     pub port: Option<u16>,
 }
 
-/// Which hosts a rule is about.
+/// The hosts that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostPattern {
@@ -34,9 +34,9 @@ pub enum HostPattern {
     /// This machine itself.
     Loopback,
     Name(String),
-    /// Every name that ends with a dot and this, at any depth.
+    /// Every name below this domain, at any depth.
     Below(String),
-    /// Every address that begins with this many bits of this one.
+    /// Every address whose first bits are those of this one.
     Addresses {
         base: IpAddr,
         prefix: u8,
@@ -50,22 +50,22 @@ pub enum HostProblem {
     /// A URL, or something else with a slash.
     Url,
     Port,
-    /// The addresses of this machine are named by port.
+    /// Addresses of this machine are allowed by port only.
     LoopbackPort,
-    /// A wildcard anywhere but at the beginning, or above everything of a top-level domain.
+    /// A wildcard that is not at the beginning, or that covers a whole top-level domain.
     Wildcard,
-    /// A number in a form that programs read differently.
+    /// A number in a form that programs parse differently.
     OddAddress,
     /// Not a name.
     Name,
 }
 
-/// Why the proxy that this machine goes out through cannot be used.
+/// Why the parent proxy of this machine cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParentProxyProblem {
     /// Not one of `http`, `socks5`, `socks5h`.
     Scheme,
-    /// No host and port that could be connected to.
+    /// No host and port to connect to.
     Address,
 }
 
@@ -73,12 +73,12 @@ impl fmt::Display for ParentProxyProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Scheme => "only proxies with http://, socks5:// or socks5h:// are supported",
-            Self::Address => "no host and port of a proxy",
+            Self::Address => "not the host and port of a proxy",
         })
     }
 }
 
-/// A host that a program asked for.
+/// A host that a program requested.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostTarget {
     /// In lower case, without a final dot.
@@ -96,29 +96,29 @@ pub enum NetworkRefusal {
     Denied,
     /// The address is not a public one.
     PrivateAddress,
-    /// The request could not be understood without doubt.
+    /// The request is ambiguous.
     Malformed,
-    /// Something that the proxy does not do, such as datagrams.
+    /// Something that the proxy does not support, such as datagrams.
     Unsupported,
-    /// The name in the encrypted connection is another one than was asked for.
+    /// The name in the encrypted connection differs from the requested one.
     OtherName,
 }
 
-/// What a run wanted of one host at one port, with what result.
+/// Requests of a run for one host at one port, and their result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkUse {
-    /// Empty where the request did not say it in a way that could be understood.
+    /// Empty if the request did not name it unambiguously.
     pub host: String,
     pub port: u16,
     pub allowed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<NetworkRefusal>,
-    /// The address that is not public.
+    /// The non-public address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
     pub requests: u64,
-    /// How many of the requests were allowed, and got no connection.
+    /// How many of the allowed requests got no connection.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub failed: u64,
     pub sent_bytes: u64,
@@ -126,7 +126,7 @@ pub struct NetworkUse {
 }
 
 impl NetworkUse {
-    /// The rule that would allow it, if there is one.
+    /// The rule that would allow it, if any.
     pub fn allowing_rule(&self) -> Option<NetworkRule> {
         if self.allowed {
             return None;
@@ -161,7 +161,7 @@ impl NetworkRequest {
         self.allow.is_empty() && self.deny.is_empty()
     }
 
-    /// Whether a host may be asked for at all; for a name, before it is resolved.
+    /// Whether a host may be requested at all; for a name, before it is resolved.
     pub fn check(&self, target: &HostTarget, port: u16) -> Result<(), NetworkRefusal> {
         let names = |rule: &NetworkRule| rule.port.is_none_or(|own| own == port);
         if self.deny.iter().any(|rule| names(rule) && rule.host.is_about(target)) {
@@ -178,8 +178,8 @@ impl NetworkRequest {
         }
     }
 
-    /// Whether an address may be connected to that an allowed host has. `own` knows the addresses
-    /// of this machine.
+    /// Whether an address of an allowed host may be connected to. `own` tells which addresses are
+    /// this machine's.
     pub fn check_address(
         &self,
         address: IpAddr,
@@ -246,7 +246,7 @@ impl NetworkRule {
 }
 
 impl NetworkRule {
-    /// Reads what a rule that denies may be: the same, `*`, `*:PORT`, and this machine at all ports.
+    /// Parses a denial: the same forms, and also `*`, `*:PORT` and this machine at all ports.
     pub fn parse_denied(text: &str) -> Result<Vec<Self>, HostProblem> {
         let text = text.trim();
         let (host, port) = match text.is_empty() {
@@ -262,7 +262,7 @@ impl NetworkRule {
     }
 }
 
-/// Splits `HOST:PORT`; an IPv6 address with a port stands in brackets.
+/// Splits `HOST:PORT`; an IPv6 address with a port is in brackets.
 fn split_port(text: &str) -> Result<(&str, Option<u16>), HostProblem> {
     let number = |port: &str| -> Result<u16, HostProblem> {
         let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -340,7 +340,7 @@ impl HostPattern {
     }
 }
 
-/// Whether two addresses begin with the same bits.
+/// Whether the first `bits` bits of two addresses are equal.
 fn shares(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     match (one, canonical(other)) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
@@ -356,8 +356,8 @@ fn shares(one: IpAddr, other: IpAddr, bits: u8) -> bool {
 }
 
 impl HostTarget {
-    /// Reads a host as it stands in a request. `None` for everything that one program could read
-    /// otherwise than another: numbers such as `0x7f.1` or `2130706433`, zones, escapes.
+    /// Parses the host of a request. `None` for everything that programs could read differently:
+    /// numbers such as `0x7f.1` or `2130706433`, zones, escapes.
     pub fn parse(host: &str) -> Option<Self> {
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         if bare.is_some() || host.contains(':') {
@@ -393,7 +393,7 @@ impl fmt::Display for HostTarget {
     }
 }
 
-/// Whether resolvers take a name for a number: no top-level domain is one.
+/// Whether a resolver could read the name as a number: no top-level domain is one.
 fn looks_numeric(name: &str) -> bool {
     let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
     let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
@@ -403,18 +403,18 @@ fn looks_numeric(name: &str) -> bool {
     }
 }
 
-/// An IPv4 address that is written as an IPv6 one, as itself.
+/// An IPv4 address inside of an IPv6 one, as IPv4.
 fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The address of this machine itself; Linux takes the unspecified one for it.
+/// An address of this machine; Linux treats the unspecified address as one.
 fn is_loopback(address: IpAddr) -> bool {
     let address = canonical(address);
     address.is_loopback() || address.is_unspecified()
 }
 
-/// Whether an address is one of the public network.
+/// Whether an address is on the public network.
 pub fn is_public(address: IpAddr) -> bool {
     match canonical(address) {
         IpAddr::V4(address) => is_public_v4(address),
@@ -423,13 +423,13 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    // The special-purpose registry of IANA, and multicast.
+    // IANA's special-purpose registry, and multicast.
     const SPECIAL: [([u8; 4], u8); 18] = [
         ([0, 0, 0, 0], 8),
         ([10, 0, 0, 0], 8),
         ([100, 64, 0, 0], 10),
         ([127, 0, 0, 0], 8),
-        // The services of a cloud for its own machines.
+        // The host services of a cloud.
         ([168, 63, 129, 16], 32),
         ([169, 254, 0, 0], 16),
         ([172, 16, 0, 0], 12),
@@ -458,7 +458,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if within(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96) {
         return is_public_v4(embedded(12));
     }
-    // 6to4 carries the IPv4 address that it goes to.
+    // 6to4 contains the IPv4 address of the destination.
     if within(Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16) {
         return is_public_v4(embedded(2));
     }
@@ -492,15 +492,15 @@ impl fmt::Display for NetworkRule {
 impl fmt::Display for HostProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Empty => "no host is named",
-            Self::Url => "a host is needed, without scheme and path",
+            Self::Empty => "the host is missing",
+            Self::Url => "give a host without scheme and path",
             Self::Port => "the port is not a number from 1 to 65535",
-            Self::LoopbackPort => "this machine is reached at named ports only: localhost:PORT",
+            Self::LoopbackPort => "this machine is allowed by port only: localhost:PORT",
             Self::Wildcard => {
-                "a wildcard stands at the beginning and leaves a domain of two names: *.example.com"
+                "a wildcard must come first, before a domain of two parts: *.example.com"
             }
             Self::OddAddress => "not an address in its usual form",
-            Self::Name => "not the name of a host; international names are written as xn--...",
+            Self::Name => "not a host name; write international names as xn--...",
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Text as the system passes it on: any bytes, kept exactly. JSON has a string where they are
-//! UTF-8, and `{"base64": …}` where they are not.
+//! Text from the operating system: any bytes, kept exactly. In JSON a string if it is UTF-8, else
+//! `{"base64": …}`.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -28,12 +28,12 @@ impl OsText {
         self.0.as_bytes()
     }
 
-    /// `None` where it is not UTF-8.
+    /// `None` if it is not UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         self.0.to_str()
     }
 
-    /// For people: what is not UTF-8 is replaced.
+    /// For people: invalid UTF-8 is replaced.
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         self.0.to_string_lossy()
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for OsText {
     }
 }
 
-/// For people: what is not UTF-8 is replaced.
+/// For people: invalid UTF-8 is replaced.
 impl fmt::Display for OsText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)

@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::SandboxFailure;
 
-/// How a run ended, with what is needed to explain it.
+/// How a run ended, with the data that explains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The child ended by itself with this code.
+    /// The child exited with this code.
     Exited(i32),
-    /// The child was ended by this signal, which retake did not send.
+    /// A signal that retake did not send killed the child.
     Signaled(i32),
-    /// The deadline passed and retake ended the tree.
+    /// The timeout expired and retake ended the tree.
     TimedOut,
-    /// Someone asked for the end; the signal is the one that asked (TERM when none did).
+    /// The run was cancelled by this signal (SIGTERM if there was none).
     Cancelled(i32),
-    /// A limit was exceeded; the signal is the one that ended the child.
+    /// A limit was exceeded; the signal is the one that killed the child.
     LimitExceeded(LimitKind, i32),
-    /// No process of the user's program ever ran.
+    /// The user's program never ran.
     NotStarted(StartFailure),
-    /// The runner itself died; only ever found in the record.
+    /// The runner died; only found in the record.
     Interrupted,
 }
 
-/// The one word for an outcome in JSON and in the record.
+/// The word for an outcome in JSON and in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
@@ -58,9 +58,9 @@ pub enum StartFailure {
     WorkingDirectory(String),
     NotFound(String),
     NotExecutable(String),
-    /// The program exists, but the interpreter (or loader) it names does not.
+    /// The program exists, but its interpreter (or loader) does not.
     MissingInterpreter(String),
-    /// The kernel does not know the file's format.
+    /// The kernel does not recognise the file's format.
     WrongFormat(String),
     /// The system could not start a process: no memory, no process slot, no descriptor.
     NoResources(String),
@@ -81,7 +81,7 @@ impl Outcome {
         }
     }
 
-    /// What retake itself exits with; `None` when no one was left to exit.
+    /// retake's exit code; `None` when no process was left to exit.
     pub fn exit_code(&self) -> Option<i32> {
         Some(match self {
             Self::Exited(code) => *code,
@@ -98,7 +98,7 @@ impl Outcome {
         matches!(self, Self::Exited(0))
     }
 
-    /// The signal that ended the run, or asked for its end.
+    /// The signal that killed or cancelled the run.
     pub fn signal(&self) -> Option<i32> {
         match self {
             Self::Signaled(signal) | Self::Cancelled(signal) | Self::LimitExceeded(_, signal) => {
@@ -185,7 +185,7 @@ impl fmt::Display for LimitKind {
     }
 }
 
-/// The usual name of a Linux signal, `SIGTERM` for 15; real-time ones are counted from `SIGRTMIN`.
+/// The usual name of a Linux signal, `SIGTERM` for 15; real-time signals count from `SIGRTMIN`.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",

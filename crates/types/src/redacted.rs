@@ -1,9 +1,9 @@
-//! Values without secrets: the one door to the record and to `--json`.
+//! Values without secrets: the only way into the record and into `--json`.
 //!
 //! A [`Redacted`] value can be made only by passing every text of it through a [`TextRedactor`].
-//! What is written to the record takes nothing else, and the parts of a run have no JSON but as
-//! redacted values: that a new field or a new front end leaks a secret is an error of the compiler.
-//! Each type lists its texts by taking itself apart, so that a field that is added must be judged.
+//! The record accepts nothing else, and the parts of a run have a JSON form only as redacted
+//! values, so that a field or front end that would leak a secret does not compile. Each type lists
+//! its texts by destructuring itself, so that a new field must be handled.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -22,14 +22,14 @@ use crate::{
     RunRequest, SandboxReport, SandboxRequest,
 };
 
-/// Replaces secrets. `None` is the answer for what has none.
+/// Replaces secrets. `None` means that there was none.
 pub trait TextRedactor {
     fn redact(&mut self, text: &[u8]) -> Option<Vec<u8>>;
 
-    /// The value of a variable, whose name may say that all of it is secret.
+    /// The value of a variable, whose name may mark the whole value as secret.
     fn redact_variable(&mut self, name: &str, value: &[u8]) -> Option<Vec<u8>>;
 
-    /// Each of the arguments of a command; options may say that a value is secret.
+    /// Each argument of a command; an option may mark its value as secret.
     fn redact_arguments(&mut self, arguments: &[&[u8]]) -> Vec<Option<Vec<u8>>>;
 
     /// The same for a command as one line.
@@ -42,7 +42,7 @@ pub trait Redact {
     fn redact(&mut self, redactor: &mut dyn TextRedactor);
 }
 
-/// A value whose secrets were replaced.
+/// A value without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redacted<T>(T);
 
@@ -76,15 +76,15 @@ impl Redacted<Intent> {
         self.0.start_time = time;
     }
 
-    /// Nothing of it was seen here: this reported it.
+    /// Marks the run as reported by `reporter`, not observed here.
     pub fn set_reported_by(&mut self, reporter: RunId) {
         self.0.reported_by = Some(reporter);
     }
 }
 
 impl Redacted<RunOutcome> {
-    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex; and the hash
-    /// of the order in which they arrived.
+    /// Sets what was stored of stdout and stderr: bytes and hex hash of each, and the hash of the
+    /// order in which they arrived.
     pub fn set_stored(&mut self, stored: [(u64, Option<String>); 2], order: Option<String>) {
         self.0.set_stored(stored, order);
     }
@@ -94,12 +94,13 @@ impl Redacted<RunOutcome> {
         self.0.truncated = true;
     }
 
-    /// Counts secrets that were replaced after the outcome was known, its own included.
+    /// Sets the count of replaced secrets, which is final only after the outcome itself is
+    /// redacted.
     pub fn set_redactions(&mut self, redactions: Redactions) {
         self.0.set_redactions(redactions);
     }
 
-    /// What to do about its error, in the words of a front end.
+    /// Sets what to do about the error, in the words of a front end.
     pub fn set_hint(&mut self, hint: &'static str) {
         if let Some(error) = &mut self.0.error {
             error.hint = Some(hint.to_owned());
@@ -113,15 +114,14 @@ impl Serialize for Redacted<Value> {
     }
 }
 
-/// What is in a record, an export or a request file passed a redactor when it was written.
+/// A record, export or request file was redacted when it was written.
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Redacted<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         T::deserialize(deserializer).map(Self)
     }
 }
 
-/// How many secrets were replaced, by what they are called: the variable, the option, or the rule
-/// that knows their shape.
+/// How many secrets were replaced, by the name of the variable, the option or the rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Redactions(BTreeMap<String, u64>);
@@ -238,7 +238,8 @@ impl Redact for Intent {
     }
 }
 
-/// Replaces the secrets of a request, and says in which of the parts that are needed to run it again.
+/// Replaces the secrets of a request, and returns which of the parts needed to run it again held
+/// one.
 fn redact_request(request: &mut RunRequest, redactor: &mut dyn TextRedactor) -> RedactedParts {
     let RunRequest {
         id: _,
@@ -343,8 +344,8 @@ fn redact_environment(
     from_host.redact(redactor);
 }
 
-/// Whether the variable held a secret. Its name is what the record has instead of a secret value, but
-/// may hold another secret itself.
+/// Whether the variable held a secret. The record shows its name in place of the value; the name
+/// itself may hold another secret.
 fn redact_variable(name: &mut OsText, value: &mut OsText, redactor: &mut dyn TextRedactor) -> bool {
     let clean = redactor.redact_variable(&name.to_string_lossy(), value.as_bytes());
     let held = clean.is_some();
@@ -412,7 +413,7 @@ impl Redact for RunOutcome {
             redact_sandbox(report, redactor);
         }
         if let Some(ran_on) = ran_on {
-            // What disturbed it is numbers and the kernel's own words.
+            // Disturbances are numbers and the kernel's own words.
             let RanOn {
                 executor: _,
                 node,

@@ -1,8 +1,7 @@
 //! Why a request is refused before anything is started.
 //!
 //! One variant per reason, with its data. The sentences name the part of the request, never an
-//! option of a command line: a front end knows its own names, and finds by [`RefusalReason::field`]
-//! which one to add.
+//! option of a command line: a front end maps [`RefusalReason::field`] to its own option.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,20 +12,20 @@ use crate::{HostProblem, ParentProxyProblem, UnitError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     EmptyCommand,
-    /// No program can receive a NUL byte.
+    /// A NUL byte would end the string for the program.
     NulByte(RequestString),
     VariableName {
         name: String,
     },
     ZeroTimeout,
     Timeout(UnitError),
-    /// One string is longer than the kernel takes.
+    /// One string exceeds the kernel's limit.
     StringTooLong {
         string: RequestString,
         bytes: usize,
         limit: usize,
     },
-    /// All strings together are longer than the kernel takes.
+    /// All strings together exceed the kernel's limit.
     StringsTooLong {
         bytes: usize,
         limit: usize,
@@ -35,21 +34,21 @@ pub enum RefusalReason {
     DirectoryIsFile(PathBuf),
     /// Its x permission is missing.
     DirectoryClosed(PathBuf),
-    /// The directory the front end was started in was removed, and the request names no other.
+    /// The front end's current directory was removed, and the request names no other.
     CurrentDirectoryGone,
-    /// The system's own reason why a directory cannot be used.
+    /// The system's error for a directory.
     Directory {
         path: PathBuf,
         why: String,
     },
-    /// The system's own reason why the file for stdin cannot be read.
+    /// The system's error for the file for stdin.
     StdinFile {
         path: PathBuf,
         why: String,
     },
-    /// The command line can only be read by a shell, and none may be used.
+    /// The command line needs a shell, and none is allowed.
     ShellNeeded(String),
-    /// A secret whose value is not sent along, and that this machine does not have.
+    /// A secret whose value is not transferred and that this machine does not have.
     HostSecretMissing {
         name: String,
     },
@@ -57,7 +56,7 @@ pub enum RefusalReason {
     UnknownSecret {
         name: String,
     },
-    /// A variable named as a secret whose value is too short to be told from other text.
+    /// A variable named as a secret whose value is too short to search for.
     ShortSecret {
         name: String,
         shortest: usize,
@@ -66,24 +65,24 @@ pub enum RefusalReason {
     RedactionPattern {
         pattern: String,
     },
-    /// The secrets cannot be searched for.
+    /// The search for secrets cannot be built.
     Redaction(String),
-    /// The system's own reason why a path of the sandbox cannot be found. What does not exist can
-    /// be neither opened nor protected.
+    /// The system's error for a path of the sandbox. A missing path can be neither opened nor
+    /// protected.
     SandboxPath {
         path: PathBuf,
         why: String,
     },
-    /// The sandbox has another one in its place, or it is everything.
+    /// A sandbox has its own version of this path, or the path is the root.
     SandboxOwnPath(PathBuf),
-    /// The sandbox would make all of the user's home writable.
+    /// The sandbox would make the whole home directory writable.
     SandboxHome(PathBuf),
-    /// What was given for a host is none.
+    /// Not a valid host rule.
     SandboxHost {
         host: String,
         problem: HostProblem,
     },
-    /// The program's own way to the network is one that the sandbox cannot go.
+    /// The sandbox cannot use the program's parent proxy.
     SandboxParentProxy {
         variable: String,
         problem: ParentProxyProblem,
@@ -92,28 +91,28 @@ pub enum RefusalReason {
     SandboxPorts {
         most: usize,
     },
-    /// Nothing outlives a sandbox.
+    /// No process outlives a sandbox.
     SandboxDetach,
-    /// Rules were given for a sandbox, and there is none.
+    /// Sandbox rules without a sandbox.
     SandboxOff,
-    /// A front end's own reason, in its own words; only front ends make these.
+    /// A reason of a front end, in its own words; only front ends create it.
     Other(String),
 }
 
 /// A string of a request that is handed to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestString {
-    /// A command given as one line.
+    /// The command given as one line.
     CommandLine,
     ProgramName,
     /// Counted from 1.
     Argument(usize),
     VariableName(String),
-    /// The value of the variable of this name.
+    /// The value of the variable with this name.
     VariableValue(String),
 }
 
-/// A part of a request that a front end has a name for.
+/// A part of a request that front ends have a name for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestField {
     Arguments,
@@ -131,7 +130,7 @@ impl RefusalReason {
         reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
-    /// The part of the request it is about; `None` when it is about several, or not known.
+    /// The part of the request it is about; `None` if it is about several, or unknown.
     pub fn field(&self) -> Option<RequestField> {
         match self {
             Self::EmptyCommand => Some(RequestField::Arguments),
@@ -186,7 +185,7 @@ impl fmt::Display for RefusalReason {
             ),
             Self::VariableName { name } => write!(
                 f,
-                "{name:?} is not a name for a variable; use letters, digits and _, not beginning with a digit"
+                "{name:?} is not a valid variable name; use letters, digits and _, not beginning with a digit"
             ),
             Self::ZeroTimeout => f.write_str("the timeout is 0; give a positive number of seconds"),
             Self::Timeout(error) => write!(f, "the timeout {error}"),
@@ -240,7 +239,7 @@ impl fmt::Display for RefusalReason {
             }
             Self::SandboxPath { path, why } => write!(
                 f,
-                "sandbox: {}: {why}; create it first, since what does not exist can be neither opened nor protected",
+                "sandbox: {}: {why}; create it first, since a missing path can be neither opened nor protected",
                 path.display()
             ),
             Self::SandboxOwnPath(path) => write!(

@@ -2,7 +2,7 @@
 //!
 //! Every front end and every loop fills a [`RunRequest`]; the intent keeps it without secrets, a
 //! request file carries it to another machine, and running it again starts from the recorded one.
-//! How much of the output a particular caller wants to see is not part of it.
+//! How much output a caller wants to see is not part of it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct RunRequest {
     pub environment: EnvironmentRequest,
     #[serde(default, skip_serializing_if = "is_default")]
     pub stdin: StdinSource,
-    /// Give the command a terminal of its own; both streams become one.
+    /// Give the command its own terminal; both streams become one.
     #[serde(default, skip_serializing_if = "is_default")]
     pub pty: bool,
     /// Leave background processes running.
@@ -37,7 +37,7 @@ pub struct RunRequest {
     /// `None` never times out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Time between SIGTERM and SIGKILL; `None` is the configured one.
+    /// Time between SIGTERM and SIGKILL; `None` uses the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -62,7 +62,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Which loop a run belongs to, and its number in it. An `exec` is a loop of one.
+/// The loop of a run, and the run's number in it. An `exec` is a loop of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoopPosition {
     pub kind: Kind,
@@ -83,7 +83,7 @@ pub struct CommandRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CommandForm {
-    /// The text is a command line that is still to be read: a shell is used as the mode says.
+    /// A command line that is not parsed yet; the mode decides whether a shell reads it.
     Line(ShellMode),
     /// Program and arguments, exactly.
     Arguments(Vec<OsText>),
@@ -91,7 +91,7 @@ pub enum CommandForm {
     ShellArguments(Vec<OsText>),
 }
 
-/// What the command's variables are made of.
+/// How the command's environment is built.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EnvironmentRequest {
@@ -101,11 +101,11 @@ pub struct EnvironmentRequest {
     pub set: Vec<(OsText, OsText)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<OsText>,
-    /// The variables to start from, instead of those of the process that runs the command: a request
-    /// for another machine brings the ones of this machine.
+    /// The variables to start from, instead of those of the executing process: a request for
+    /// another machine carries the variables of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<Vec<(OsText, OsText)>>,
-    /// Secret variables whose values the machine that runs the command must have itself.
+    /// Secret variables whose values must exist on the executing machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub from_host: Vec<String>,
 }
@@ -117,10 +117,10 @@ pub enum StdinSource {
     /// Nothing.
     #[default]
     Null,
-    /// What retake itself reads.
+    /// retake's own stdin.
     Inherit,
     File(OsText),
-    /// A descriptor that the caller made; its contents are not kept.
+    /// A descriptor from the caller; its contents are not kept.
     Provided,
 }
 
@@ -130,7 +130,7 @@ pub enum StdinSource {
 pub struct OutputRequest {
     #[serde(skip_serializing_if = "is_default")]
     pub capture: Capture,
-    /// `None` is the configured limit.
+    /// `None` uses the configured limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
 }
@@ -168,8 +168,8 @@ impl Capture {
     }
 }
 
-/// Whether secrets are replaced in what is recorded, and which variables are secret whatever their
-/// names look like.
+/// Whether secrets are replaced in the record, and which variables are secret regardless of their
+/// names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RedactionRequest {
@@ -184,7 +184,7 @@ impl Default for RedactionRequest {
     }
 }
 
-/// What is to be found out about what the run did.
+/// What to observe of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EffectsRequest {
@@ -203,25 +203,25 @@ pub struct EffectsRequest {
 }
 
 impl EffectsRequest {
-    /// Whether files or tests are to be looked at.
+    /// Whether files or tests are observed.
     pub fn watches(&self) -> bool {
         self.track.is_some() || self.tests
     }
 }
 
-/// What is known beforehand of a run that measures.
+/// What is known of a measuring run before it starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsRequest {
     /// How many runs of its cell were planned with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
-    /// Numbers without which the run is no measurement.
+    /// Metrics without which the run measures nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<WantedMetric>,
 }
 
-/// A number that a command gives.
+/// A metric that a command must report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WantedMetric {
@@ -234,18 +234,18 @@ pub struct WantedMetric {
     pub source: MetricSource,
 }
 
-/// Where the number of a metric is.
+/// Where to find the number of a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "from")]
 pub enum MetricSource {
     /// The command reports it itself.
     #[default]
     Reported,
-    /// In a line of its output: the group `value` of a pattern, its first group, or all of it. The
-    /// last line that matches counts. Without a stream it is looked for in both.
+    /// In a line of its output: the group `value` of a pattern, its first group, or the whole
+    /// match. The last matching line counts. Without a stream, both are searched.
     #[serde(rename_all = "camelCase")]
     Output { stream: Option<Stream>, pattern: String },
-    /// In a line of a file, beside the command unless its path is absolute.
+    /// In a line of a file; a relative path starts at the working directory.
     #[serde(rename_all = "camelCase")]
     FilePattern { path: String, pattern: String },
     /// At a JSON pointer in a file.
@@ -265,7 +265,7 @@ impl MetricSource {
 }
 
 impl MetricsRequest {
-    /// Every text of it that someone wrote.
+    /// Every text in it that a user wrote.
     pub(crate) fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
         self.wanted.iter_mut().flat_map(|wanted| {
             let WantedMetric { name, unit, better: _, source } = wanted;
@@ -282,7 +282,7 @@ impl LoopPosition {
 }
 
 impl CommandRequest {
-    /// A line that is read as `mode` says.
+    /// A line, parsed as `mode` says.
     pub fn line(text: impl Into<String>, mode: ShellMode) -> Self {
         Self { text: text.into(), form: CommandForm::Line(mode) }
     }
@@ -302,7 +302,7 @@ impl CommandRequest {
         Self { text: text.into(), form: CommandForm::Arguments(arguments) }
     }
 
-    /// Program and arguments; empty while the line is still to be read.
+    /// Program and arguments; empty while the line is unparsed.
     pub fn argv(&self) -> &[OsText] {
         match &self.form {
             CommandForm::Line(_) => &[],
@@ -322,7 +322,7 @@ impl EnvironmentRequest {
 }
 
 impl RunRequest {
-    /// A run with nothing special about it: no limits, no timeout, all of retake's variables.
+    /// A plain run: no limits, no timeout, all of retake's variables.
     pub fn new(position: LoopPosition, command: CommandRequest, cwd: impl Into<OsText>) -> Self {
         Self {
             id: RunId::new(),
@@ -350,7 +350,7 @@ impl RunRequest {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// A timeout of less than a millisecond is one.
+    /// A timeout below a millisecond is rounded up to one.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         let least = |timeout: Duration| if timeout.is_zero() { 0 } else { millis(timeout).max(1) };
         self.timeout_ms = timeout.map(least);
@@ -369,7 +369,7 @@ impl RunRequest {
     }
 }
 
-/// Whole milliseconds.
+/// In whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

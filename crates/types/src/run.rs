@@ -1,4 +1,4 @@
-//! What is said of one run: the intent before it, the ending after it, and both as one JSON object.
+//! The record of one run: the intent before it, the outcome after it, and both as one JSON object.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Stream {
         }
     }
 
-    /// 0 for stdout, 1 for stderr: a place in a pair.
+    /// The index in a pair: 0 for stdout, 1 for stderr.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -52,7 +52,7 @@ pub struct Limits {
     pub fsize_bytes: Option<u64>,
 }
 
-/// A process that was still there after the child had ended.
+/// A process that was still running after the child had ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeftProcess {
@@ -68,11 +68,11 @@ pub enum LeftFate {
     Ended,
     /// It was allowed to stay.
     Kept,
-    /// It could not be ended (stuck in the kernel, or not ours to signal).
+    /// It could not be ended (stuck in the kernel, or retake may not signal it).
     Survived,
 }
 
-/// How many processes had which fate.
+/// How many left processes were ended, kept or survived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeftCounts {
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// Where the child's environment starts from.
+/// The environment that a command starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnvMode {
@@ -145,7 +145,8 @@ pub enum EnvMode {
     Inherit,
     /// Only the given ones.
     Replace,
-    /// Like `inherit`, without variables that hijack a child and without secrets not allowed.
+    /// Like `inherit`, without variables that could hijack a child and without secrets that are not
+    /// allowed.
     Merge,
 }
 
@@ -170,8 +171,7 @@ pub enum ShellMode {
     Never,
 }
 
-/// How the environment of a run was made, as `--json` shows it. Values are as recorded, that is
-/// redacted.
+/// How the environment of a run was built, as `--json` shows it. Values are redacted.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EnvPolicy {
@@ -201,10 +201,10 @@ pub struct RunOutcome {
     pub exit_code: Option<i32>,
     pub signal: Option<String>,
     pub end_time: Timestamp,
-    /// Monotonic, rounded up, never 0. For an interrupted run only a lower bound, as is the end,
-    /// unless its end is known.
+    /// Monotonic, rounded up, never 0. For an interrupted run a lower bound, as is the end, unless
+    /// its end was observed.
     pub duration_ms: u64,
-    /// Set for an interrupted run whose end was seen: its times are exact.
+    /// Whether the end of an interrupted run was observed: its times are exact.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub end_known: bool,
     /// Bytes as stored, after redaction.
@@ -213,18 +213,18 @@ pub struct RunOutcome {
     /// Bytes as the child wrote them.
     pub stdout_raw_bytes: u64,
     pub stderr_raw_bytes: u64,
-    /// BLAKE3 of each stream as stored, in hex; `None` where nothing was captured.
+    /// BLAKE3 of each stream as stored, in hex; `None` if it was not captured.
     pub stdout_blake3: Option<String>,
     pub stderr_blake3: Option<String>,
-    /// BLAKE3 of the order in which both streams arrived, in hex; `None` where nothing was captured,
+    /// BLAKE3 of the order in which both streams arrived, in hex; `None` if nothing was captured,
     /// and in records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_blake3: Option<String>,
     pub truncated: bool,
     pub leaked: bool,
-    /// Those that are listed, at most [`RunOutcome::LEFT_LISTED`].
+    /// The listed ones, at most [`RunOutcome::LEFT_LISTED`].
     pub left_processes: Vec<LeftProcess>,
-    /// Those that are not listed, because there were too many.
+    /// Counts of the unlisted ones.
     #[serde(default, skip_serializing_if = "LeftCounts::is_empty")]
     pub left_unlisted: LeftCounts,
     pub error: Option<RunError>,
@@ -234,22 +234,22 @@ pub struct RunOutcome {
     /// The same by the names of the secrets and of the rules that found them.
     #[serde(default, skip_serializing_if = "Redactions::is_empty")]
     pub redactions_by_name: Redactions,
-    /// What the run did: changed files, test results. `None` where that was not looked at.
+    /// What the run did: changed files, test results. `None` if not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<Effects>,
     /// How it was confined, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
-    /// Where it took place, if not where it was asked for.
+    /// Where it ran, if on another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_on: Option<RanOn>,
 }
 
 impl RunOutcome {
-    /// How many processes are listed that a run left behind; the others are only counted.
+    /// How many left processes are listed; the rest are counted.
     pub const LEFT_LISTED: usize = 20;
 
-    /// Lists what was left behind as far as there is room, and counts the rest.
+    /// Lists left processes up to the limit, and counts the rest.
     pub fn set_left(&mut self, mut left: Vec<LeftProcess>) {
         let unlisted = left.split_off(left.len().min(Self::LEFT_LISTED));
         self.left_unlisted = LeftCounts::of(&unlisted);
@@ -267,12 +267,12 @@ impl RunOutcome {
         }
     }
 
-    /// Whether `duration_ms` is how long it took, and not only a lower bound.
+    /// Whether `duration_ms` is exact, not only a lower bound.
     pub fn duration_is_exact(&self) -> bool {
         self.kind != OutcomeKind::Interrupted || self.end_known
     }
 
-    /// How a run ended and nothing else of it, for runs that left nothing, and to begin with.
+    /// Only how a run ended; all else is empty.
     pub fn bare(outcome: &Outcome, end_time: Timestamp) -> Self {
         Self {
             kind: outcome.kind(),
@@ -302,8 +302,8 @@ impl RunOutcome {
         }
     }
 
-    /// Sets what was stored of stdout and stderr: how many bytes, and their hash in hex; and the hash
-    /// of the order in which they arrived.
+    /// Sets what was stored of stdout and stderr: bytes and hex hash of each, and the hash of the
+    /// order in which they arrived.
     pub fn set_stored(
         &mut self,
         [stdout, stderr]: [(u64, Option<String>); 2],
@@ -332,27 +332,27 @@ impl Serialize for Redacted<RunOutcome> {
     }
 }
 
-/// The place and the attempt that a run's one result comes from.
+/// The machine and attempt that produced a run's result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RanOn {
-    /// Who placed it there, such as `slurm`.
+    /// What placed it there, such as `slurm`.
     pub executor: String,
-    /// `None` where no machine ever had it.
+    /// `None` if it never reached a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// What the executor calls it.
+    /// The executor's id for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Tells executions of one run apart; the first that left a result counts.
+    /// Distinguishes executions of one run; the first one with a result counts.
     pub attempt: String,
-    /// When the command began there, by that machine's clock.
+    /// When the command started, by that machine's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
-    /// What of that machine may matter to a measurement: name and value.
+    /// Properties of that machine that may affect a measurement: name and value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// What disturbed a measurement there, as far as the machine shows it.
+    /// What disturbed a measurement there, as far as the machine reports it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbances: Vec<Disturbance>,
 }
@@ -383,7 +383,7 @@ impl Run {
     }
 }
 
-/// The document's keys, in the order people read them.
+/// The document's keys, in display order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RunDocument<'a> {

@@ -1,5 +1,5 @@
-//! Confinement as a value: what was asked for, which paths that opens and closes, and what the
-//! machine could keep of it.
+//! Confinement as a value: the request, which paths it opens and closes, and what the machine
+//! enforced.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Denial, LeftForHost, NetworkRequest, NetworkUse, OsText};
 
-/// How much confinement a run must have to take place. Ordered: each asks for more than those before.
+/// The required level of confinement. Ordered: each level requires more than the one before.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
-    /// None is asked for.
+    /// No confinement.
     #[default]
     Off,
-    /// What this machine can do, but never nothing; what is missing is recorded.
+    /// What this machine supports, but at least something; missing parts are recorded.
     BestEffort,
-    /// Every promise is kept, or nothing is started.
+    /// Every rule is enforced, or nothing starts.
     Strict,
 }
 
@@ -35,14 +35,14 @@ impl SandboxMode {
     }
 }
 
-/// The confinement that is asked of a run. Paths are absolute.
+/// The requested confinement of a run. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SandboxRequest {
     pub mode: SandboxMode,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathRule>,
-    /// Sockets outside that may be connected to.
+    /// Unix sockets outside that it may connect to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<OsText>,
     #[serde(skip_serializing_if = "NetworkRequest::is_empty")]
@@ -50,34 +50,35 @@ pub struct SandboxRequest {
     /// Moves aside what the run left that the host may execute later.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub quarantine: bool,
-    /// Variables that stay outside, whatever their names look like.
+    /// Variables that are withheld regardless of their names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub withheld: Vec<String>,
-    /// Set if the rules are those of a settings file of sandbox-runtime, and are read as there.
+    /// Set if the rules come from a settings file of sandbox-runtime, with its meaning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listed_writes: Option<ListedWrites>,
-    /// Directories that are also shown at another place, in this order. Only the full level can.
+    /// Directories that also appear at another place, in this order. Only the full level supports
+    /// this.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shown_at: Vec<ShownAt>,
 }
 
-/// A directory as it is inside of a sandbox, with all rules about it, shown at a second place.
+/// A directory, with its rules, that appears at a second place inside the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownAt {
     pub path: OsText,
-    /// A directory, which is covered.
+    /// The directory that it covers.
     pub at: OsText,
 }
 
-/// How `@anthropic-ai/sandbox-runtime` reads rules about writing: only what is listed is writable,
-/// not the project by itself, and what is denied stays so, also where something below it or the very
-/// same path is allowed. Files and directories with certain names are always denied.
+/// How `@anthropic-ai/sandbox-runtime` reads rules for writing: only listed paths are writable, the
+/// project is not unless listed, and a denial wins even over a rule for the same path or one below
+/// it. Files and directories with certain names are always denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedWrites {
-    /// How many levels deep those names are searched for; 1 is the working directory itself.
+    /// How many levels deep to search for those names; 1 is the working directory itself.
     pub search_depth: u8,
-    /// Whether the configuration of git repositories is not among them.
+    /// Whether git repositories' configuration may be written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub git_config: bool,
 }
@@ -87,17 +88,17 @@ impl SandboxRequest {
         self.mode != SandboxMode::Off
     }
 
-    /// Where a path is found inside, by the first directory that is shown elsewhere and has it.
+    /// A path's place inside the sandbox, by the first shown directory that contains it.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         self.shown_at.iter().find_map(|shown| {
             let below = path.strip_prefix(shown.path.as_path()).ok()?;
             let at = shown.at.as_path();
-            // Joining nothing would end the path in a slash.
+            // Joining an empty path would append a slash.
             Some(if below.as_os_str().is_empty() { at.to_owned() } else { at.join(below) })
         })
     }
 
-    /// Whether no further option makes this path writable.
+    /// Whether no further rule can make this path writable.
     pub fn denies_writing_for_good(&self, path: &Path) -> bool {
         let denies = |rule: &PathRule| {
             rule.grant == PathGrant::DenyWrite && path.starts_with(rule.path.as_path())
@@ -105,19 +106,19 @@ impl SandboxRequest {
         self.listed_writes.is_some() && self.paths.iter().any(denies)
     }
 
-    /// Whether it says anything besides its mode.
+    /// Whether it has anything besides a mode.
     pub fn has_rules(&self) -> bool {
         let mode = self.mode;
         *self != Self { mode, ..Self::default() }
     }
 
-    /// The same with further rules that give way to those it has about the same path.
+    /// Adds further rules; its own rules win for the same path.
     #[must_use]
     pub fn with_rules(mut self, further: &Self) -> Self {
         let own = self.paths.len();
         for rule in &further.paths {
             let known = self.paths[..own].iter().any(|known| known.path == rule.path);
-            // A denial of listed writes gives way to nothing.
+            // A denial of listed writes always wins.
             let lasting = further.listed_writes.is_some() && rule.grant == PathGrant::DenyWrite;
             if !known || lasting {
                 self.paths.push(rule.clone());
@@ -174,7 +175,7 @@ pub enum PathGrant {
     DenyWrite,
 }
 
-/// What may be done with a path. Ordered: each includes those before it.
+/// The access to a path. Ordered: each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathAccess {
     Hidden,
@@ -182,11 +183,11 @@ pub enum PathAccess {
     Writable,
 }
 
-/// What rules say of a path: the most specific one wins, on a tie a denial does. What no rule is
-/// about can be read and not written.
+/// The access that the rules give to a path: the most specific rule wins, and a denial wins a tie.
+/// Without a rule a path is readable, not writable.
 ///
-/// A rule that allows writing allows reading as well, and one that denies reading denies writing:
-/// so nothing is ever writable and not readable.
+/// Allowing writes allows reads, and denying reads denies writes, so that nothing is writable but
+/// unreadable.
 pub fn path_access(rules: &[PathRule], path: &Path) -> PathAccess {
     let decide = |allows: fn(PathGrant) -> bool, denies: fn(PathGrant) -> bool| -> Option<bool> {
         let about = rules.iter().filter(|rule| {
@@ -238,26 +239,25 @@ pub enum DroppedPromise {
     ProtectedFiles,
     /// The record lies inside a writable directory and can be read and written.
     Record,
-    /// Something that should be hidden lies inside a writable directory.
+    /// Hidden files inside a writable directory can be read and written.
     HiddenFiles,
     /// The names of hidden files can be listed.
     HiddenNames,
     /// Permissions, owners and times of files outside can be changed.
     Metadata,
-    /// Processes outside can be seen, and how they are scheduled can be changed.
+    /// Processes outside can be seen and their scheduling changed.
     Processes,
     /// Files outside can be truncated.
     Truncate,
     /// Processes outside can be signalled, and abstract sockets reached.
     SignalsAndSockets,
-    /// There is no loopback network, and no program can make a Unix socket, or use System V memory and
-    /// message queues.
+    /// No loopback network, no Unix sockets, no System V memory and message queues.
     LocalSockets,
     /// A file given as standard input can be opened again for writing.
     StdinFile,
-    /// Every machine can be reached at the ports that lead to the allowed hosts.
+    /// Any machine can be reached at the ports of the allowed hosts.
     NetworkPorts,
-    /// The allowed hosts cannot be reached, and no other.
+    /// No host can be reached, not even the allowed ones.
     Network,
     /// Other terminals of the user can be read and written.
     Terminals,
@@ -307,44 +307,44 @@ impl fmt::Display for DroppedPromise {
     }
 }
 
-/// How the confinement of a run turned out.
+/// The confinement that a run got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxReport {
     pub level: SandboxLevel,
-    /// 0 where the kernel has no Landlock.
+    /// 0 without Landlock in the kernel.
     pub landlock_abi: u32,
     #[serde(default)]
     pub dropped: Vec<DroppedPromise>,
-    /// What it kept the run from, at most [`Denial::LISTED`] different things.
+    /// What it denied the run, at most [`Denial::LISTED`] different things.
     #[serde(default)]
     pub denied: Vec<Denial>,
-    /// How many times something was denied that is not listed.
+    /// How many denials are not listed.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub denied_unlisted: u64,
-    /// What it left that the host may execute later; `None` where nothing was found.
+    /// What the run left that the host may execute later; `None` if nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_for_host: Option<LeftForHost>,
-    /// The hosts that were asked for, at most [`SandboxReport::HOSTS_LISTED`].
+    /// The requested hosts, at most [`SandboxReport::HOSTS_LISTED`].
     #[serde(default)]
     pub network: Vec<NetworkUse>,
-    /// Requests to further hosts, which are not listed.
+    /// Requests to unlisted hosts.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub network_unlisted: u64,
-    /// The runs that were recorded inside; `None` where there were none.
+    /// The runs recorded inside; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<ReportedRuns>,
 }
 
-/// Runs that a retake inside of a sandbox recorded, and that were taken into the record outside.
+/// Runs that a retake inside the sandbox recorded and that were imported into the record outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportedRuns {
     pub runs: u64,
-    /// How many were not taken in, because they are in the record already or cannot be true.
+    /// How many were refused, as duplicates or implausible.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub refused: u64,
-    /// Whether there were more than could be taken in, or they could not all be read.
+    /// Whether some are missing, because there were too many or reading failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
 }
@@ -359,15 +359,15 @@ impl SandboxReport {
 pub enum SandboxFailure {
     /// The kernel refused a part of it.
     Missing { part: SandboxPart, errno: i32 },
-    /// Something about a path of the policy: it changed meanwhile, or cannot be used.
+    /// A path of the policy changed meanwhile, or cannot be used.
     Path { path: PathBuf, errno: i32 },
-    /// Neither level is available: what the full one and what Landlock lacks.
+    /// Neither level is available: what each of them lacks.
     Neither { full: Box<SandboxFailure>, landlock: Box<SandboxFailure> },
-    /// It is the only level there is here, and it does not keep these promises.
+    /// The only available level cannot keep these promises.
     Drops { full: Option<Box<SandboxFailure>>, promises: Vec<DroppedPromise> },
 }
 
-/// A part of a confinement that the kernel has to provide.
+/// A part of a confinement that the kernel provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxPart {
@@ -376,7 +376,7 @@ pub enum SandboxPart {
     /// The user's own id in the user namespace.
     UserMapping,
     Mounts,
-    /// A `/proc` of its own.
+    /// A private `/proc`.
     Proc,
     Devices,
     Loopback,
@@ -394,9 +394,9 @@ impl SandboxPart {
             Self::Namespaces => "user namespaces",
             Self::UserMapping => "the user mapping of a namespace",
             Self::Mounts => "mounts in a namespace",
-            Self::Proc => "a /proc of its own",
-            Self::Devices => "a /dev of its own",
-            Self::Loopback => "a loopback network of its own",
+            Self::Proc => "a private /proc",
+            Self::Devices => "a private /dev",
+            Self::Loopback => "a private loopback network",
             Self::Capabilities => "dropping capabilities",
             Self::Landlock => "Landlock",
             Self::Seccomp => "a system call filter",
@@ -426,8 +426,8 @@ impl fmt::Display for SandboxFailure {
     }
 }
 
-/// Whether a variable that is only inherited stays outside: it holds a secret, or leads to a socket
-/// of the session.
+/// Whether an inherited variable is withheld: it holds a secret, or leads to a socket of the
+/// session.
 pub fn is_withheld_variable(name: &str) -> bool {
     const NAMES: [&str; 15] = [
         "TOKEN",
@@ -442,7 +442,7 @@ pub fn is_withheld_variable(name: &str) -> bool {
         "DOCKER_HOST",
         "XDG_RUNTIME_DIR",
         "TMUX",
-        // They may hold a password; inside, another proxy takes their place.
+        // They may hold a password; inside, retake's proxy replaces them.
         "HTTP_PROXY",
         "HTTPS_PROXY",
         "ALL_PROXY",

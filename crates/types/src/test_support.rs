@@ -18,8 +18,8 @@ use crate::{
     ShellMode, ShownAt, Stream,
 };
 
-/// Any request, with every field set to any value: also to bytes that are not UTF-8, and to requests
-/// that no machine could execute.
+/// Any request, with every field set to any value, including invalid UTF-8 and requests that no
+/// machine could execute.
 pub fn request() -> impl Strategy<Value = RunRequest> {
     let identity = (any::<[u8; 16]>(), position(), command(), os_text(), environment());
     let process = (stdin(), any::<bool>(), any::<bool>(), any_u64(), any_u64(), limits());

@@ -1,5 +1,5 @@
-//! Values as people read them: durations, sizes, times, counts, and text that cannot steer a
-//! terminal. What a text means is decided by its caller; nothing here is parsed back.
+//! Values formatted for people: durations, sizes, times, counts, and text that cannot steer a
+//! terminal. Nothing here is parsed back.
 
 use std::borrow::Cow;
 use std::io;
@@ -21,7 +21,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// An error's text without the number that means nothing to most people.
+/// An error's text without its number.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -30,7 +30,7 @@ pub fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Text with control characters made visible, so that what a run printed cannot steer a terminal.
+/// Text with control characters made visible, so that a run's output cannot steer a terminal.
 pub fn visible(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !steers(c) || c == '\t';
     if text.chars().all(harmless) {
@@ -42,8 +42,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
         .into()
 }
 
-/// A path as text. In one that is not UTF-8 each byte that is none is written as `\xff` and each
-/// backslash twice, so that different paths stay different.
+/// A path as text. If it is not UTF-8, each invalid byte becomes `\xff` and each backslash is
+/// doubled, so that different paths stay different.
 pub fn path(path: &Path) -> Cow<'_, str> {
     if let Some(text) = path.to_str() {
         return text.into();
@@ -63,8 +63,8 @@ pub fn visible_lines(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", visible(line))).collect()
 }
 
-/// Whether a character does something to a terminal instead of appearing on it: controls, line
-/// separators, and those that turn the direction of writing so that text reads as another.
+/// Whether a character affects a terminal instead of appearing on it: controls, line separators,
+/// and direction overrides that make text read as another.
 pub fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -74,7 +74,7 @@ pub fn steers(c: char) -> bool {
 pub fn ago(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs();
     match seconds {
-        // A clock that was set back must not make a run come from the future.
+        // After a clock was set back, a run must not come from the future.
         ..1 => "just now".to_owned(),
         1..60 => format!("{seconds}s ago"),
         60..3_600 => format!("{}m ago", seconds / 60),
@@ -84,7 +84,7 @@ pub fn ago(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// To the second, in UTC.
+/// In UTC, to the second.
 pub fn moment(at: Timestamp) -> String {
     let whole = Timestamp::from_second(at.as_second()).unwrap_or(at);
     whole.to_string()
@@ -114,7 +114,7 @@ pub fn count(number: u64, noun: &str) -> String {
     }
 }
 
-/// The regular plural of a noun; of several words, of the last.
+/// The regular plural of a noun; of several words, the last one changes.
 pub fn plural(noun: &str) -> String {
     let vowel = |stem: &str| stem.ends_with(['a', 'e', 'i', 'o', 'u']);
     match noun.strip_suffix('y') {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A century is beyond any use and still fits every clock the kernel has.
+/// A century is long enough for any use and fits every clock of the kernel.
 const LONGEST_SECONDS: u64 = 100 * 366 * 86_400;
 
-/// Why a text is no duration or no size. Holds the text.
+/// Why a text is not a duration or a size. Holds the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitError {
     NotADuration(String),
@@ -50,7 +50,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         _ => return Err(wrong()),
     };
     let digits = number.strip_prefix('-').unwrap_or(number);
-    // `inf` and `1e9` are numbers to `f64`, but none that people write.
+    // `f64` also parses `inf` and `1e9`, which people do not write.
     if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return Err(wrong());
     }

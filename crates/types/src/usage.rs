@@ -1,16 +1,16 @@
-//! What a run used of the machine.
+//! The resources that a run used.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What the tree used, as the kernel accounts it.
+/// The resources of the tree, as the kernel accounts for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", from = "RecordedUsage", into = "RecordedUsage")]
 pub struct Usage {
     pub user_cpu_us: u64,
     pub system_cpu_us: u64,
-    /// The largest resident set of any one process.
+    /// The largest resident set of a single process.
     pub max_rss_kb: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
@@ -21,7 +21,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds what further processes of the same tree used.
+    /// Adds the usage of further processes of the tree.
     pub fn add(&mut self, other: &Self) {
         self.user_cpu_us += other.user_cpu_us;
         self.system_cpu_us += other.system_cpu_us;
@@ -49,8 +49,8 @@ impl Usage {
     }
 }
 
-/// Usage as it is written: with the milliseconds that every release has written. Earlier releases
-/// wrote nothing finer.
+/// The recorded form, with the milliseconds that every release writes. Earlier releases wrote
+/// nothing finer.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RecordedUsage {

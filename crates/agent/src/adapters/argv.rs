@@ -1,33 +1,32 @@
-//! How each agent is started: argument vector and what goes to its standard input.
+//! How each agent is started: its arguments and standard input.
 //!
-//! The prompt is never an argument: arguments have a size limit and everyone can read them in
-//! the process list.
+//! The prompt is never an argument: arguments are limited in size and visible in the process list.
 
 use std::ffi::OsStr;
 
 use super::AgentKind;
 
-/// A system prompt longer than this goes to standard input with the rest; the kernel takes
-/// 128 KiB per argument.
+/// A longer system prompt goes to standard input with the rest; the kernel accepts 128 KiB per
+/// argument.
 const LONGEST_ARGUMENT: usize = 64 << 10;
 
-/// What is known when an iteration starts.
+/// The data for starting an iteration.
 #[derive(Clone, Debug)]
 pub struct AgentLaunch<'a> {
     pub kind: AgentKind,
-    /// The program; `None` takes the agent's own name.
+    /// The program; `None` uses the agent's own name.
     pub command: Option<&'a str>,
     pub args: &'a [String],
     pub system_prompt: &'a str,
     pub prompt: &'a str,
     pub skip_permissions: bool,
-    /// It runs in a sandbox of ours, in which its own cannot work.
+    /// Whether it runs in a retake sandbox, in which its own cannot work.
     pub confined: bool,
-    /// What this iteration may cost, for agents that can stop by themselves.
+    /// Maximum cost of this iteration, for agents with a cost limit.
     pub max_cost_usd: Option<f64>,
 }
 
-/// A command ready to run.
+/// A command that is ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
     pub argv: Vec<String>,
@@ -35,7 +34,7 @@ pub struct Invocation {
 }
 
 impl AgentLaunch<'_> {
-    /// `None` when a custom agent has no command.
+    /// `None` if a custom agent has no command.
     pub fn invocation(&self) -> Option<Invocation> {
         let program = self.command.or(self.kind.program())?;
         let mut argv = vec![program.to_owned()];
@@ -48,7 +47,7 @@ impl AgentLaunch<'_> {
         };
         let mut add = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_owned()));
         let mut stdin = String::new();
-        // What we need comes after what was configured, so that it holds.
+        // Required options come after configured ones, so that they win.
         match self.kind {
             AgentKind::Claude => {
                 add(&as_str(self.args));
@@ -78,7 +77,7 @@ impl AgentLaunch<'_> {
                 } else if !given(&sandbox) && self.confined {
                     add(&["--sandbox", "danger-full-access"]);
                 } else if !given(&sandbox) {
-                    // Its own default is read-only, in which no task can be done.
+                    // Its default is read-only, which no task can use.
                     add(&["--sandbox", "workspace-write"]);
                 }
                 add(&as_str(self.args));
@@ -121,14 +120,14 @@ fn as_str(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Asks whether the agent is there at all. A custom agent is not asked.
+/// The command that checks whether the agent is installed. `None` for a custom agent.
 pub fn version(kind: AgentKind, command: Option<&str>) -> Option<Vec<String>> {
     let program = command.or(kind.program())?;
     (kind != AgentKind::Custom).then(|| vec![program.to_owned(), "--version".to_owned()])
 }
 
-/// An interactive session, which has a person at its standard input: it is sent to a file that
-/// holds its prompt.
+/// An interactive session with a user at standard input: its prompt is in a file that the agent is
+/// told to read.
 pub fn interactive(
     kind: AgentKind,
     command: Option<&str>,
@@ -148,7 +147,8 @@ pub fn interactive(
     Some(argv)
 }
 
-/// Claude Code refuses `--dangerously-skip-permissions` to root outside a sandbox.
+/// Whether Claude Code refuses to run: it rejects `--dangerously-skip-permissions` for root outside
+/// a sandbox.
 pub fn refuses_root(
     kind: AgentKind,
     skip_permissions: bool,

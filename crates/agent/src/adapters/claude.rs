@@ -16,7 +16,7 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
         "user" => user(line, emit),
         "rate_limit_event" => rate_limit(line, emit),
         "result" => result(line, emit),
-        // Partial messages repeat what the whole ones say later.
+        // Partial messages are repeated by the complete ones.
         _ => {}
     }
 }
@@ -72,7 +72,7 @@ fn assistant<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
         emit(StreamEvent::ApiError { status, kind: line.str("error"), message: Cow::Owned(said) });
         return;
     }
-    // A subagent has a context of its own.
+    // A subagent has its own context.
     let main = line.get("parent_tool_use_id").is_none();
     if let (Some(usage), Some(id)) = (message.object("usage"), message.str("id")) {
         let tokens = tokens(&usage);
@@ -136,7 +136,7 @@ fn result<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
             line.array("errors").into_iter().filter_map(|e| Some(e.str()?.into_owned())).collect();
         (!errors.is_empty()).then(|| Cow::Owned(errors.join("\n")))
     });
-    // Without the flag, only a subtype that says so is a success.
+    // Without the flag, only the subtype `success` counts as success.
     let is_error = line
         .get("is_error")
         .and_then(|v| v.bool())

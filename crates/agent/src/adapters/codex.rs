@@ -1,7 +1,7 @@
 //! Codex: `codex exec --json`.
 //!
-//! It reports no money. A run may carry `error` items and still succeed; what counts is
-//! `turn.completed` or `turn.failed`.
+//! It reports no cost. A run with `error` items may still succeed; `turn.completed` or
+//! `turn.failed` decides.
 
 use std::borrow::Cow;
 
@@ -80,7 +80,7 @@ fn item<'a>(line: &Object<'a>, done: bool, emit: &mut dyn FnMut(StreamEvent<'a>)
                 )),
                 other => Cow::Owned(other.to_owned()),
             };
-            // File changes come as one event, without a start.
+            // File changes are single events, without a start.
             let tool = name.clone();
             if !done || &*kind == "file_change" {
                 let input = match &*kind {

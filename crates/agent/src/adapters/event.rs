@@ -1,18 +1,18 @@
-//! What every agent says, in one set of words.
+//! Events of all agents in one vocabulary.
 
 use std::borrow::Cow;
 
 use super::json::{Json, Tape, string, string_head};
 use super::string_scan::line_feeds;
 
-/// One fact from an agent's stream. Borrows from the line that it was read from.
+/// One event of an agent's stream. Borrows from its line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StreamEvent<'a> {
     Started {
         session: Option<Cow<'a, str>>,
         model: Option<Cow<'a, str>>,
     },
-    /// What the agent says. A `delta` continues the text before it.
+    /// Text from the agent. A `delta` continues the text before it.
     Text {
         text: Cow<'a, str>,
         delta: bool,
@@ -30,7 +30,7 @@ pub enum StreamEvent<'a> {
     },
     Usage(UsageEvent<'a>),
     RateLimit(RateLimit),
-    /// The agent itself tries a request again.
+    /// The agent retries a request.
     Retry {
         attempt: u64,
         most: Option<u64>,
@@ -39,24 +39,24 @@ pub enum StreamEvent<'a> {
     },
     ApiError {
         status: Option<u16>,
-        /// The agent's word for it, such as `authentication_failed`.
+        /// The agent's name for it, such as `authentication_failed`.
         kind: Option<Cow<'a, str>>,
         message: Cow<'a, str>,
     },
-    /// A permission was denied. The tool may be known by the id of its call alone.
+    /// A permission was denied. The tool may be identified only by the id of its call.
     Denied {
         tool: Cow<'a, str>,
         id: Option<Cow<'a, str>>,
         message: Cow<'a, str>,
     },
     Result(ResultEvent<'a>),
-    /// A line that is no event: kept out of the reading, shown as it is.
+    /// A line that is not an event: not interpreted, shown unchanged.
     Noise(Cow<'a, str>),
-    /// An event too long to be read.
+    /// An event that was too long to parse.
     Dropped(u64),
 }
 
-/// How an agent says that it is done.
+/// The final result of an agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResultEvent<'a> {
     pub is_error: bool,
@@ -66,11 +66,11 @@ pub struct ResultEvent<'a> {
     pub status: Option<u16>,
     pub text: Option<Cow<'a, str>>,
     pub turns: Option<u64>,
-    /// The tools whose permission was denied, once for each time; `None` where it does not say.
+    /// The tools whose permission was denied, with repeats; `None` if it does not report them.
     pub denied: Option<Vec<Cow<'a, str>>>,
 }
 
-/// Tokens and money, and what they are the sum of.
+/// Tokens and cost, and their scope.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsageEvent<'a> {
     pub scope: Scope<'a>,
@@ -85,15 +85,15 @@ pub struct UsageEvent<'a> {
 pub enum Scope<'a> {
     /// One reply. An agent repeats it for each part of the reply.
     Message(Cow<'a, str>),
-    /// A further step, to be added.
+    /// Another step, to add.
     Step,
-    /// Everything up to here.
+    /// The total so far.
     Total,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Read by the model and not from its cache.
+    /// Input tokens that were not read from the cache.
     pub input: u64,
     pub output: u64,
     pub cache_read: u64,
@@ -115,7 +115,7 @@ impl Tokens {
     }
 }
 
-/// What an agent says about the limit of its account.
+/// What an agent reports about the limit of its account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     pub state: LimitState,
@@ -132,7 +132,7 @@ pub enum LimitState {
     Rejected,
 }
 
-/// Something an agent passed to a tool or got back, still as the JSON text it was.
+/// The input or result of a tool, still as JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload<'a>(&'a str);
 
@@ -140,7 +140,7 @@ pub struct Payload<'a>(&'a str);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextHead<'a> {
     pub text: Cow<'a, str>,
-    /// Lines of the whole text, without empty ones at its end.
+    /// Lines of the whole text, without trailing empty ones.
     pub lines: usize,
 }
 
@@ -160,8 +160,8 @@ impl<'a> Payload<'a> {
         self.0
     }
 
-    /// The first lines, as [`text`](Self::text) would give them, and how many there are. What follows
-    /// is not decoded.
+    /// The first lines, as in [`text`](Self::text), and the number of lines. Does not decode the
+    /// rest.
     pub fn head(&self, lines: usize) -> TextHead<'a> {
         if let Some((text, true)) = string_head(self.0, lines) {
             let (empty, all) = trailing_line_feeds(self.0);
@@ -174,8 +174,8 @@ impl<'a> Payload<'a> {
         TextHead { lines: ends + usize::from(!content.is_empty()), text }
     }
 
-    /// As text for a reader: a string is its content, a list of text blocks is joined, anything
-    /// else stays JSON, and nothing is empty.
+    /// Readable text: the content of a string, the joined text blocks of a list, an empty text for
+    /// null, and JSON for anything else.
     pub fn text(&self) -> Cow<'a, str> {
         let json = self.0;
         match json.as_bytes().first() {
@@ -204,13 +204,13 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// How many line feeds end a string, with carriage returns between them, and whether it has nothing
-/// else.
+/// The number of line feeds at the end of a string, with carriage returns between them, and whether
+/// the string has nothing else.
 fn trailing_line_feeds(json: &str) -> (usize, bool) {
     let mut rest = json.strip_suffix('"').unwrap_or(json).as_bytes();
     let mut found = 0;
     while let [before @ .., b'\\', end @ (b'n' | b'r')] = rest {
-        // An escaped backslash before it would make it an ordinary letter.
+        // After an escaped backslash it would be an ordinary letter.
         let slashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
         if slashes % 2 == 1 {
             break;
@@ -221,7 +221,7 @@ fn trailing_line_feeds(json: &str) -> (usize, bool) {
     (found, rest == b"\"")
 }
 
-/// A string's content, or the JSON of anything else.
+/// The content of a string, or the JSON of anything else.
 fn plain(text: &str) -> Cow<'_, str> {
     string(text).unwrap_or(Cow::Borrowed(text))
 }

@@ -1,6 +1,6 @@
 //! Gemini CLI: `gemini --output-format stream-json`.
 //!
-//! It reports no money, and a shell command that failed is a success to it.
+//! It reports no cost, and treats a failed shell command as a success.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
         "tool_result" => {
             let is_error = line.is("status", "error");
             let error = line.object("error").filter(|_| is_error);
-            // Without permission for it a tool is not even offered.
+            // A tool without permission is not even offered.
             let denied = |error: &Object<'a>| {
                 error.is("type", "policy_violation") || error.is("type", "tool_not_registered")
             };
@@ -50,7 +50,7 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
         }
         "error" => {
             let message = line.str("message").unwrap_or_default();
-            // A warning, such as a detected loop, is not the end of anything.
+            // A warning, such as a detected loop, ends nothing.
             if !line.is("severity", "warning") {
                 emit(StreamEvent::ApiError {
                     status: status_in_message(&message),

@@ -1,9 +1,9 @@
 //! Reads one line of JSON in a single pass and decodes only what is asked for.
 //!
-//! An event may carry a file of megabytes that nobody looks at, and fields may have another type
-//! in the next version of an agent. So a value stays text until someone wants it, and a field of
-//! an unexpected type reads as absent instead of spoiling the whole line. Parsing level by level
-//! with a general library was tried: it scans the payload once per level and is three times slower.
+//! An event may contain megabytes that are never read, and fields may change their type in the next
+//! version of an agent. So a value stays text until it is needed, and a field of an unexpected type
+//! reads as missing without affecting the rest of the line. Rejected: parsing level by level with a
+//! general library, which scans the payload once per level and is three times slower.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use super::string_scan::{Block, Escapes, next_backslash};
 /// Deeper than any event; protects the stack.
 const DEEPEST: u32 = 128;
 
-/// Where each value of a line begins and ends. An object is followed by its keys and values in
-/// turn, an array by its values.
+/// The ranges of the values of a line. An object is followed by its keys and values alternately, an
+/// array by its values.
 #[derive(Debug)]
 pub(crate) struct Tape<'a> {
     text: &'a str,
@@ -25,19 +25,19 @@ pub(crate) struct Tape<'a> {
 pub(crate) struct Node {
     start: u32,
     end: u32,
-    /// The first node that is no longer part of this one.
+    /// The first node after this one and its children.
     after: u32,
     /// Whether a string has escapes.
     escapes: bool,
 }
 
 impl<'a> Tape<'a> {
-    /// `None` unless the text is one whole value.
+    /// `None` unless the text is exactly one value.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         Self::parse_in(text, &mut Vec::with_capacity(64))
     }
 
-    /// The same, in nodes that were used before; to be given back by [`into_nodes`](Self::into_nodes).
+    /// The same, reusing a vector of nodes; return it with [`into_nodes`](Self::into_nodes).
     pub(crate) fn parse_in(text: &'a str, nodes: &mut Vec<Node>) -> Option<Self> {
         u32::try_from(text.len()).ok()?;
         nodes.clear();
@@ -79,7 +79,7 @@ impl Parser<'_> {
     fn value(&mut self, depth: u32) -> Option<()> {
         self.space();
         let index = self.nodes.len();
-        // The text is no longer than fits.
+        // The length of the text was checked to fit.
         let start = self.at as u32;
         self.nodes.push(Node { start, end: start, after: 0, escapes: false });
         let mut escapes = false;
@@ -123,7 +123,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Gives whether it has escapes.
+    /// Returns whether it has escapes.
     #[inline]
     fn string(&mut self) -> Option<bool> {
         self.at += 1;
@@ -207,7 +207,7 @@ impl<'a> Json<'a> {
         self.text().starts_with('[').then(|| self.children().collect())
     }
 
-    /// What lies directly below.
+    /// The direct children.
     fn children(self) -> impl Iterator<Item = Json<'a>> {
         let (tape, end) = (self.tape, self.node().after as usize);
         let mut index = self.index + 1;
@@ -219,7 +219,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// A string's content; borrowed when it has no escapes. A broken escape spoils only itself.
+/// The content of a string; borrowed if it has no escapes. A broken escape affects only itself.
 pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let Some(first) = next_backslash(inner.as_bytes(), 0) else {
@@ -230,7 +230,7 @@ pub(crate) fn string(text: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(decoded))
 }
 
-/// The first lines of a string; `true` if that is not all of it.
+/// The first lines of a string; `true` if more follow.
 pub(crate) fn string_head(text: &str, lines: usize) -> Option<(Cow<'_, str>, bool)> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let Some(first) = next_backslash(inner.as_bytes(), 0) else {
@@ -242,8 +242,8 @@ pub(crate) fn string_head(text: &str, lines: usize) -> Option<(Cow<'_, str>, boo
     Some((Cow::Owned(decoded), cut))
 }
 
-/// Decodes what is between a string's quotes, up to this many line feeds; `true` if something
-/// follows them. `first` is where the first escape is.
+/// Decodes the content of a string, up to this many line feeds; `true` if more follows. `first` is
+/// the position of the first escape.
 fn decode(inner: &str, first: usize, lines: usize, into: &mut String) -> bool {
     let bytes = inner.as_bytes();
     let (mut from, mut escape, mut line_feeds) = (0, first, 0);
@@ -271,8 +271,7 @@ fn decode(inner: &str, first: usize, lines: usize, into: &mut String) -> bool {
     }
 }
 
-/// The character that an escape at the beginning stands for, and its length; `None` for one that is
-/// broken.
+/// The character of the escape at the beginning, and its length; `None` if it is broken.
 fn unescape(text: &str) -> (Option<char>, usize) {
     let bytes = text.as_bytes();
     let simple = match bytes.get(1) {
@@ -288,7 +287,7 @@ fn unescape(text: &str) -> (Option<char>, usize) {
     (Some(simple), 2)
 }
 
-/// `\uXXXX`, or two of them that make one character.
+/// `\uXXXX`, or two of them for one character.
 fn unescape_unicode(bytes: &[u8]) -> (Option<char>, usize) {
     let Some(unit) = code_unit(bytes) else { return (None, 1) };
     if let Some(c) = char::from_u32(unit) {
@@ -316,7 +315,7 @@ fn code_unit(bytes: &[u8]) -> Option<u32> {
 pub(crate) struct Object<'a>(Json<'a>);
 
 impl<'a> Object<'a> {
-    /// A field that is there and not null. The last one counts when a key is repeated.
+    /// A field that is present and not null. If a key is repeated, the last one counts.
     pub(crate) fn get(&self, name: &str) -> Option<Json<'a>> {
         let mut children = self.0.children();
         let mut found = None;
@@ -354,7 +353,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Whether a key is this name. Few keys have escapes.
+/// Whether a key equals this name. Few keys have escapes.
 fn is_key(key: Json<'_>, name: &str) -> bool {
     match key.node().escapes {
         false => key.range().len() == name.len() + 2 && &key.text()[1..=name.len()] == name,
@@ -476,7 +475,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also with characters that need two units, or that some escape.
+        /// Includes characters that need two units, or that some writers escape.
         #[test]
         fn strings_are_decoded_as_by_others(text in ".{0,40}|[\\n\"\\\\😀é/]{0,20}", ascii in any::<bool>()) {
             let mut json = serde_json::to_string(&text).expect("JSON");
@@ -506,7 +505,7 @@ mod tests {
         #[test]
         fn never_takes_what_others_refuse_for_its_shape(text in "[\\[\\]{}:,\"a1 ]{0,12}") {
             if Tape::parse(&text).is_some() {
-                // Numbers with leading zeros are the one thing taken more easily.
+                // Numbers with leading zeros are the only exception that is accepted.
                 prop_assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{}", text);
             }
         }

@@ -1,21 +1,21 @@
-//! Cuts a stream of bytes into lines without holding more than a few megabytes, whatever comes.
+//! Splits a stream of bytes into lines, holding at most a few megabytes for any input.
 //!
-//! A line up to [`WHOLE`] is passed on as it is. A longer one is shrunk while it arrives: every
-//! JSON string in it is cut to [`STRING`] bytes, with a note of what is missing, so that the
-//! event around an enormous payload is still understood. What is too long even then is dropped
-//! and counted.
+//! A line up to [`WHOLE`] is passed unchanged. A longer one is shortened as it arrives: every JSON
+//! string in it is cut to [`STRING`] bytes, with a note of how much is missing, so that the event
+//! around an enormous payload can still be parsed. If it is still too long, it is dropped and
+//! counted.
 
 use memchr::{memchr, memchr2};
 use retake_types::text;
 
-/// A line up to this length is not touched.
+/// Maximum length of an unchanged line.
 pub(super) const WHOLE: usize = 1 << 20;
-/// How much of one string in a longer line is kept.
+/// Maximum length of a string in a longer line.
 pub(super) const STRING: usize = 64 << 10;
-/// How long a shrunk line may become.
+/// Maximum length of a shortened line.
 pub(super) const SHRUNK: usize = 2 << 20;
 
-/// One line, or the news of one that could not be kept.
+/// One line, or the length of a dropped one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     Text(&'a [u8]),
@@ -27,12 +27,12 @@ pub enum Line<'a> {
 #[derive(Debug, Default)]
 pub struct Lines {
     held: Vec<u8>,
-    /// Set while a line too long to hold is under way.
+    /// Set during a line that is too long to hold.
     shrink: Option<Box<Shrink>>,
 }
 
 impl Lines {
-    /// Takes the next bytes and passes on every line that they complete, without its line feed.
+    /// Processes the next bytes and passes every completed line, without its line feed.
     pub fn push(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Line<'_>)) {
         while let Some(end) = memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -49,7 +49,7 @@ impl Lines {
         }
     }
 
-    /// Passes on what came after the last line feed.
+    /// Passes the text after the last line feed.
     pub fn finish(&mut self, each: &mut dyn FnMut(Line<'_>)) {
         if !self.held.is_empty() || self.shrink.is_some() {
             self.complete(each);
@@ -82,13 +82,13 @@ impl Lines {
     }
 }
 
-/// Copies JSON, leaving out what is beyond the limit in each string.
+/// Copies JSON, cutting each string at the limit.
 #[derive(Debug, Default)]
 struct Shrink {
     kept: Vec<u8>,
     seen: u64,
     state: StringState,
-    /// Bytes kept and left out of the string we are in.
+    /// Bytes of the current string that were kept and omitted.
     inside: usize,
     left_out: u64,
 }
@@ -97,14 +97,14 @@ struct Shrink {
 enum StringState {
     #[default]
     Outside,
-    /// In a string; `pair` after the first half of a surrogate pair, which must not be parted.
+    /// In a string; `pair` after the first half of a surrogate pair, which must not be split.
     Inside {
         pair: bool,
     },
     Backslash {
         pair: bool,
     },
-    /// In `\uXXXX`, with this many digits to come.
+    /// In `\uXXXX`, with this many digits missing.
     Digits {
         left: u8,
         value: u32,
@@ -280,7 +280,7 @@ mod tests {
             prop_assert_eq!(all(&chunks), expected);
         }
 
-        /// The state machine keeps any JSON whole as long as no string is too long.
+        /// Keeps any JSON unchanged as long as no string is too long.
         #[test]
         fn shrinking_short_strings_changes_nothing(text in "\\PC{0,80}", cut in 0usize..40) {
             let json = serde_json::json!({"k": text, "l": [text, 1]}).to_string();

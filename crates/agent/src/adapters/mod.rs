@@ -1,7 +1,7 @@
-//! The agents: how each is started, and what its stream means in words common to all.
+//! The agents: how each is started, and how its stream maps to common events.
 //!
-//! An adapter builds an argument vector and reads bytes. It starts nothing and decides nothing
-//! about the loop.
+//! An adapter builds arguments and parses bytes. It starts nothing and makes no decisions about the
+//! loop.
 
 mod argv;
 mod claude;
@@ -27,7 +27,7 @@ pub use reading::{ApiError, AttemptVerdict, Closing, Reading};
 
 use json::{Json, Node, Tape};
 
-/// Which agent.
+/// The kind of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AgentKind {
     #[default]
@@ -39,16 +39,16 @@ pub enum AgentKind {
     Custom,
 }
 
-/// What an agent can tell about itself while it works.
+/// What an agent reports while it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// It has an event stream. Without one, the exit code decides.
+    /// An event stream. Without one, the exit code decides.
     pub events: bool,
     pub tokens: bool,
     pub cost: bool,
-    /// It stops by itself at a given amount of money.
+    /// It enforces a cost limit itself.
     pub cost_cap: bool,
-    /// It says when a reached limit ends.
+    /// It reports when a reached limit ends.
     pub rate_limit: bool,
     pub context: bool,
     pub session: bool,
@@ -79,7 +79,7 @@ impl AgentKind {
         }
     }
 
-    /// The program, unless configured otherwise. A custom agent has none.
+    /// The default program. A custom agent has none.
     pub fn program(self) -> Option<&'static str> {
         (self != Self::Custom).then(|| self.as_str())
     }
@@ -135,13 +135,13 @@ impl FromStr for AgentKind {
     }
 }
 
-/// Reads one agent's standard output as it arrives.
+/// Parses one agent's standard output as it arrives.
 #[derive(Debug)]
 pub struct Reader {
     kind: AgentKind,
     lines: Lines,
     reading: Reading,
-    /// Used again for each line.
+    /// Reused for each line.
     nodes: Vec<Node>,
 }
 
@@ -151,13 +151,13 @@ impl Reader {
         Self { kind, lines, reading, nodes: Vec::with_capacity(256) }
     }
 
-    /// Takes the next bytes and passes on the events that they complete.
+    /// Processes the next bytes and passes the events that they complete.
     pub fn push(&mut self, bytes: &[u8], emit: &mut dyn FnMut(&StreamEvent<'_>)) {
         let Self { kind, lines, reading, nodes } = self;
         lines.push(bytes, &mut |line| read_line(*kind, line, reading, nodes, emit));
     }
 
-    /// Reads a last line that has no line feed.
+    /// Parses a last line without a line feed.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&StreamEvent<'_>)) {
         let Self { kind, lines, reading, nodes } = self;
         lines.finish(&mut |line| read_line(*kind, line, reading, nodes, emit));
@@ -190,7 +190,7 @@ fn read_line(
     if bytes.is_empty() && kind != AgentKind::Custom {
         return;
     }
-    // Telling that it is text at all is much faster than repairing what is not.
+    // Validating UTF-8 is much faster than repairing it.
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => String::from_utf8_lossy(bytes),
@@ -214,7 +214,7 @@ fn read_line(
     }
 }
 
-/// A failed request with this status is worth trying again.
+/// Whether a request that failed with this status should be retried.
 pub fn transient_status(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..=599)
 }
@@ -224,8 +224,8 @@ fn status_code(json: Json<'_>) -> Option<u16> {
     u16::try_from(number).ok().filter(|status| (100..=599).contains(status))
 }
 
-/// The HTTP status in an error event's message, where the agent has no field for it: the number
-/// right after `status` or `code` (`last status: 429 Too Many Requests`, `{"code":401}`).
+/// The HTTP status in an error event's message, if the agent has no field for it: the number right
+/// after `status` or `code` (`last status: 429 Too Many Requests`, `{"code":401}`).
 fn status_in_message(message: &str) -> Option<u16> {
     let lower = message.to_ascii_lowercase();
     ["status", "code"].iter().find_map(|word| {

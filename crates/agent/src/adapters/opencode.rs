@@ -1,6 +1,6 @@
 //! opencode: `opencode run --format json`.
 //!
-//! It has no closing event: a step that finished with the reason `stop` is the end.
+//! It has no final event: a step that finished with the reason `stop` is the end.
 
 use std::borrow::Cow;
 
@@ -24,10 +24,10 @@ pub(super) fn read<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>))
     }
 }
 
-/// How a result says that the permission for it was denied.
+/// Texts by which a result reports a denied permission.
 const DENIED: [&str; 2] = ["rejected permission", "specified a rule"];
 
-/// One event stands for the whole use: what went in, and what came out.
+/// One event contains the whole use of a tool: input and result.
 fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
     let Some(part) = line.object("part") else { return };
     let Some(state) = part.object("state") else { return };
@@ -44,7 +44,7 @@ fn tool<'a>(line: &Object<'a>, emit: &mut dyn FnMut(StreamEvent<'a>)) {
             .and_then(|about| about.get("exit")?.i64())
             .map(|code| code as i32);
         let error = state.str("error").unwrap_or_default();
-        // It has no other word for it; its own screen looks for these, too.
+        // It has no other mark; its own screen searches for these texts, too.
         if status == "error" && DENIED.iter().any(|words| error.contains(words)) {
             emit(StreamEvent::Denied {
                 tool: part.str("tool").unwrap_or_default(),

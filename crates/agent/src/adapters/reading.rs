@@ -1,7 +1,7 @@
-//! What an agent's stream adds up to, and what that means.
+//! Aggregates an agent's stream, and derives a verdict.
 //!
-//! The verdict rests on the agent's own flags. The exit code and the words in a text decide
-//! nothing where the agent has an event stream: real agents exit 0 after an interrupt and say
+//! The verdict depends on the agent's own flags. For an agent with an event stream, the exit code
+//! and the wording of texts decide nothing: real agents exit 0 after an interrupt and report
 //! `success` after a rejected key.
 
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ use crate::plan::{AgentStopReason, IterationOutcome};
 
 /// How much of the last text and of the result is kept.
 const KEPT: usize = 64 << 10;
-/// How many denied permissions are kept by name.
+/// Maximum denied permissions kept by name.
 const NAMED: usize = 32;
-/// More calls at once than any agent makes.
+/// More concurrent calls than any agent makes.
 const MOST_OPEN: usize = 1000;
 
-/// Everything an iteration needs to know of one stream.
+/// What an iteration needs from one stream.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     pub session: Option<String>,
@@ -32,22 +32,22 @@ pub struct Reading {
     pub tool_errors: u64,
     /// How many permissions were denied.
     pub denials: u64,
-    /// The tools they were for, once for each time.
+    /// The tools they were for, with repeats.
     pub denied: Vec<String>,
     pub rate_limit: Option<RateLimit>,
     pub api_error: Option<ApiError>,
     pub result: Option<Closing>,
-    /// The last thing the agent said.
+    /// The last text of the agent.
     pub last_text: String,
-    /// Lines that were no events, and events too long to read.
+    /// Lines that were not events, and events that were too long.
     pub unread: u64,
     context: u64,
     window: Option<u64>,
     /// The reply whose usage was counted last.
     message: Option<String>,
-    /// The tools whose calls have not returned, by the id of the call.
+    /// The tools of unfinished calls, by the id of the call.
     open_calls: HashMap<String, String>,
-    /// The last event was a piece of text, which the next one continues.
+    /// Whether the last event was a piece of text, which the next one continues.
     flowing: bool,
     events: u64,
 }
@@ -59,7 +59,7 @@ pub struct ApiError {
     pub message: String,
 }
 
-/// The agent's own closing words.
+/// The agent's own final message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
     pub is_error: bool,
@@ -69,7 +69,7 @@ pub struct Closing {
     pub text: Option<String>,
 }
 
-/// What became of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptVerdict {
     Completed,
@@ -77,23 +77,24 @@ pub enum AttemptVerdict {
         why: String,
     },
     TimedOut,
-    /// Ended from outside, or the agent says that it was.
+    /// Ended from outside, or reported as interrupted by the agent.
     Interrupted,
-    /// The account's limit is reached; until when, in seconds since 1970, if the agent says so.
+    /// The account's limit is reached; until this time, in seconds since 1970, if the agent reports
+    /// it.
     RateLimited {
         resets_at: Option<i64>,
     },
-    /// Worth another try after a while.
+    /// Worth a retry later.
     Transient {
         status: Option<u16>,
         why: String,
     },
-    /// The agent stopped at the amount of money it was given.
+    /// The agent stopped at its cost limit.
     OverCost,
 }
 
 impl AttemptVerdict {
-    /// The same, for the plan.
+    /// The outcome for the plan.
     pub fn outcome(&self) -> IterationOutcome {
         match self {
             Self::Completed => IterationOutcome::Completed,
@@ -110,7 +111,7 @@ impl AttemptVerdict {
         }
     }
 
-    /// Why it did not come to what was wanted; nothing where it did.
+    /// Why the attempt failed; `None` if it succeeded.
     pub fn why(&self) -> Option<&str> {
         match self {
             Self::Completed | Self::Interrupted => None,
@@ -191,7 +192,8 @@ impl Reading {
             }
             StreamEvent::Result(ending) => {
                 self.turns = ending.turns.or(self.turns);
-                // Not every version tells of each as it happens; the list at the end has them all.
+                // Some versions do not report each denial as it happens; the final list has all of
+                // them.
                 if let Some(denied) = &ending.denied
                     && denied.len() as u64 >= self.denials
                 {
@@ -223,13 +225,13 @@ impl Reading {
         Spent { cost_usd: self.cost_usd.unwrap_or(0.0), tokens: self.tokens.total() }
     }
 
-    /// How full the model's context was at the end; unknown where the agent does not say.
+    /// How full the model's context was at the end; `None` if the agent does not report it.
     pub fn context_percent(&self) -> Option<u8> {
         let window = self.window.filter(|window| *window > 0)?;
         Some((u128::from(self.context) * 100).div_ceil(u128::from(window)).min(100) as u8)
     }
 
-    /// The agent has said its last word, and only its process is still there.
+    /// Whether the agent has given its result, so that only its process remains.
     pub fn finished(&self) -> bool {
         self.result.is_some()
     }
@@ -255,7 +257,7 @@ impl Reading {
             words.into_iter().flatten().find(|w| !w.trim().is_empty()).cloned().unwrap_or_default()
         };
         if closing.reason.as_deref().is_some_and(|reason| reason.starts_with("aborted")) {
-            // It says so because it was killed at the deadline.
+            // It reports an abort because it was killed at the deadline.
             return match outcome {
                 Outcome::TimedOut => AttemptVerdict::TimedOut,
                 _ => AttemptVerdict::Interrupted,
@@ -268,7 +270,8 @@ impl Reading {
             return limited;
         }
         let status = closing.status.or(self.api_error.as_ref().and_then(|e| e.status));
-        // Without a status there was no answer, unless the agent did not even ask: without a key.
+        // Without a status there was no response, unless the agent sent no request for lack of a
+        // key.
         let kind = self.api_error.as_ref().and_then(|error| error.kind.as_deref());
         let lost = closing.reason.as_deref() == Some("api_error")
             && status.is_none()

@@ -1,8 +1,8 @@
-//! Looks through JSON strings 64 bytes at a time: where they end, and which bytes are escaped.
+//! Scans JSON strings 64 bytes at a time for their ends and escaped bytes.
 //!
-//! Source code as JSON has an escape every few dozen bytes. A search from one to the next costs more
-//! in calls and wrong guesses of the processor than in bytes; as bits, all escapes of a block are found
-//! apart by a few operations, however many there are.
+//! Source code in JSON has an escape every few dozen bytes. Searching from one to the next costs
+//! more for calls and branch mispredictions than for bytes; with bit operations, all escapes of a
+//! block are found at once.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -10,28 +10,28 @@ use std::arch::x86_64::{
     _mm_sub_epi8,
 };
 
-/// Some bytes, compared all at once.
+/// Several bytes that are compared at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     #[cfg(target_arch = "x86_64")]
     bytes: [__m128i; 4],
     #[cfg(not(target_arch = "x86_64"))]
     bytes: [u8; Self::WIDTH],
-    /// The first bytes that do not count.
+    /// The number of leading bytes to ignore.
     before: u32,
 }
 
 impl Block {
     pub(crate) const WIDTH: usize = 64;
 
-    /// The bytes from a place on, as many as there are; the rest of the places have none of any kind.
+    /// The bytes from a position on; missing positions never match.
     #[inline]
     pub(crate) fn at(bytes: &[u8], place: usize) -> Option<Self> {
         let rest = bytes.get(place..).filter(|rest| !rest.is_empty())?;
         if let Some(block) = rest.first_chunk() {
             return Some(Self::new(block, 0));
         }
-        // Most often the end of a longer text, whose last bytes fill a block.
+        // Usually the end of a longer text, whose last bytes fill a block.
         if let Some(block) = bytes.last_chunk() {
             return Some(Self::new(block, (Self::WIDTH - rest.len()) as u32));
         }
@@ -45,7 +45,7 @@ impl Block {
         #[cfg(target_arch = "x86_64")]
         {
             let (quarters, _) = bytes.as_chunks::<16>();
-            // SAFETY: every such processor has SSE2, and the 16 bytes that are read are there.
+            // SAFETY: every x86-64 processor has SSE2, and the 16 bytes exist.
             let load = |at: usize| unsafe { _mm_loadu_si128(quarters[at].as_ptr().cast()) };
             Self { bytes: [load(0), load(1), load(2), load(3)], before }
         }
@@ -53,12 +53,12 @@ impl Block {
         Self { bytes: *bytes, before }
     }
 
-    /// Where a byte is, as bits. Not to be asked for zero.
+    /// A bit for each position with this byte. The byte must not be zero.
     #[inline]
     pub(crate) fn places_of(&self, byte: u8) -> u64 {
         #[cfg(target_arch = "x86_64")]
         {
-            // SAFETY: every such processor has SSE2.
+            // SAFETY: every x86-64 processor has SSE2.
             self.places(|bytes| unsafe {
                 _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte.cast_signed())))
             })
@@ -67,12 +67,12 @@ impl Block {
         self.places(|at| at == byte)
     }
 
-    /// Where a digit is, as bits.
+    /// A bit for each position with a digit.
     #[inline]
     pub(crate) fn digits(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
         {
-            // SAFETY: every such processor has SSE2.
+            // SAFETY: every x86-64 processor has SSE2.
             self.places(|bytes| unsafe {
                 let value = _mm_sub_epi8(bytes, _mm_set1_epi8(b'0'.cast_signed()));
                 let digit = _mm_cmpeq_epi8(_mm_min_epu8(value, _mm_set1_epi8(9)), value);
@@ -98,26 +98,26 @@ impl Block {
     }
 }
 
-/// The bytes in blocks, the last of which may have fewer.
+/// Splits the bytes into blocks; the last one may be shorter.
 #[inline]
 pub(crate) fn blocks_of(bytes: &[u8]) -> impl Iterator<Item = Block> {
     (0..bytes.len()).step_by(Block::WIDTH).filter_map(move |place| Block::at(bytes, place))
 }
 
-/// Tells which bytes of consecutive blocks are escaped by the backslash before them.
+/// Finds the bytes of consecutive blocks that a backslash escapes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Escapes {
-    /// One if the last byte of the block before escapes the first one of the next.
+    /// One if the last byte of the previous block escapes the first one of the next.
     carried: u64,
 }
 
 impl Escapes {
     /// The escaped bytes of the next block, given its backslashes.
     ///
-    /// A backslash that is not escaped begins a run; of a run, every second byte is escaped, and so is
-    /// the byte after it if the run is odd. Adding the begins at odd places to the runs carries each of
-    /// these through its run, which leaves a bit right after it; what is at even places among the bytes
-    /// that follow a backslash is escaped, and after such a run what is at odd places.
+    /// An unescaped backslash starts a run; within a run every second byte is escaped, and so is
+    /// the byte after a run of odd length. Adding the starts at odd positions to the runs carries
+    /// each of them through its run and leaves a bit right after it; of the bytes that follow a
+    /// backslash, those at even positions are escaped, and after such a run those at odd positions.
     #[inline]
     pub(crate) fn of(&mut self, backslashes: u64) -> u64 {
         const EVEN: u64 = 0x5555_5555_5555_5555;
@@ -133,7 +133,7 @@ impl Escapes {
     }
 }
 
-/// How many line feeds the content of a string has.
+/// The number of line feeds in the content of a string.
 pub(crate) fn line_feeds(content: &[u8]) -> usize {
     let (mut escapes, mut found) = (Escapes::default(), 0);
     for block in blocks_of(content) {
@@ -143,19 +143,19 @@ pub(crate) fn line_feeds(content: &[u8]) -> usize {
     found
 }
 
-/// How many times 16 bytes are looked at before the general search is called.
+/// How many blocks of 16 bytes are examined before the general search is called.
 #[cfg(target_arch = "x86_64")]
 const NEAR: usize = 8;
 
-/// Where the next backslash is. A call of the general search for one that is near costs more than the
-/// search itself, so these are found here.
+/// The position of the next backslash. For a near one, calling the general search costs more than
+/// the search itself, so it is found here.
 #[inline]
 pub(crate) fn next_backslash(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     #[cfg(target_arch = "x86_64")]
     for _ in 0..NEAR {
         let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<16>) else { break };
-        // SAFETY: every such processor has SSE2, and the 16 bytes that are read are there.
+        // SAFETY: every x86-64 processor has SSE2, and the 16 bytes exist.
         let found = unsafe {
             let bytes = _mm_loadu_si128(chunk.as_ptr().cast());
             _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(b'\\'.cast_signed())))
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Around the ends of what is looked at together, and beyond what counts as near.
+        /// Positions around the ends of blocks, and beyond the near range.
         #[test]
         fn the_next_backslash_is_the_one_that_a_plain_search_finds(
             before in 0usize..300,
@@ -190,7 +190,7 @@ mod tests {
             prop_assert_eq!(next_backslash(&bytes, from), plain.map(|at| from + at));
         }
 
-        /// Also runs of backslashes across the ends of blocks.
+        /// Includes runs of backslashes across the ends of blocks.
         #[test]
         fn escaped_bytes_are_those_that_reading_byte_by_byte_escapes(
             text in "([a-z\"n/0-9:é]{0,70}|\\\\{1,70}){0,12}",

@@ -1,6 +1,6 @@
-//! What is shown of an agent at work. Makes strings; front ends print them.
+//! Formats what an agent does for display. Builds strings; front ends print them.
 //!
-//! Everything an agent says comes from outside, so control characters are made visible.
+//! An agent's output is untrusted, so control characters are made visible.
 
 mod tool;
 
@@ -15,7 +15,7 @@ use retake_types::loop_record::agent::{
 use crate::adapters::{LimitState, Payload, StreamEvent};
 use retake_types::text;
 
-/// Tools that are remembered until their result comes.
+/// Maximum tools remembered until their result arrives.
 const OPEN: usize = 256;
 
 /// How much is shown.
@@ -50,18 +50,18 @@ impl std::str::FromStr for Level {
     }
 }
 
-/// Follows one iteration's events and says what each looks like.
+/// Follows the events of one iteration and formats each.
 #[derive(Debug, Default)]
 pub struct Display {
-    /// What a result belongs to: its tool and the file or command.
+    /// For the id of a call: its tool, and the file or command.
     open: HashMap<String, (String, Option<String>)>,
-    /// Whether the last thing shown was a piece of text without end.
+    /// Whether the last thing shown was an unfinished piece of text.
     flowing: bool,
 }
 
 impl Display {
-    /// How an event looks in full, with its line feeds; `None` for what is not shown. The same
-    /// text goes into the log.
+    /// An event in full, with its line feeds; `None` if it is not shown. The log gets the same
+    /// text.
     pub fn event(&mut self, event: &StreamEvent<'_>) -> Option<String> {
         let flowing = std::mem::take(&mut self.flowing);
         let text = match event {
@@ -139,7 +139,7 @@ pub(crate) struct Returned<'a> {
     content: &'a Payload<'a>,
 }
 
-/// What the live line tells.
+/// The data of the live line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Live {
     pub iteration: u32,
@@ -166,7 +166,7 @@ impl Live {
     }
 }
 
-/// A tool as people say it, and what a use of it is about: the file, the command or the pattern.
+/// A tool's display name, and the subject of its use: the file, the command or the pattern.
 pub fn tool_use(name: &str, input: &Payload<'_>) -> (String, Option<String>) {
     (tool::title(name), tool::subject(name, input))
 }
@@ -183,7 +183,7 @@ pub fn wait_cause(cause: WaitCause) -> &'static str {
     }
 }
 
-/// What the log and lists say of an entry that is about no iteration and no verification result.
+/// The text for an entry outside of iterations and verification results, for the log and lists.
 pub fn note(entry: &AgentEntry) -> Option<String> {
     Some(match entry {
         AgentEntry::VerificationStarted { attempt } => format!("Verification {attempt}"),
@@ -192,7 +192,7 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
         AgentEntry::Waiting { cause, remaining_ms } => {
             countdown(*cause, Duration::from_millis(*remaining_ms))
         }
-        AgentEntry::AgentChanged { agent } => format!("{agent} works from here on"),
+        AgentEntry::AgentChanged { agent } => format!("{agent} takes over"),
         AgentEntry::HookFailed { when, command } => hook_failed(*when, command),
         AgentEntry::Note { text } => text.clone(),
         AgentEntry::Iteration { .. }
@@ -204,7 +204,7 @@ pub fn note(entry: &AgentEntry) -> Option<String> {
     })
 }
 
-/// `✓`, `✗`, and what stands for the other ends of an iteration.
+/// `✓`, `✗`, and the marks of other results of an iteration.
 pub fn mark(status: IterationStatus) -> &'static str {
     match status {
         IterationStatus::Completed => "✓",
@@ -215,7 +215,7 @@ pub fn mark(status: IterationStatus) -> &'static str {
     }
 }
 
-/// One line about an iteration that is over: `✓ 3  2 files  8 passed  $0.42  3m`.
+/// One line about a finished iteration: `✓ 3  2 files  8 passed  $0.42  3m`.
 pub fn iteration_line(iteration: &Iteration) -> String {
     let mut parts = vec![format!("{} {}", mark(iteration.status), iteration.number)];
     if let Some(files) = iteration.changed_files() {
@@ -241,12 +241,12 @@ pub fn tests_line(tests: &TestResults) -> String {
     }
 }
 
-/// Why an agent was ended that had given its result.
+/// The message for an agent that was terminated after its result.
 pub fn lingering_ended(waited: Duration) -> String {
     format!("The agent did not exit within {} of its result and was terminated", time(waited))
 }
 
-/// An agent that was offered retake's MCP server did not use it.
+/// The agent did not use the offered MCP server.
 pub const SERVER_NOT_LISTED: &str = "agent.mcp: the agent was offered retake's MCP server and did not ask for its tools; its commands are not on the record (its own settings may exclude servers, or it could not start `retake mcp`)";
 
 /// `The pre hook failed: make clean`.
@@ -254,7 +254,7 @@ pub fn hook_failed(when: HookTime, command: &str) -> String {
     format!("The {} hook failed: {command}", when.as_str())
 }
 
-/// `$0.42`, or the tokens where an agent reports no cost.
+/// `$0.42`, or the tokens if an agent reports no cost.
 pub fn spent(spent: Spent) -> String {
     match spent.known_cost() {
         Some(cost) => format!("${cost:.2}"),
@@ -279,10 +279,10 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// The same, added to a text.
+/// The same, appended to a text.
 pub(crate) fn push_visible(shown: &mut String, text: &str) {
-    // Nearly all that agents say, told in one pass that needs no characters; in whole blocks without
-    // a branch inside, which the compiler turns into wide comparisons.
+    // A fast path for nearly all output; it checks whole blocks without branches, which the
+    // compiler vectorises.
     let plain = |block: &[u8]| {
         let one = |byte: u8| (0x20..=0x7e).contains(&byte) | (byte == b'\n') | (byte == b'\t');
         block.iter().fold(true, |all, byte| all & one(*byte))
@@ -293,7 +293,7 @@ pub(crate) fn push_visible(shown: &mut String, text: &str) {
     for c in text.chars() {
         match c {
             '\n' | '\t' => shown.push(c),
-            // Before a line feed it is only an odd line ending.
+            // Before a line feed it is only an unusual line ending.
             '\r' => {}
             c if c.is_control() || is_trick(c) => {
                 shown.extend(c.escape_unicode());
@@ -303,12 +303,12 @@ pub(crate) fn push_visible(shown: &mut String, text: &str) {
     }
 }
 
-/// On one line.
+/// A text on one line.
 pub(crate) fn line(text: &str) -> String {
     visible(text).replace('\n', "\\n")
 }
 
-/// Characters that turn the direction of text, with which one command can look like another.
+/// Characters that change the direction of text, by which one command can look like another.
 fn is_trick(c: char) -> bool {
     matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{200E}' | '\u{200F}')
 }

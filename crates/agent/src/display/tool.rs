@@ -1,4 +1,4 @@
-//! How each tool's use and result look.
+//! Formats the use and result of each tool.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use retake_types::text;
 const READ_LINES: usize = 15;
 const BASH_LINES: usize = 20;
 const OTHER_LINES: usize = 20;
-/// What stands before each row of a result at most.
+/// The maximum prefix of each row of a result.
 const ROW: usize = 10;
-/// A result's longest line; the log and the record have all of it.
+/// The maximum length of a row; the log and the record have all of it.
 const WIDE: usize = 500;
 
-/// What the tools of all agents are, whatever they are called.
+/// The common name of equivalent tools of different agents.
 fn family(name: &str) -> &'static str {
     match name {
         "Read" | "read_file" | "read" => "Read",
@@ -27,7 +27,7 @@ fn family(name: &str) -> &'static str {
     }
 }
 
-/// `mcp__server__tool` as people say it.
+/// The display name of `mcp__server__tool`.
 pub(super) fn title(name: &str) -> String {
     if let Some((server, tool)) = name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__"))
     {
@@ -43,7 +43,7 @@ fn path<'a>(input: &Payload<'a>) -> Option<String> {
         .map(|path| line(&path))
 }
 
-/// What a use is about: the file, the command or the pattern.
+/// The subject of a use: the file, the command or the pattern.
 pub(super) fn subject(name: &str, input: &Payload<'_>) -> Option<String> {
     match family(name) {
         "Read" | "Edit" | "Write" => path(input),
@@ -53,7 +53,7 @@ pub(super) fn subject(name: &str, input: &Payload<'_>) -> Option<String> {
     }
 }
 
-/// A use, with what was passed. Ends with a line feed.
+/// A use with its input. Ends with a line feed.
 pub(super) fn used(name: &str, input: &Payload<'_>) -> String {
     let mut text = format!("🔧 {} tool\n", title(name));
     let mut row = |name: &str, value: &str| text.push_str(&format!("   {name}: {value}\n"));
@@ -120,7 +120,7 @@ pub(super) fn used(name: &str, input: &Payload<'_>) -> String {
     text
 }
 
-/// A result. The agent's flag says whether it failed; its words do not.
+/// A result. The agent's flag decides whether it failed, not its text.
 pub(super) fn result(result: &Returned<'_>) -> String {
     let family = family(result.name);
     if result.is_error {
@@ -136,7 +136,7 @@ pub(super) fn result(result: &Returned<'_>) -> String {
         "Bash" => BASH_LINES,
         _ => OTHER_LINES,
     };
-    // Only what is shown is decoded: a tool can return a file of megabytes.
+    // Decodes only what is shown: a tool can return megabytes.
     let head = result.content.head(shown);
     let rows = head.lines;
     let mut text = String::with_capacity(head.text.len() + ROW * shown + 80);
@@ -168,7 +168,7 @@ pub(super) fn result(result: &Returned<'_>) -> String {
     text
 }
 
-/// `{number:>6} | `, which formatting takes longer for than all the rest of a row.
+/// `{number:>6} | `; the standard formatting would take longer than the rest of the row.
 fn push_row_number(text: &mut String, number: u64) {
     const WIDTH: usize = 6;
     if number >= 10u64.pow(WIDTH as u32) {
@@ -193,7 +193,7 @@ fn about(what: &str, result: &Returned<'_>) -> String {
     }
 }
 
-/// Errors are never cut. Advice is given where the cause is known from the tool's own error.
+/// Errors are never cut. Adds advice if the tool's own error shows the cause.
 fn failed(name: &str, content: &str, exit_code: Option<i32>) -> String {
     let content = content
         .strip_prefix("<tool_use_error>")
@@ -226,7 +226,7 @@ fn indented(text: &str) -> String {
     visible(text).lines().map(|row| format!("   {row}\n")).collect()
 }
 
-/// As many as `lines` would give, without looking at each.
+/// The same number as `lines` gives, but faster.
 fn line_count(content: &str) -> usize {
     let ends = memchr::memchr_iter(b'\n', content.as_bytes()).count();
     ends + usize::from(!content.is_empty() && !content.ends_with('\n'))
@@ -240,7 +240,7 @@ fn numbered(row: &str) -> Option<(u64, &str)> {
     Some((row[..digits].parse().ok()?, rest))
 }
 
-/// In the row when short, else below it, whole.
+/// In the row if short, otherwise complete below it.
 fn block(value: &str) -> String {
     if !value.contains('\n') && value.chars().count() < 80 {
         return visible(value);
@@ -258,7 +258,8 @@ fn counted(count: usize, what: &str) -> String {
     text::count(count as u64, what)
 }
 
-/// Cut first: what is not shown need not be looked at. Few rows are long enough to count characters.
+/// Cut first, so that only the visible part is examined. Few rows are long enough to count
+/// characters.
 fn push_clipped(text: &mut String, row: &str) {
     let end = if row.len() > WIDE { row.char_indices().nth(WIDE) } else { None };
     match end {
@@ -373,7 +374,7 @@ mod tests {
             came_back("Bash", true, "Exit code 3\n1 failed\nboom"),
             "❌ Bash failed: Exit code 3\n   1 failed\n   boom\n"
         );
-        // Errors are shown whole.
+        // Errors are shown completely.
         assert!(came_back("Bash", true, &many).contains("row 39"));
         assert_eq!(came_back("mcp__x__y", true, ""), "❌ y (MCP server x) failed: no message\n");
     }

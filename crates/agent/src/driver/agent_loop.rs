@@ -1,4 +1,4 @@
-//! A loop of one agent: begins or continues its record, runs the plan's steps on the loop driver,
+//! The loop of one agent: starts or continues its record, runs the plan's steps on the loop driver,
 //! and ends it.
 
 use std::convert::Infallible;
@@ -40,38 +40,38 @@ use super::steered_plan::{SharedLimits, SteeredPlan, StepReport, WaitDisplay};
 const LAST_NOTIFICATIONS: Duration = Duration::from_secs(15);
 /// The same after a signal.
 const LAST_NOTIFICATIONS_INTERRUPTED: Duration = Duration::from_secs(2);
-/// Between two tries of a notification.
+/// Pause between attempts at a notification.
 const NOTIFY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A loop at work.
+/// A running loop.
 pub(super) struct AgentLoop {
     pub(super) session: AgentSession,
     pub(super) log: Log,
     pub(super) notifier: Notifier,
     pub(super) state: AgentLoopState,
     recorder: AgentRecorder,
-    /// An error of the record was reported; it is the same for every entry.
+    /// Whether an error of the record was reported; it is the same for every entry.
     record_error_reported: bool,
 }
 
-/// What changes from iteration to iteration.
+/// State that changes between iterations.
 pub(super) struct AgentLoopState {
-    /// Iterations before this invocation and in it.
+    /// Iterations before and in this invocation.
     pub(super) history: Vec<Iteration>,
-    /// The status files when the loop began: what they said before does not count.
+    /// The status files at the start of the loop: their earlier content does not count.
     pub(super) since: Marks,
-    /// The output of the gate that refused last.
+    /// The output of the verification that failed last.
     pub(super) gate_output: Option<String>,
-    /// The iteration after which the gate's command passed.
+    /// The iteration after which the verification command passed.
     pub(super) command_passed: Option<u32>,
-    /// An iteration that is to be tried again, and whose post hook has not run.
+    /// An iteration to retry, whose post hook has not run.
     pub(super) postponed: Option<Iteration>,
     /// The agent that worked last.
     agent: AgentRole,
     wait: WaitDisplay,
 }
 
-/// Tells others about the loop, without secrets.
+/// Sends notifications about the loop, without secrets.
 pub(super) struct Notifier {
     sender: Option<Arc<Mutex<Sender>>>,
     redactor: Arc<Redactor>,
@@ -79,19 +79,19 @@ pub(super) struct Notifier {
     pub(super) iteration: Arc<AtomicU32>,
 }
 
-/// A loop that is over. The caller pushes and prunes what was recorded.
+/// A finished loop. The caller pushes and prunes what was recorded.
 pub struct FinishedLoop {
     pub reason: AgentStopReason,
-    /// The loop on the record.
+    /// The loop in the record.
     pub loop_id: Option<LoopId>,
-    /// The signal that asked for the end, if one did.
+    /// The signal that asked for the end, if any.
     pub signal: Option<i32>,
     /// What this loop has spent, on iterations and otherwise.
     pub spent: Spent,
     pub worker: EndedWorker,
 }
 
-/// Runs a loop to its end, or continues the one whose runner died.
+/// Runs a loop to its end, or continues one whose runner died.
 pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, StartError> {
     let mut loops = session.recorded_loops()?;
     let (mut recorder, broken_off) = open_record(&mut session, &mut loops, rules.max_iterations)?;
@@ -100,12 +100,12 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
     }
     let history = recorded_loop::iterations(&loops);
     let last = History::new(&history).next_number().saturating_sub(1);
-    // One that continues has kept it already.
+    // A continued loop has a checkpoint already.
     if session.keeps_checkpoints()
         && broken_off.is_none()
         && let Err(error) = keep_start(&mut session, &mut recorder, last)
     {
-        // The loop that was begun ends before its first iteration; the error is the one to report.
+        // The new loop ends before its first iteration; report the first error.
         drop(session.worker.store().and_then(|s| recorder.end(s, AgentStopReason::Failed)));
         return Err(error);
     }
@@ -144,7 +144,7 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
     Ok(agent_loop.run(plan))
 }
 
-/// What is known of a loop whose runner died.
+/// A loop whose runner died.
 struct BrokenOffLoop {
     past: Vec<PastIteration>,
     recorded: RecordedLoop,
@@ -168,7 +168,7 @@ impl BrokenOffLoop {
     }
 }
 
-/// Keeps the files from before the first iteration.
+/// Makes the checkpoint before the first iteration.
 fn keep_start(
     session: &mut AgentSession,
     recorder: &mut AgentRecorder,
@@ -185,23 +185,23 @@ fn keep_start(
     Ok(())
 }
 
-/// Begins a record, or continues that of a runner that died.
+/// Starts a record, or continues that of a dead runner.
 fn open_record(
     session: &mut AgentSession,
     loops: &mut [RecordedLoop],
     max_iterations: u32,
 ) -> Result<(AgentRecorder, Option<BrokenOffLoop>), StartError> {
     let AgentSession { task, worker, mailbox, redactor, .. } = session;
-    // A dry run leaves no trace in the workspace's history.
+    // A dry run is not recorded in the workspace's history.
     if task.options.dry_run {
         return Ok((AgentRecorder::unrecorded(), None));
     }
-    // Why it could not be opened was reported when it was read.
+    // Opening it failed before, and the error was reported then.
     let Ok(store) = worker.store() else { return Ok((AgentRecorder::unrecorded(), None)) };
-    // An open loop, while we hold the workspace: its runner died.
+    // An open loop while this process holds the workspace: its runner died.
     if let Some(open) = loops.last_mut().filter(|last| last.is_open()) {
         let recorder = AgentRecorder::resume(store, open, redactor)?;
-        // A death between the record and the counter must not leave them apart.
+        // A death between updating the record and the counter must not leave them inconsistent.
         let iterations = u32::try_from(open.iterations.len()).unwrap_or(u32::MAX);
         let counted = open.plan().map_or(0, |plan| plan.counted).saturating_add(iterations);
         task.workspace.update(|metadata| {
@@ -267,7 +267,7 @@ impl AgentLoop {
                 StepReport::Iteration(self.iterate(plan, planned))
             }
             Step::Verify { attempt, agent, left } => self.verify(plan, attempt, agent, left),
-            // The plan's other answers are no steps to run.
+            // The plan's other answers are not steps.
             Step::Wait { .. } | Step::Pause | Step::Stop(_) => StepReport::Interrupted,
         };
         self.report_log_error();
@@ -284,7 +284,7 @@ impl AgentLoop {
         for entry in entries {
             self.note(entry);
         }
-        // It may take hours, and someone may read the log meanwhile.
+        // The wait may take hours, and the log may be read meanwhile.
         self.log.flush();
         self.report_log_error();
     }
@@ -296,7 +296,7 @@ impl AgentLoop {
         }
     }
 
-    /// Says and records that another agent works from here on.
+    /// Shows and records a change of the agent.
     pub(super) fn change_agent(&mut self, role: AgentRole) {
         if std::mem::replace(&mut self.state.agent, role) == role {
             return;
@@ -312,7 +312,7 @@ impl AgentLoop {
         }
     }
 
-    /// Writes the head of the log and notifies that the loop begins.
+    /// Writes the head of the log and sends the start notification.
     fn announce(&mut self, plan: &SteeredPlan) {
         let task = &self.session.task;
         let mode = task.metadata.mode;
@@ -332,7 +332,7 @@ impl AgentLoop {
         self.notifier.notify(Notification::execution_start(name, mode.as_str(), max_iterations));
     }
 
-    /// Keeps the time where a restart finds it, if there is a limit to it.
+    /// Records the time for a restart, if it is limited.
     fn start_clock(&self, plan: &SteeredPlan) -> Option<Clock> {
         let budgets = plan.rules().budgets;
         budgets.time.or(budgets.invocation_time)?;
@@ -342,7 +342,7 @@ impl AgentLoop {
             .ok()
     }
 
-    /// Notifies about changes of the status while the loop runs.
+    /// Sends notifications about status changes during the loop.
     fn watch_status(&self) -> Option<StatusWatch> {
         let task = &self.session.task;
         let (options, sender) =
@@ -375,7 +375,7 @@ impl AgentLoop {
         }
     }
 
-    /// Records something that happened besides iterations, and writes it to the log.
+    /// Records an entry outside of iterations, and logs it.
     pub(super) fn note(&mut self, entry: AgentEntry) {
         if let Some(text) = display::note(&entry) {
             self.log.note(&text);
@@ -383,12 +383,12 @@ impl AgentLoop {
         self.record(&entry);
     }
 
-    /// Shows how it ended, and sees that it is recorded.
+    /// Shows the end of the loop, and makes sure that it is recorded.
     fn close(mut self, plan: &SteeredPlan) -> FinishedLoop {
-        // Nothing but a signal ends the driver before the plan.
+        // Only a signal ends the driver before the plan.
         let (reason, signal) = (plan.stopped(), signals::received());
         let reason = match reason.unwrap_or(AgentStopReason::Interrupted) {
-            // Its iteration was cut off, because someone asked for it.
+            // Its iteration was cancelled by a stop request.
             AgentStopReason::Interrupted if self.session.stopped_now.load(Ordering::Relaxed) => {
                 AgentStopReason::Stopped
             }
@@ -428,11 +428,11 @@ impl AgentLoop {
         let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
         self.report_record_error(ended);
         self.run_end_hook(plan, reason);
-        // What cannot be removed is removed when the next loop begins.
+        // Remaining files are removed when the next loop begins.
         drop(self.session.mailbox.end());
         let interrupted = self.session.is_interrupted();
         let AgentSession { worker, display, _lock, .. } = self.session;
-        // All is recorded: from here on a signal ends the process.
+        // Everything is recorded: from here on a signal ends the process.
         let worker = worker.end();
         self.notifier.finish(interrupted, &*display);
         let loop_id = self.recorder.id();
@@ -441,7 +441,7 @@ impl AgentLoop {
 }
 
 impl AgentSession {
-    /// An error of the workspace's file is shown; the record has it all.
+    /// An error of the workspace's file is only shown; the record is complete.
     pub(super) fn update_metadata(&self, change: impl FnOnce(&mut Metadata)) {
         let task = &self.task;
         let updated = task.workspace.update_in_loop(&task.metadata, task.instructions(), change);
@@ -473,7 +473,7 @@ impl Notifier {
         }
     }
 
-    /// Waits a while for what is queued.
+    /// Waits for queued notifications for a while.
     fn finish(self, interrupted: bool, display: &dyn AgentDisplay) {
         let most = match interrupted {
             true => LAST_NOTIFICATIONS_INTERRUPTED,

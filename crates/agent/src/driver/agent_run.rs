@@ -1,4 +1,4 @@
-//! Follows the agent while it runs: its event stream, its tests, its files, what it costs.
+//! Follows the running agent: its event stream, tests, files and cost.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -26,19 +26,19 @@ use super::tool_tests::OpenCalls;
 
 const TICK: Duration = Duration::from_millis(200);
 
-/// Puts together what an iteration did: changed files, tests, what the agent said.
+/// Combines the effects of an iteration: changed files, tests, and the agent's summary.
 pub(super) type Summarize<'a> =
     dyn Fn(Option<&Changes>, Option<&TestResults>, &[u8]) -> Effects + 'a;
 
-/// Why retake ended an agent.
+/// Why retake terminated an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum EndedByUs {
-    /// It gave its result and did not exit.
+    /// It gave its result but did not exit.
     Lingering,
     Budget(AgentStopReason),
 }
 
-/// What the thread beside the agent shares with the one that reads it.
+/// State shared between the watching thread and the reader of the agent's output.
 #[derive(Default)]
 struct Shared {
     /// When the agent gave its final result.
@@ -47,20 +47,20 @@ struct Shared {
     cost_usd: Option<f64>,
 }
 
-/// Where what the agent does is reported while it runs.
+/// Where the agent's activity is reported during the run.
 pub(super) struct Reporting<'a> {
     pub(super) display: &'a dyn AgentDisplay,
     pub(super) log: &'a mut Log,
-    /// Knows the budgets.
+    /// Knows the loop's budgets.
     pub(super) plan: &'a AgentPlan,
-    /// Knows the budget that is shared with others.
+    /// Knows the shared budget.
     pub(super) group: Option<&'a GroupMember>,
     pub(super) cancel: Cancel,
 }
 
 impl Reporting<'_> {
-    /// Which budget is used up when the running iteration has spent this much: the loop's own, or
-    /// that of the group.
+    /// The budget that is exhausted once the running iteration has spent this much: the loop's own,
+    /// or that of the group.
     fn over(&self, iteration: Spent) -> Option<AgentStopReason> {
         let mut total = self.plan.spent();
         total.add(iteration);
@@ -69,13 +69,13 @@ impl Reporting<'_> {
     }
 }
 
-/// How the effects of the run are found out.
+/// How the effects of the run are determined.
 pub(super) struct EffectsOfAgent<'a> {
     pub(super) parse_tests: bool,
     pub(super) files: Option<FileWatch>,
     /// The workspace, relative to the project.
     pub(super) workspace: Option<PathBuf>,
-    /// Puts files and tests together for the record.
+    /// Combines files and tests for the record.
     pub(super) summarize: &'a Summarize<'a>,
 }
 
@@ -87,21 +87,21 @@ pub(super) struct AgentObserver<'a> {
     reporting: Reporting<'a>,
     effects: EffectsOfAgent<'a>,
     shared: Arc<Mutex<Shared>>,
-    /// The end of what the agent said.
+    /// The end of the agent's output.
     said: Tail,
-    /// For an agent without an event stream: all that it prints.
+    /// For an agent without an event stream: parses its whole output.
     parser: Option<TestOutputParser>,
     calls: OpenCalls,
     tests: Option<TestResults>,
     state_read_only: bool,
 }
 
-/// What was seen of an attempt.
+/// The observations of an attempt.
 pub(super) struct ObservedAgent {
     pub(super) reading: Reading,
     pub(super) ended_by_us: Option<EndedByUs>,
     pub(super) tests: Option<TestResults>,
-    /// Its commands failed because it could not write its own state.
+    /// Whether its commands failed because it could not write its own state.
     pub(super) state_read_only: bool,
 }
 
@@ -127,7 +127,7 @@ impl<'a> AgentObserver<'a> {
         }
     }
 
-    /// Draws the live line and ends an agent that lingers after its result, until dropped.
+    /// Draws the live line and terminates an agent that lingers after its result, until dropped.
     pub(super) fn tick(
         &self,
         live: Live,
@@ -166,7 +166,7 @@ impl<'a> AgentObserver<'a> {
         let Self { reader, shown, reporting, effects, said, calls, tests, .. } = self;
         let (kind, state_read_only) = (self.kind, &mut self.state_read_only);
         let mut each = |event: &StreamEvent<'_>| {
-            // What nobody sees need not be put into words.
+            // Formats only what is shown or logged.
             let seen = reporting.log.takes_output() || reporting.display.shows_detail();
             if let Some(text) = seen.then(|| shown.event(event)).flatten() {
                 reporting.log.output(&text);
@@ -186,9 +186,9 @@ impl<'a> AgentObserver<'a> {
                 StreamEvent::ToolResult { id, exit_code, is_error, content }
                     if effects.parse_tests =>
                 {
-                    // One tool call is one test run; the last of an iteration is how it stands.
+                    // Each tool call is one test run; the last one of an iteration counts.
                     let Some(cuts) = calls.returned(id) else { return };
-                    // A part of a report may have no line that a whole one has.
+                    // A part of a report may lack lines that a complete one has.
                     let whole = !cuts.beginning && !cuts.end;
                     if whole && !test_lines::may_hold_tests(content.as_json()) {
                         return;
@@ -253,8 +253,9 @@ impl Observer for AgentObserver<'_> {
     }
 }
 
-/// Keeps only changes that are work on the task. What the loop and the agent write about it (status,
-/// lists, logs) is not, whether or not git ignores it; what lies in `working` and `reports` is.
+/// Keeps only changes that are work on the task. Files that the loop and the agent write about it
+/// (status, lists, logs) are excluded, whether or not git ignores them; files in `working` and
+/// `reports` are kept.
 fn keep_work(changes: &mut Changes, workspace: Option<&Path>) {
     let work = |path: &Path| {
         let inside = match workspace.and_then(|workspace| path.strip_prefix(workspace).ok()) {

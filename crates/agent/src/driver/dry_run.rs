@@ -1,5 +1,5 @@
-//! The agent of a dry run: does nothing but report progress, in the words of Claude's event stream,
-//! so that a workspace and its settings can be tried without a model.
+//! The agent of a dry run: only reports progress, in the format of Claude's event stream, so that a
+//! workspace and its settings can be tested without a model.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use retake_types::text;
 use serde_json::json;
 
 const LOG: &str = "/tmp/mock-claude.log";
-/// After this many iterations a dry run is complete.
+/// The dry run completes after this many iterations.
 const STEPS: u64 = 3;
 
 /// The log of dry runs could not be written.
@@ -22,7 +22,7 @@ pub struct LogError {
     error: std::io::Error,
 }
 
-/// The command that stands for the agent; what the agent would have been called with goes along.
+/// The command that replaces the agent; it gets the agent's arguments.
 pub(super) fn arguments(argv: &[String]) -> std::io::Result<Vec<OsString>> {
     let program = std::env::current_exe()?;
     let words = argv.iter().map(OsString::from);
@@ -32,12 +32,12 @@ pub(super) fn arguments(argv: &[String]) -> std::io::Result<Vec<OsString>> {
         .collect())
 }
 
-/// Plays the agent: reads the prompt, writes the status, and its events to `output`. Gives why
-/// nothing could be logged, if that is so.
+/// Acts as the agent: reads the prompt, writes the status, and its events to `output`. Returns the
+/// error if logging failed.
 pub fn play(argv: &[String], output: &mut impl Write) -> std::io::Result<Option<LogError>> {
     let mut prompt = String::new();
     std::io::stdin().lock().read_to_string(&mut prompt)?;
-    // It may be another user's, and a link is not followed; the dry run does not depend on it.
+    // The file may be another user's, and a link is not followed; the dry run works without it.
     let log_error = log(argv, &prompt).err().map(|error| LogError { path: LOG, error });
     let iteration = variable("RETAKE_ITERATION").and_then(|n| n.parse().ok()).unwrap_or(1);
     let step = step();
@@ -65,7 +65,7 @@ pub fn play(argv: &[String], output: &mut impl Write) -> std::io::Result<Option<
     Ok(log_error)
 }
 
-/// How far the dry run is, told by the status it wrote last.
+/// The step of the dry run, read from the status it wrote last.
 fn step() -> u64 {
     let last = variable("RETAKE_WORKSPACE_PATH")
         .and_then(|dir| crate::status::Status::read(&Path::new(&dir).join(".status.json")).ok());
@@ -82,7 +82,7 @@ fn log(argv: &[String], prompt: &str) -> std::io::Result<()> {
         .append(true)
         .create(true)
         .mode(0o600)
-        // Anyone can put a link there.
+        // `/tmp` is shared: another user could place a link there.
         .custom_flags(libc::O_NOFOLLOW)
         .open(LOG)?;
     let words: Vec<_> = argv.iter().map(|word| word.lines().next().unwrap_or_default()).collect();

@@ -1,4 +1,4 @@
-//! What a person is shown of a loop while it runs. The driver reports; a front end finds the words.
+//! What users see of a running loop. The driver reports; a front end writes the text.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub enum AgentEvent<'a> {
     Continued {
         last_iteration: u32,
     },
-    /// Everything that can fail at the start is done, and the first iteration comes next.
+    /// Every fallible part of the start is done, and the first iteration follows.
     Started {
         log: &'a Path,
     },
@@ -30,7 +30,7 @@ pub enum AgentEvent<'a> {
     IterationStarted {
         number: u32,
     },
-    /// An iteration is over, and recorded.
+    /// An iteration is over and recorded.
     IterationEnded(&'a Iteration),
     /// An iteration counts as failed.
     IterationFailed {
@@ -46,7 +46,7 @@ pub enum AgentEvent<'a> {
     ServerNotListed {
         number: u32,
     },
-    /// The agent had given its result and did not exit.
+    /// The agent gave its result but did not exit.
     LingeringEnded {
         number: u32,
         waited: Duration,
@@ -56,7 +56,7 @@ pub enum AgentEvent<'a> {
         blockers: &'a [String],
         pauses: bool,
     },
-    /// What the status files say after an iteration.
+    /// The content of the status files after an iteration.
     Status(&'a Completion),
     Waiting {
         cause: WaitCause,
@@ -73,7 +73,7 @@ pub enum AgentEvent<'a> {
     VerificationStarted,
     VerificationPassed,
     VerificationFailed,
-    /// Verification gave no answer and is made again.
+    /// Verification gave no result and is repeated.
     VerificationPostponed {
         why: &'a str,
     },
@@ -83,7 +83,7 @@ pub enum AgentEvent<'a> {
     },
     HookNotRun(&'a AgentRunError),
     Stopped(&'a StoppedLoop<'a>),
-    /// Further errors that stop nothing.
+    /// Further errors that do not stop the loop.
     NotRecorded(&'a retake_store::Error),
     NotLogged(&'a str),
     /// The loop could not be paused, and continues.
@@ -94,7 +94,7 @@ pub enum AgentEvent<'a> {
         last_error: Option<&'a str>,
     },
     StatusNotWatched(&'a std::io::Error),
-    /// A stop at once will not be noticed.
+    /// An immediate stop request will not be noticed.
     StopNotWatched(&'a std::io::Error),
     /// A restart will not know how much of the time budget is used.
     TimeNotKept(&'a std::io::Error),
@@ -102,16 +102,16 @@ pub enum AgentEvent<'a> {
         number: u32,
         error: &'a str,
     },
-    /// Repositories inside the project, whose files no checkpoint has.
+    /// Repositories inside the project, whose files are in no checkpoint.
     NotCovered {
         paths: &'a [String],
     },
     MetadataNotWritten(&'a WorkspaceError),
-    /// A confined run is over, with what its sandbox has to tell.
+    /// A confined run is over, with the report of its sandbox.
     Confined(&'a Run),
 }
 
-/// A loop that is over.
+/// A finished loop.
 #[derive(Debug)]
 pub struct StoppedLoop<'a> {
     pub workspace: &'a Name,
@@ -123,18 +123,18 @@ pub struct StoppedLoop<'a> {
     pub idle: u32,
 }
 
-/// What the live line tells.
+/// The data of the live line.
 #[derive(Clone, Copy, Debug)]
 pub enum LiveLine {
     Iteration(Live),
     Waiting { cause: WaitCause, remaining: Duration },
 }
 
-/// Shows a loop, from any thread.
+/// Displays a loop, from any thread.
 pub trait AgentDisplay: Send + Sync {
     fn event(&self, event: AgentEvent<'_>);
 
-    /// An iteration is over: all that is to be said of it.
+    /// An iteration is over; shows everything about it.
     fn iteration_ended(&self, iteration: &Iteration) {
         let facts = &iteration.facts;
         if let Some(count) = facts.denials {
@@ -148,13 +148,13 @@ pub trait AgentDisplay: Send + Sync {
         self.event(AgentEvent::IterationEnded(iteration));
     }
 
-    /// What the agent says and does, as it does it.
+    /// The agent's messages and actions, as they happen.
     fn detail(&self, text: &str);
 
-    /// Whether that is shown at all.
+    /// Whether that is shown.
     fn shows_detail(&self) -> bool;
 
-    /// Whether a live line is drawn at all.
+    /// Whether a live line is drawn.
     fn has_live_line(&self) -> bool;
 
     fn live(&self, line: LiveLine);
@@ -163,7 +163,7 @@ pub trait AgentDisplay: Send + Sync {
     fn clear(&self);
 }
 
-/// Why something of a loop could not be run.
+/// Why part of a loop could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentRunError {
     #[error("a custom agent needs agent.command")]
@@ -174,7 +174,7 @@ pub enum AgentRunError {
     Messages(#[from] ControlError),
     #[error("could not start a thread: {0}")]
     NoThread(std::io::Error),
-    /// The prompt could not be handed over.
+    /// The prompt could not be passed to the agent.
     #[error("{0}")]
     Input(std::io::Error),
     /// The MCP server could not be offered.
@@ -192,7 +192,7 @@ pub enum AgentRunError {
     NoReport { path: std::path::PathBuf, error: std::io::Error, run: String },
 }
 
-/// A run that could not be recorded and therefore did not take place.
+/// A run that must not start because it could not be recorded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unrecorded(pub retake_runner::worker::Unrecorded);

@@ -1,5 +1,5 @@
-//! Follows a loop that another process runs, from its record: tells a display what that process tells
-//! its own.
+//! Follows a loop of another process in its record: reports to a display what that process reports
+//! to its own.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::workspace::Workspace;
 use super::event::{AgentDisplay, AgentEvent, LiveLine, StoppedLoop};
 use super::recorded_loop;
 
-/// Iterations from before that are shown first.
+/// Maximum earlier iterations shown first.
 const EARLIER: usize = 10;
-/// How much of the output from before is shown.
+/// Maximum earlier output shown.
 const EARLIER_OUTPUT: u64 = 64 << 10;
 const PAGE: usize = 1000;
 
-/// How a loop stands.
+/// The state of a followed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
     Running,
@@ -33,20 +33,20 @@ pub enum Followed {
     Died,
 }
 
-/// What was seen of a loop so far.
+/// What was read of a loop so far.
 pub struct LoopFollower<'a> {
     record: StoredLoop,
     plan: Option<AgentLoopPlan>,
     workspace: &'a Workspace,
-    /// Whether what the agent says and does is followed, too.
+    /// Whether the agent's output is followed as well.
     with_output: bool,
-    /// The number of the last entry that was taken, and of the last from before.
+    /// The number of the last entry read, and of the last earlier one.
     seen: u64,
     earlier: u64,
-    /// Iterations from before that are over, in order.
+    /// Earlier finished iterations, in order.
     past: Vec<Iteration>,
     iterations: u32,
-    /// Iterations in a row in which the agent did nothing, as it says itself.
+    /// Consecutive iterations in which the agent reported no work.
     idle: u32,
     spent: Spent,
     current: Option<CurrentIteration>,
@@ -54,26 +54,26 @@ pub struct LoopFollower<'a> {
     paused: bool,
 }
 
-/// The iteration that runs.
+/// The running iteration.
 struct CurrentIteration {
     number: u32,
     started_at: Timestamp,
     agent: Option<FollowedAgent>,
 }
 
-/// The output of the agent that runs.
+/// The output of the running agent.
 struct FollowedAgent {
     run: RunId,
     kind: AgentKind,
     output: OutputFollower,
     reader: Reader,
     shown: Display,
-    /// What comes before is read, but not shown.
+    /// Earlier output is read but not shown.
     show_from: u64,
 }
 
 impl<'a> LoopFollower<'a> {
-    /// Begins with what there is.
+    /// Starts with the existing entries.
     pub fn open(
         store: &Store,
         record: StoredLoop,
@@ -97,18 +97,18 @@ impl<'a> LoopFollower<'a> {
         })
     }
 
-    /// Iterations from before that are not shown.
+    /// The number of earlier iterations that are not shown.
     pub fn left_out(&self) -> usize {
         (self.iterations as usize).saturating_sub(EARLIER)
     }
 
-    /// Shows what is new. To be called again until the loop has stopped.
+    /// Shows what is new. Call it until the loop has stopped.
     pub fn poll(
         &mut self,
         store: &Store,
         display: &dyn AgentDisplay,
     ) -> retake_store::Result<Followed> {
-        // Before the entries: what a living runner writes after this look is seen by the next one.
+        // Checked before reading: what a live runner writes afterwards is seen by the next poll.
         let alive = recorded_loop::is_alive(store, self.record.id, self.workspace);
         loop {
             let entries = store.loop_entries(self.record.id, self.seen, PAGE)?;
@@ -149,7 +149,7 @@ impl<'a> LoopFollower<'a> {
         Ok(Followed::Running)
     }
 
-    /// The last iterations from before, and the current one.
+    /// The last earlier iterations, and the current one.
     fn show_earlier(&mut self, display: &dyn AgentDisplay) {
         for iteration in std::mem::take(&mut self.past) {
             display.event(AgentEvent::IterationEnded(&iteration));
@@ -165,7 +165,7 @@ impl<'a> LoopFollower<'a> {
         }
     }
 
-    /// Takes in one entry, and shows it unless it is from before.
+    /// Processes one entry, and shows it unless it is an earlier one.
     fn take(
         &mut self,
         store: &Store,
@@ -261,7 +261,7 @@ impl<'a> LoopFollower<'a> {
         Ok(())
     }
 
-    /// Follows the agent's run. Of what it printed before, only the end is shown.
+    /// Follows the agent's run. Of its earlier output, shows only the end.
     fn begin_output(&mut self, store: &Store, iteration: &Iteration, earlier: bool) {
         let (Some(current), Some(run)) = (&mut self.current, iteration.facts.run_id) else {
             return;

@@ -1,5 +1,5 @@
-//! Keeps the project's files in git, and brings them back. Only git's plumbing, on an index of our
-//! own: branch, index, stash and hooks of the user stay as they are.
+//! Saves the project's files in git, and restores them. Uses only git's plumbing with a separate
+//! index: the user's branch, index, stash and hooks stay unchanged.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,28 +23,28 @@ use super::task::input;
 
 /// Long enough for a large tree.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
-/// How many paths an error names.
+/// Maximum paths named in an error.
 const NAMED_PATHS: usize = 5;
 
-/// Why git could not keep or restore the files.
+/// Why git could not save or restore the files.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     #[error("git: {0}")]
     Git(String),
     #[error(transparent)]
     Redirected(#[from] RedirectedRepository),
-    /// The project is in no repository.
+    /// The project is outside of any repository.
     #[error("{} is not in a git repository", .0.display())]
     NoRepository(PathBuf),
     #[error("{}: {error}", .path.display())]
     Io { path: PathBuf, error: std::io::Error },
-    /// The commit is not in the repository any more, or is another one than was recorded.
+    /// The commit is no longer in the repository, or differs from the recorded one.
     #[error("the repository no longer has checkpoint {commit}")]
     Gone { commit: String },
     /// A repository is where the checkpoint has files, which would be lost.
     #[error("{} has become a separate repository; move it away first", .0.display())]
     RepositoryInTheWay(PathBuf),
-    /// Afterwards the files were not what the checkpoint has.
+    /// The restored files differ from the checkpoint.
     #[error("the files are not as in the checkpoint: {}", .0.join(", "))]
     NotRestored(Vec<String>),
 }
@@ -53,22 +53,22 @@ pub enum CheckpointError {
 pub struct GitCheckpoints<'a> {
     worker: &'a mut Worker,
     project: &'a Path,
-    /// The index is in it, and a lock that a killed git left.
+    /// Contains the index, and possibly a lock of a killed git.
     scratch: ScratchDir,
     empty_tree: &'static str,
-    /// What replaces the programs that the repository configures.
+    /// Replaces programs from the repository's configuration.
     replaced: Vec<(String, String)>,
 }
 
-/// The files at one moment, and which index holds them.
+/// A snapshot of the files, and its index.
 struct Tree {
     id: String,
     not_covered: Vec<PathBuf>,
 }
 
 impl<'a> GitCheckpoints<'a> {
-    /// `scratch` is a directory where nobody else does the same; its workspace is locked. Refused
-    /// outside a repository.
+    /// `scratch` is a directory for this workspace only, which is locked. Refused outside a
+    /// repository.
     pub fn new(
         worker: &'a mut Worker,
         project: &'a Path,
@@ -115,7 +115,7 @@ impl<'a> GitCheckpoints<'a> {
         if let Some(input) = input.map_err(|error| CheckpointError::Git(error.to_string()))? {
             request.stdin = Stdin::Given(input);
         }
-        // A hook's variables would point at another repository.
+        // Variables of a git hook would lead to another repository.
         request.environment.retain(|known| !known.name().as_bytes().starts_with(b"GIT_"));
         for variable in git.env {
             request.set(variable.into());
@@ -125,7 +125,7 @@ impl<'a> GitCheckpoints<'a> {
             .run_helper(request)
             .map_err(|reasons| CheckpointError::Git(RefusalReason::listed(&reasons)))?;
         if outcome.success() && stdout.len() >= HELPER_OUTPUT {
-            // Half an answer would be taken for the whole.
+            // Truncated output must not be taken for complete.
             return Err(CheckpointError::Git("there are too many files".to_owned()));
         }
         if outcome.success() {
@@ -143,8 +143,8 @@ impl<'a> GitCheckpoints<'a> {
         self.git(make).map(|output| text(&output))
     }
 
-    /// Repositories inside the project whose files no checkpoint has; those that git ignores, as it
-    /// ignores other files, are not among them.
+    /// Repositories inside the project whose files are in no checkpoint; without those that git
+    /// ignores like other files.
     pub fn not_covered(&mut self) -> Result<Vec<PathBuf>, CheckpointError> {
         let found = checkpoint::nested_repositories(self.project);
         let found =
@@ -152,13 +152,13 @@ impl<'a> GitCheckpoints<'a> {
         if found.is_empty() {
             return Ok(found);
         }
-        // It fails where none is ignored.
+        // It fails if none is ignored.
         let ignored = self.git(|git| git.ignored(&found)).unwrap_or_default();
         let ignored: BTreeSet<PathBuf> = paths(&ignored).into_iter().collect();
         Ok(found.into_iter().filter(|path| !ignored.contains(path)).collect())
     }
 
-    /// The project's files now, but for those in `without`, in a fresh index. `ignored` are taken in
+    /// A tree of the project's files except those in `without`, in a new index. Adds `ignored`
     /// although git ignores them.
     fn tree(&mut self, without: &[PathBuf], ignored: &[PathBuf]) -> Result<Tree, CheckpointError> {
         _ = std::fs::remove_file(self.index());
@@ -178,7 +178,7 @@ impl<'a> GitCheckpoints<'a> {
         Ok(Tree { id, not_covered })
     }
 
-    /// Keeps the project's files as they are now. `maker` is the loop, or the rollback, that does it.
+    /// Saves the project's current files. `maker` is the loop or the rollback.
     pub fn keep(
         &mut self,
         owner: &CheckpointOwner,
@@ -198,7 +198,7 @@ impl<'a> GitCheckpoints<'a> {
         time: CheckpointTime,
         tree: Tree,
     ) -> Result<Checkpoint, CheckpointError> {
-        // A repository without a commit starts from nothing.
+        // A repository may have no commit yet.
         let parent = self.git_text(|git| git.head()).ok();
         let what = match time {
             CheckpointTime::Start => format!("before iteration {}", number + 1),
@@ -211,13 +211,13 @@ impl<'a> GitCheckpoints<'a> {
         let checkpoint = Checkpoint { number, time, commit, tree: tree.id, not_covered };
         let reference = owner.reference(maker, &checkpoint);
         self.git(|git| git.update_ref(&reference, &checkpoint.commit))?;
-        // The record will name it, and a rollback will rely on it.
+        // The record will name it, and a rollback will depend on it.
         self.sync()?;
         Ok(checkpoint)
     }
 
-    /// Sees that what git wrote, objects as well as files, survives a loss of power. One call for all of
-    /// it: git would sync each object by itself, and files that it checks out not at all.
+    /// Makes everything that git wrote, objects and files, survive a power loss. One call for all
+    /// of it: git would sync each object separately, and checked-out files not at all.
     fn sync(&self) -> Result<(), CheckpointError> {
         let repository = Repository::find(self.project).map(|found| found.common);
         let mut synced = None;
@@ -232,7 +232,7 @@ impl<'a> GitCheckpoints<'a> {
         Ok(())
     }
 
-    /// Keeps the files as they are now, so that bringing back `target` loses nothing.
+    /// Saves the current files, so that restoring `target` loses nothing.
     pub fn keep_before(
         &mut self,
         owner: &CheckpointOwner,
@@ -246,10 +246,10 @@ impl<'a> GitCheckpoints<'a> {
         self.keep_tree(owner, maker, target.number, CheckpointTime::Rollback, tree)
     }
 
-    /// Makes the project's files what the target has, and sees that they are.
+    /// Restores the project's files to the target, and verifies them.
     pub fn restore(&mut self, target: &Checkpoint) -> Result<(), CheckpointError> {
         self.check_present(target)?;
-        // What the checkpoint did not cover is not its to delete.
+        // The checkpoint must not delete files that it did not cover.
         let without: Vec<PathBuf> = target.not_covered.iter().map(PathBuf::from).collect();
         let now = self.tree(&without, &[])?;
         let in_the_way = self.in_the_way(&now, target)?;
@@ -257,7 +257,7 @@ impl<'a> GitCheckpoints<'a> {
         self.git(|git| git.switch_tree(&now.id, &target.tree))?;
         let mut after = self.tree(&without, &[])?;
         if after.id != target.tree {
-            // What it has may be ignored by now.
+            // Its files may be ignored by now.
             let ignored = self.ignored_of(target)?;
             after = self.tree(&without, &ignored)?;
         }
@@ -281,7 +281,7 @@ impl<'a> GitCheckpoints<'a> {
         let empty = self.empty_tree.to_owned();
         let files = self.differences(&empty, &target.tree)?;
         let files: Vec<PathBuf> = files.into_iter().map(|(_, path)| path).collect();
-        // It fails where none is ignored.
+        // It fails if none is ignored.
         Ok(paths(&self.git(|git| git.ignored(&files)).unwrap_or_default()))
     }
 
@@ -293,8 +293,8 @@ impl<'a> GitCheckpoints<'a> {
         Err(CheckpointError::Gone { commit: target.commit.chars().take(12).collect() })
     }
 
-    /// Files that git ignores, and that are where the target has some: they must be kept, too.
-    /// Refused where a repository is there.
+    /// Ignored files at paths of the target, which must be saved, too. Refused if a repository is
+    /// there.
     fn in_the_way(
         &mut self,
         now: &Tree,
@@ -320,7 +320,7 @@ impl<'a> GitCheckpoints<'a> {
         Ok(found.into_iter().collect())
     }
 
-    /// Status and path of everything that differs, relative to the project.
+    /// Status and path of every difference, relative to the project.
     fn differences(&mut self, from: &str, to: &str) -> Result<Vec<(u8, PathBuf)>, CheckpointError> {
         let listed = self.git(|git| git.differences(from, to))?;
         let words: Vec<&[u8]> = listed.split(|byte| *byte == 0).collect();
@@ -330,13 +330,13 @@ impl<'a> GitCheckpoints<'a> {
             .collect())
     }
 
-    /// Files, lines added and lines removed between two trees.
+    /// The numbers of files, added lines and removed lines between two trees.
     pub fn counts(&mut self, from: &str, to: &str) -> Result<(u64, u64, u64), CheckpointError> {
         let listed = self.git(|git| git.line_counts(from, to))?;
         let mut sum = (0, 0, 0);
         for line in listed.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
             let mut words = line.split(|byte| *byte == b'\t');
-            // `-` for a file that has no lines.
+            // `-` for a binary file.
             let mut number = || -> u64 {
                 words
                     .next()
@@ -349,12 +349,12 @@ impl<'a> GitCheckpoints<'a> {
         Ok(sum)
     }
 
-    /// What changed between two trees, as git shows it.
+    /// The changes between two trees, in git's format.
     pub fn diff(&mut self, from: &str, to: &str, colour: bool) -> Result<Vec<u8>, CheckpointError> {
         self.git(|git| git.diff(from, to, colour))
     }
 
-    /// Removes every reference of an owner; says how many there were.
+    /// Removes every reference of an owner; returns how many there were.
     pub fn remove(&mut self, owner: &CheckpointOwner) -> Result<usize, CheckpointError> {
         let prefix = owner.prefix();
         let listed = self.git_text(|git| git.list_below(&prefix))?;

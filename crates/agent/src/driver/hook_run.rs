@@ -1,5 +1,5 @@
-//! Runs the commands before and after an iteration, once each, however often the agent is tried in
-//! between, and the one at the end of the loop.
+//! Runs the hooks before and after an iteration, once each regardless of the number of attempts,
+//! and the one at the end of the loop.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use super::steered_plan::SteeredPlan;
 struct PreparedHook {
     when: HookTime,
     hook: Hook,
-    /// Time that is left for it.
+    /// The remaining time for it.
     left: Option<Duration>,
-    /// The iteration that it belongs to, or that was the last.
+    /// Its iteration, or the last one.
     number: u32,
     variables: Vec<(String, String)>,
 }
 
 impl AgentLoop {
-    /// Runs the hook before an iteration that is on the record. It ends with the loop's time.
+    /// Runs the hook before a recorded iteration. It ends with the loop's time.
     pub(super) fn run_pre_hook(&mut self, plan: &SteeredPlan, iteration: &mut Iteration) -> Effect {
         let Some(hook) = self.session.task.settings.hooks.pre.clone() else { return Effect::GoOn };
         let left = plan.time_left(plan.now());
@@ -37,8 +37,8 @@ impl AgentLoop {
         self.run_hook(PreparedHook { left, ..prepared })
     }
 
-    /// Runs the hook after an iteration; `ended` is what the iteration counts as. What cleans up may
-    /// do so after the loop's time is spent.
+    /// Runs the hook after an iteration; `ended` is the iteration's result. It may clean up even
+    /// after the loop's time is spent.
     pub(super) fn run_post_hook(
         &mut self,
         iteration: &mut Iteration,
@@ -50,8 +50,8 @@ impl AgentLoop {
         self.run_hook(prepared)
     }
 
-    /// The loop ends while an iteration waits to be tried again: its pre hook ran, so its post hook
-    /// runs as well.
+    /// The loop ends while an iteration waits for a retry: its pre hook ran, so its post hook runs
+    /// as well.
     pub(super) fn run_pending_post_hook(&mut self) {
         let hook = self.session.task.settings.hooks.post.clone();
         let (Some(iteration), Some(hook)) = (self.state.postponed.take(), hook) else { return };
@@ -62,8 +62,8 @@ impl AgentLoop {
         }
     }
 
-    /// Runs the hook at the end of the loop, however it ended. The loop is recorded as ended by then:
-    /// a death in the hook does not bring it back.
+    /// Runs the hook at the end of the loop, however it ended. The loop is recorded as ended by
+    /// then, so that a death in the hook does not continue it.
     pub(super) fn run_end_hook(&mut self, plan: &SteeredPlan, reason: AgentStopReason) {
         let Some(hook) = self.session.task.settings.hooks.end.clone() else { return };
         let session = &self.session;
@@ -77,7 +77,7 @@ impl AgentLoop {
             time: plan.time_used(plan.now()),
         };
         let variables = hooks::end_variables(&facts, workspace.name().as_str(), workspace.dir());
-        // What ended the loop does not end its hook; the next signal does.
+        // The request that ended the loop does not end its hook; the next signal does.
         session.worker.cancel().reset();
         session.stopped_now.store(false, Ordering::Relaxed);
         let (when, number) = (HookTime::End, plan.number());

@@ -1,5 +1,5 @@
-//! A session of a person with the agent at the terminal, in which the instructions are written or
-//! changed. What to do lies in a file of the workspace while it lasts.
+//! An interactive session of a user with the agent, in which the instructions are written or
+//! changed. Its task is in a file of the workspace during the session.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::workspace::{Metadata, Workspace, WorkspaceError, WorkspaceLock, Works
 use super::event::Unrecorded;
 use super::task_sandbox::TaskSandbox;
 
-/// What the session is about.
+/// The task of the session.
 pub struct InteractiveTask<'a> {
     pub root: &'a Path,
     pub workspace: &'a Workspace,
@@ -32,11 +32,11 @@ pub struct InteractiveTask<'a> {
     pub settings: &'a Settings,
     pub purpose: Purpose,
     pub sandbox: TaskSandbox,
-    /// Give the agent a terminal of its own, so that the person's screen is not recorded as output.
+    /// Give the agent its own terminal, so that the user's screen is not recorded as output.
     pub pty: bool,
 }
 
-/// A session that is over.
+/// A finished session.
 pub struct FinishedInteractive {
     pub finished: FinishedRun,
     /// The agent's program.
@@ -105,14 +105,14 @@ pub fn run(
     let output = OutputUse { carry: Carry::Nothing, forward: true };
     let finished = worker.run(prepared, output, &mut ()).map_err(Unrecorded)?;
     let worker = worker.end();
-    // What to do was only for this session.
+    // The task was only for this session.
     _ = std::fs::remove_file(&file);
     workspace.update(Metadata::count_setup)?;
     drop(lock);
     Ok(FinishedInteractive { finished, program, worker })
 }
 
-/// Notifies that the instructions are there; an error stops nothing.
+/// Sends the notification that the instructions exist; errors are ignored.
 pub fn notify_setup_complete(settings: &Settings, workspace: &Workspace) {
     let notifications = &settings.notifications;
     let Some(url) = &notifications.url else { return };

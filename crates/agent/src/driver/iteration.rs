@@ -1,4 +1,4 @@
-//! One iteration: hooks, the agent, what it did, and what follows from it.
+//! One iteration: hooks, the agent, its effects, and the consequences.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,14 +35,14 @@ use super::steered_plan::SteeredPlan;
 use super::task::{AgentPrompt, ServerOffer, input};
 use super::{dry_run, recorded_loop};
 
-/// How much of an iteration's output its history carries; the whole is in the record.
+/// Maximum output of an iteration in its history; the record has all of it.
 pub(super) const CARRIED: u64 = 16 * 1024;
 
 /// Why an attempt counts as failed although the agent reports success.
 const STATE_READ_ONLY: &str =
     "the agent cannot write its own state, so that each of its commands fails; let it write there";
 
-/// An attempt at an iteration, as the plan wants it.
+/// An attempt at an iteration, as planned.
 #[derive(Clone, Copy)]
 pub(super) struct PlannedAttempt {
     pub(super) number: u32,
@@ -60,7 +60,7 @@ struct IterationPrompts {
     remaining: Option<u64>,
 }
 
-/// A run of the agent that is over.
+/// A finished run of the agent.
 struct FinishedAttempt {
     finished: FinishedRun,
     observed: ObservedAgent,
@@ -69,7 +69,7 @@ struct FinishedAttempt {
     before: Marks,
 }
 
-/// Where retake's server notes that the agent asked for its tools, and the variable that names it.
+/// The file in which retake's server notes that the agent asked for its tools.
 const LISTED_FILE: &str = ".mcp-listed";
 const LISTED_VARIABLE: &str = "RETAKE_MCP_LISTED";
 
@@ -94,7 +94,7 @@ impl AgentLoop {
         let mut iteration = Iteration::new(number, recorded, Timestamp::now());
         iteration.facts.agent = Some(kind.to_string());
         self.log.iteration(number, kind, iteration.started_at);
-        // Another attempt is the same iteration, which its hook has prepared.
+        // A further attempt belongs to the same iteration, which its hook has prepared.
         self.state.postponed = None;
         let prepared = match attempt {
             1 => self.run_pre_hook(plan, &mut iteration),
@@ -103,7 +103,7 @@ impl AgentLoop {
         let left_out = match prepared {
             _ if self.session.is_interrupted() => Some(IterationOutcome::Interrupted),
             Effect::GoOn => None,
-            // It was the loop's time that cut the hook off.
+            // The loop's time limit ended the hook.
             _ if plan.is_time_spent() => {
                 Some(IterationOutcome::OverBudget(AgentStopReason::BudgetTime))
             }
@@ -114,7 +114,7 @@ impl AgentLoop {
             return self.leave_out(iteration, outcome);
         }
         iteration.status = IterationStatus::Executing;
-        // Recorded before it starts, so that a runner's death does not lose what the run cost.
+        // Recorded before it starts, so that a runner's death does not lose the cost of the run.
         let id = RunId::new();
         iteration.facts.run_id = Some(id);
         self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
@@ -156,7 +156,7 @@ impl AgentLoop {
         Ok(IterationPrompts { user, system, remaining: completion.remaining })
     }
 
-    /// retake's own server for the agent's commands, if it is to be offered.
+    /// retake's own server for the agent's commands, if it is offered.
     fn offer_server(
         &self,
         id: RunId,
@@ -171,7 +171,7 @@ impl AgentLoop {
             return Ok(ServerOffer::default()); // a server without a record would have nothing to say
         };
         let listed = task.workspace.dir().join(LISTED_FILE);
-        // One that an earlier attempt left says nothing of this one.
+        // Remove a note of an earlier attempt.
         _ = std::fs::remove_file(&listed);
         let mut ids = vec![
             (PARENT_VARIABLE, id.to_string()),
@@ -179,7 +179,7 @@ impl AgentLoop {
             ("RETAKE_STEP_ID", number.to_string()),
             (LISTED_VARIABLE, listed.to_string_lossy().into_owned()),
         ];
-        // Inside of a sandbox there is another record, which the server finds itself.
+        // A sandbox has another record, which the server finds itself.
         if !task.sandbox.is_on() {
             ids.push((STORE_VARIABLE, store.to_string_lossy().into_owned()));
         }
@@ -250,7 +250,7 @@ impl AgentLoop {
         let number = planned.number;
         let live = Live {
             iteration: number,
-            // Numbers count over invocations, and the limit is this one's.
+            // Numbers count across invocations, but the limit applies to this one.
             max_iterations: number.saturating_add(plan.iterations_left()).saturating_sub(1),
             elapsed: Duration::ZERO,
             remaining: prompts.remaining,
@@ -279,21 +279,21 @@ impl AgentLoop {
         self.session.display.clear();
         let observed = observer.finish();
         if observed.ended_by_us.is_some() && !self.session.is_interrupted() {
-            // The next run must not be ended for this one.
+            // The next run must not be cancelled by this request.
             cancel.reset();
         }
         let finished = run.map_err(Unrecorded)?;
         self.session.tell_of_sandbox(&finished);
         let verdict = match observed.ended_by_us {
             Some(EndedByUs::Budget(_)) => AttemptVerdict::OverCost,
-            // It reports success, and none of its commands ran.
+            // It reports success, but none of its commands ran.
             _ if observed.state_read_only && finished.outcome.success() => {
                 AttemptVerdict::Failed { why: STATE_READ_ONLY.to_owned() }
             }
             _ => observed.reading.verdict(kind, &finished.outcome),
         };
         let verdict = match verdict {
-            // Whatever it says about being aborted: nobody asked us to end.
+            // It reports an abort, but retake did not request one.
             AttemptVerdict::Interrupted if !self.session.is_interrupted() => {
                 AttemptVerdict::Failed {
                     why: "the agent was aborted by something other than retake".to_owned(),
@@ -302,7 +302,7 @@ impl AgentLoop {
             verdict => verdict,
         };
         let listed = offer.listed.as_ref().map(|file| std::fs::remove_file(file).is_ok());
-        // One that could not even work has other problems.
+        // If it could not even work, other errors matter more.
         if finished.outcome.success() && listed == Some(false) {
             self.session.display.event(AgentEvent::ServerNotListed { number });
             self.log.note(display::SERVER_NOT_LISTED);
@@ -315,7 +315,7 @@ impl AgentLoop {
         Ok(FinishedAttempt { finished, observed, verdict, before })
     }
 
-    /// Decides what an attempt means for its iteration.
+    /// Derives the result of an iteration from an attempt.
     fn conclude(
         &mut self,
         plan: &SteeredPlan,
@@ -330,7 +330,7 @@ impl AgentLoop {
             Some(EndedByUs::Budget(reason)) => IterationOutcome::OverBudget(reason),
             _ => verdict.outcome(),
         };
-        // What was said in an earlier iteration says nothing of this one.
+        // A report from an earlier iteration does not count for this one.
         let completion = status_files.after_iteration(self.state.since, before);
         let worked = completion.worked;
         let mut report = IterationReport {
@@ -361,7 +361,7 @@ impl AgentLoop {
         if effect == Effect::StopLoop && !self.session.is_interrupted() {
             report.outcome = IterationOutcome::HookStopped;
         }
-        // A runner that dies right after this need not ask the agent again.
+        // Spares a restarted runner from asking the agent again.
         iteration.facts.complete =
             (report.outcome == IterationOutcome::Completed).then_some(report.complete);
         let result = iteration.result.take();
@@ -370,8 +370,7 @@ impl AgentLoop {
         report
     }
 
-    /// A limit, or an error that passes: the attempt does not count, and the iteration is tried
-    /// again.
+    /// A limit or a temporary error: the attempt does not count, and the iteration is retried.
     fn postpone(&mut self, iteration: Iteration, spent: Spent, why: String) {
         self.log.note(&format!("Attempt ended: {why}"));
         let (number, run_id) = (iteration.number, iteration.facts.run_id);
@@ -379,7 +378,7 @@ impl AgentLoop {
         self.state.postponed = Some(iteration);
     }
 
-    /// Fills in what was seen of the agent.
+    /// Fills in the observations of the agent.
     fn describe(
         &self,
         iteration: &mut Iteration,
@@ -421,18 +420,18 @@ impl AgentLoop {
         facts.denied_tools = reading.denied_tools();
     }
 
-    /// Records an iteration that counts, shows it and notifies.
+    /// Records an iteration that counts, shows it and sends notifications.
     fn finish(&mut self, iteration: Iteration, completion: &Completion, why: Option<&str>) {
         let number = iteration.number;
         let good = iteration.status == IterationStatus::Completed;
         self.record(&AgentEntry::Iteration { iteration: Box::new(iteration.clone()) });
-        // The messages it took are used up; what cannot be removed is given to the next one.
+        // Deletes the messages it took; a remaining file is given to the next one.
         drop(self.session.mailbox.discard_taken(number));
         self.session.update_metadata(|metadata| metadata.count_execution(Timestamp::now()));
         if self.session.keeps_checkpoints() {
             self.checkpoint(number);
         }
-        // One that was cut off may not have used it.
+        // An interrupted iteration may not have used it.
         if iteration.status != IterationStatus::Interrupted {
             self.state.gate_output = None;
         }
@@ -462,7 +461,7 @@ impl AgentLoop {
         self.state.history.push(iteration);
     }
 
-    /// The agent needs a person: the loop waits for one, unless it is to go on.
+    /// The agent needs a person: pauses the loop, unless it is configured to continue.
     fn blocked(&mut self, number: u32, blockers: &[String]) {
         let name = self.session.task.workspace.name().clone();
         self.notifier.notify(Notification::blocked(name.as_str(), number, blockers));
@@ -538,7 +537,7 @@ fn past_results(history: &[Iteration]) -> PastResults {
     past
 }
 
-/// What an iteration did: changed files, tests, what the agent said.
+/// Combines the effects of an iteration: changed files, tests, and the agent's summary.
 fn summary(
     changes: Option<&Changes>,
     tests: Option<&TestResults>,

@@ -1,9 +1,9 @@
 //! Runs an agent in a loop, on the record.
 //!
-//! An [`AgentTask`] is what stays the same; a [`AgentSession`] holds its workspace and runs commands for
-//! it; [`run`] adds a loop to a session: the plan's steps on the runner's loop driver. What an agent
-//! says is never trusted further than its own flags; what it starts does not outlive it; what it
-//! costs is counted while it works.
+//! An [`AgentTask`] is the fixed part; an [`AgentSession`] holds its workspace and runs commands
+//! for it; [`run`] adds a loop to a session: the plan's steps on the runner's loop driver. An
+//! agent's claims are trusted only as far as its own flags; no process of it outlives it; its cost
+//! is counted while it works.
 
 mod agent_loop;
 mod agent_run;

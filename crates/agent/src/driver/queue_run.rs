@@ -1,7 +1,7 @@
-//! Runs the tasks of a queue one after another, each as a loop of its own, under one budget.
+//! Runs the tasks of a queue one after another, each with its own loop, under a common budget.
 //!
-//! The queue's file says before each task that it runs, so that a killed queue continues with it;
-//! the loop itself continues from its own record.
+//! The queue's file names each task before it runs, so that a killed queue continues with it; the
+//! loop itself continues from its own record.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ use crate::queue::{
 
 use super::recorded_loop;
 
-/// What a person is shown of a queue while it runs.
+/// What users see of a running queue.
 #[derive(Debug)]
 pub enum QueueEvent<'a> {
-    /// The queue continues after its process died; what it had spent by then.
+    /// The queue continues after its process died; with what it had spent by then.
     Continued {
         spent: Spent,
         time: Duration,
@@ -41,11 +41,11 @@ pub enum QueueEvent<'a> {
     TimeNotKept(&'a std::io::Error),
 }
 
-/// A run of the queue that is over.
+/// A finished run of the queue.
 #[derive(Debug)]
 pub struct FinishedQueue {
     pub reason: QueueStopReason,
-    /// Tasks that are complete, and that failed.
+    /// Completed tasks, and failed ones.
     pub completed: u32,
     pub failures: u32,
     pub spent: Spent,
@@ -53,11 +53,11 @@ pub struct FinishedQueue {
     pub left: usize,
 }
 
-/// One task to run, with what is left for it.
+/// One task to run, with the remaining budget.
 pub struct QueueTask<'a> {
     pub task: &'a QueuedTask,
     pub allowance: TaskAllowance,
-    /// The run of the queue that it is part of.
+    /// The id of the queue's run.
     pub run: &'a str,
 }
 
@@ -72,16 +72,16 @@ struct SteeredQueue<'a> {
     display: &'a dyn Fn(QueueEvent<'_>),
 }
 
-/// A task and what is left for it.
+/// A task with its remaining budget.
 struct TaskStep {
     task: Box<QueuedTask>,
-    /// When it began, before a restart if that was then.
+    /// Its start, possibly before a restart.
     since: Timestamp,
     allowance: TaskAllowance,
 }
 
-/// Runs what waits in the queue. `given` are the rules of this call; a queue whose process died keeps
-/// its own where none are given. `execute` runs one task to its end.
+/// Runs the waiting tasks. `given` are the rules of this call; without any, a restarted queue keeps
+/// its own. `execute` runs one task to its end.
 pub fn run_queue(
     queue: &Queue,
     given: QueueRules,
@@ -95,7 +95,7 @@ pub fn run_queue(
     let (mut spent, mut before) = (Spent::default(), Duration::ZERO);
     if let Some(broken_off) = &continued {
         if let Some(store) = store {
-            // Without a record nothing is known of what was spent.
+            // Without a record the amount spent is unknown.
             spent = recorded_loop::spent_by_queue(store, &run.id, broken_off).unwrap_or_default();
         }
         before = Clock::used(queue.dir(), &run.id).unwrap_or_default();
@@ -140,7 +140,8 @@ pub fn run_queue(
                 return Ok(None);
             }
             content.run = None;
-            // While nobody can add: a task that is added later is not taken for one that will run.
+            // Released while adding is blocked: a task that is added later must not be expected to
+            // run.
             drop(lock.take());
             Ok(Some(left))
         })?;
@@ -164,7 +165,7 @@ fn waits(task: &QueuedTask) -> bool {
     !matches!(task.state, TaskState::Ended { .. })
 }
 
-/// Notes that the queue runs. Gives the tasks that broke off where its process had died.
+/// Marks the queue as running. Returns the interrupted tasks if its process had died.
 fn begin(queue: &Queue, given: QueueRules) -> Result<(QueueRun, Option<Vec<String>>), QueueError> {
     queue.edit(|content| {
         let continued = content.run.take();
@@ -196,7 +197,7 @@ impl SteeredQueue<'_> {
         self.before.saturating_add(self.begun.elapsed())
     }
 
-    /// The next task, noted as running.
+    /// The next task, marked as running.
     fn next_task(&mut self) -> Result<Option<TaskStep>, QueueError> {
         if signals::asked().load(Ordering::Relaxed) {
             self.plan.stop(QueueStopReason::Interrupted);
@@ -214,7 +215,7 @@ impl SteeredQueue<'_> {
         };
         let waited = task.state == TaskState::Waiting;
         if waited && !self.queue.begin_task(&task.name, &TaskState::Running { since })? {
-            // It was taken out in this very moment.
+            // It was removed at this moment.
             return self.next_task();
         }
         let left = content.tasks.iter().filter(|task| waits(task)).count() - 1;
@@ -222,7 +223,7 @@ impl SteeredQueue<'_> {
         Ok(Some(TaskStep { task, since, allowance }))
     }
 
-    /// Counts the tasks that this run of the queue ended before its process died.
+    /// Counts the tasks that this run of the queue finished before its process died.
     fn count_ended(&mut self, run: &QueueRun) -> Result<(), QueueError> {
         for task in self.queue.read()?.tasks {
             if let TaskState::Ended { since: Some(since), end, .. } = task.state
@@ -234,14 +235,14 @@ impl SteeredQueue<'_> {
         Ok(())
     }
 
-    /// A task whose loop has ended, and whose queue died before it noted that, is not run again.
+    /// A task whose loop had ended before its queue died is not run again.
     fn end_broken_off(
         &mut self,
         name: &str,
         run: &str,
         store: Option<&Store>,
     ) -> Result<(), QueueError> {
-        // Without a record, or with one that cannot be read, it is run.
+        // Without a readable record, it is run.
         let ended = store.map(|store| recorded_loop::ended_in_queue(store, run, name));
         let Some(Ok(Some((id, reason)))) = ended else { return Ok(()) };
         let content = self.queue.read()?;
@@ -251,7 +252,7 @@ impl SteeredQueue<'_> {
         let TaskState::Running { since } = task.state else { return Ok(()) };
         let end = TaskEnd::Stopped { reason, loop_id: Some(id) };
         let step = TaskStep { task: Box::new(task), since, allowance: TaskAllowance::default() };
-        // What it spent is known from the record.
+        // Its cost is in the record.
         self.end_task(&step, TaskReport::without_loop(end))
     }
 
@@ -296,7 +297,7 @@ impl LoopPlan for SteeredQueue<'_> {
 }
 
 impl TaskReport {
-    /// A task that did not come to a loop.
+    /// A task without a loop.
     pub fn without_loop(end: TaskEnd) -> Self {
         Self { end, spent: Spent::default() }
     }

@@ -1,6 +1,6 @@
-//! Loops of a workspace in the record: read back as iterations, and written while one runs.
+//! Recorded loops of a workspace: read as iterations, and written by a running loop.
 //!
-//! Each invocation of `run` is one loop, unless it continues the loop of a runner that died.
+//! Each invocation of `run` is one loop, unless it continues the loop of a dead runner.
 
 use std::io::Read;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::checkpoint::CheckpointOwner;
 use crate::plan::AgentStopReason;
 use crate::workspace::{Metadata, Name, Workspace, WorkspaceDirectories, WorkspaceLock};
 
-/// Far more loops than any workspace has.
+/// More loops than any workspace has.
 const MOST_LOOPS: usize = 100_000;
 const PAGE: usize = 1000;
 
@@ -29,24 +29,25 @@ const PAGE: usize = 1000;
 pub struct RecordedLoop {
     pub record: StoredLoop,
     pub iterations: Vec<Iteration>,
-    /// How often the gate refused since it last passed.
+    /// Failed verifications since the last passed one.
     pub refusals: u32,
-    /// The output of the gate that refused, while no iteration has ended since.
+    /// The output of the failed verification, until the next iteration ends.
     pub gate_output: Option<String>,
-    /// Attempts at the iteration that has no number yet.
+    /// Attempts at the next iteration, which has no number yet.
     pub attempts: u32,
-    /// The gate was asked and has not answered; with the agent's run and its kind.
+    /// A verification started without a result; with the agent's run and kind.
     pub unanswered: Option<Option<(RunId, Option<String>)>>,
-    /// The last iteration says that the task is complete, and the gate has not refused that.
+    /// Whether the last iteration reports the task as complete, and no verification has failed
+    /// since.
     pub complete: bool,
-    /// The gate has passed it.
+    /// Whether verification has passed.
     pub passed: bool,
-    /// Spent on attempts and verifications, not on iterations.
+    /// Cost of attempts and verifications, outside of iterations.
     pub spent_otherwise: Spent,
     pub checkpoints: Vec<KeptCheckpoint>,
 }
 
-/// A checkpoint, and when it was made.
+/// A checkpoint, and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptCheckpoint {
     pub at: Timestamp,
@@ -54,7 +55,7 @@ pub struct KeptCheckpoint {
     pub checkpoint: Checkpoint,
 }
 
-/// Whose checkpoints those of a workspace are.
+/// The owner of a workspace's checkpoints.
 pub fn checkpoint_owner(workspace: &Workspace, metadata: &Metadata) -> CheckpointOwner {
     CheckpointOwner {
         worktree: worktree(workspace),
@@ -63,7 +64,7 @@ pub fn checkpoint_owner(workspace: &Workspace, metadata: &Metadata) -> Checkpoin
     }
 }
 
-/// Whose checkpoints those of an archived workspace are; `None` if it cannot be determined.
+/// The owner of an archived workspace's checkpoints; `None` if it cannot be determined.
 pub fn archived_checkpoint_owner(
     directories: &WorkspaceDirectories,
     archive: &Name,
@@ -73,7 +74,7 @@ pub fn archived_checkpoint_owner(
     Some(checkpoint_owner(&directories.workspace(&name), &metadata))
 }
 
-/// Whether a workspace, or an archive of one, still has these checkpoints.
+/// Whether a workspace, or an archived one, still has these checkpoints.
 pub fn has_checkpoint_owner(directories: &WorkspaceDirectories, owner: &CheckpointOwner) -> bool {
     let workspace = directories.open(&owner.workspace);
     let metadata = workspace.and_then(|workspace| workspace.metadata());
@@ -88,12 +89,12 @@ pub fn has_checkpoint_owner(directories: &WorkspaceDirectories, owner: &Checkpoi
     })
 }
 
-/// The worktree that a workspace is in, as git names it; empty for the main one, and outside git.
+/// The worktree of a workspace, as git names it; empty for the main one, and outside git.
 pub(crate) fn worktree(workspace: &Workspace) -> String {
     worktree_at(workspace.dir())
 }
 
-/// The same of any directory.
+/// The same for any directory.
 pub(crate) fn worktree_at(directory: &std::path::Path) -> String {
     let repository = Repository::find(directory);
     let inside = repository.and_then(|repository| {
@@ -124,7 +125,7 @@ pub fn last_loops<'a>(
     Ok(workspaces.into_iter().map(|pair| last(pair).cloned()).collect())
 }
 
-/// Those of some loops that are a workspace's own, since it was last reset.
+/// The loops that belong to a workspace, since it was last reset.
 fn of_workspace<'a>(
     loops: &'a [StoredLoop],
     workspace: &Workspace,
@@ -142,8 +143,8 @@ fn of_workspace<'a>(
     loops.iter().filter(ours).collect()
 }
 
-/// What the loops of one run of the queue have spent. Those of `continued` workspaces that are still
-/// open count when they go on.
+/// The total cost of the loops of one run of the queue. Open loops of `continued` workspaces count
+/// when they continue.
 pub(crate) fn spent_by_queue(
     store: &Store,
     queue: &str,
@@ -186,8 +187,8 @@ fn last_in_queue(
     Ok(store.list_loops(Some(Kind::Agent), MOST_LOOPS)?.into_iter().find(in_queue))
 }
 
-/// How the last loop of a workspace in one run of the queue ended; `None` if it did not end, or never
-/// began.
+/// How the last loop of a workspace in one run of the queue ended; `None` if it did not end, or
+/// never began.
 pub(crate) fn ended_in_queue(
     store: &Store,
     queue: &str,
@@ -197,7 +198,7 @@ pub(crate) fn ended_in_queue(
     Ok(last.and_then(|last| Some((last.id, last.stop_reason?.as_str().parse().ok()?))))
 }
 
-/// Ends the last loop of a workspace in one run of the queue, if its runner died. Gives it then.
+/// Ends and returns the last loop of a workspace in one run of the queue, if its runner died.
 pub(crate) fn end_open_in_queue(
     store: &mut Store,
     queue: &str,
@@ -215,7 +216,7 @@ pub fn read_loop(store: &dyn RecordReader, id: LoopId) -> retake_store::Result<R
     read_one(store, store.get_loop(id)?)
 }
 
-/// What a loop does at this moment.
+/// The current activity of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoopActivity {
     Running,
@@ -229,7 +230,7 @@ pub enum LoopActivity {
     Died,
 }
 
-/// What a loop does, as its last entry says.
+/// The activity of a loop according to its last entry.
 pub fn activity(
     store: &Store,
     record: &StoredLoop,
@@ -273,7 +274,7 @@ fn read_one(store: &dyn RecordReader, record: StoredLoop) -> retake_store::Resul
         let Some(last) = events.last() else { return Ok(recorded) };
         after = last.seq;
         for event in &events {
-            // Entries of later versions are left out.
+            // Skips entries of later versions.
             if let Some(entry) = AgentEntry::parse(&event.body) {
                 if let AgentEntry::Checkpoint { checkpoint } = &entry {
                     let checkpoint = checkpoint.clone();
@@ -294,7 +295,7 @@ impl RecordedLoop {
                 if iteration.status.is_final() {
                     self.attempts = 0;
                 }
-                // One that broke off did not get to use what the gate said.
+                // An interrupted iteration did not use the verification's output.
                 if iteration.status.is_final() && iteration.status != IterationStatus::Interrupted {
                     self.gate_output = None;
                 }
@@ -305,7 +306,7 @@ impl RecordedLoop {
                 }
             }
             AgentEntry::Attempt { number, spent, .. } => {
-                // Its number is still to be given.
+                // Its number is not assigned yet.
                 self.iterations.retain(|i| i.number != number || i.status.is_final());
                 self.attempts += 1;
                 self.spent_otherwise.add(spent);
@@ -321,7 +322,7 @@ impl RecordedLoop {
                 self.spent_otherwise.add(spent);
             }
             AgentEntry::Unverified { spent, .. } => {
-                // It is still to be asked.
+                // It has not started yet.
                 self.unanswered = Some(None);
                 self.spent_otherwise.add(spent);
             }
@@ -340,21 +341,21 @@ impl RecordedLoop {
         AgentLoopPlan::parse(&self.record.plan)
     }
 
-    /// What it has spent, on iterations and otherwise.
+    /// The total cost, of iterations and otherwise.
     pub fn spent(&self) -> Spent {
         let mut total = self.spent_otherwise;
         self.iterations.iter().for_each(|iteration| total.add(iteration.spent()));
         total
     }
 
-    /// Nobody ended it: it runs, or its runner died.
+    /// Whether it has not ended: it runs, or its runner died.
     pub fn is_open(&self) -> bool {
         self.record.stop_reason.is_none()
     }
 }
 
-/// Whether the runner of a workspace's loop lives. A loop that an earlier release recorded has no
-/// live file: there the holder of the workspace tells.
+/// Whether the runner of a workspace's loop is alive. A loop recorded by an earlier release has no
+/// live file: then the holder of the workspace decides.
 pub fn is_alive(store: &Store, id: LoopId, workspace: &Workspace) -> bool {
     match store.loop_liveness(id) {
         Liveness::Alive => true,
@@ -368,7 +369,7 @@ pub fn iterations(loops: &[RecordedLoop]) -> Vec<Iteration> {
     loops.iter().flat_map(|recorded| recorded.iterations.iter().cloned()).collect()
 }
 
-/// The last test results that any iteration had.
+/// The latest test results of any iteration.
 pub(super) fn last_tests(iterations: &[Iteration]) -> Option<&TestResults> {
     iterations.iter().rev().find_map(|i| i.result.as_ref()?.test_results.as_ref())
 }
@@ -387,18 +388,18 @@ pub fn end_open_loop(
 }
 
 fn end_open(store: &mut Store, open: &mut RecordedLoop) -> retake_store::Result<()> {
-    // What is added says only that and when it ended.
+    // The added entries contain no secrets of the run.
     let mut recorder = AgentRecorder::resume(store, open, &Redactor::shapes())?;
     recorder.end(store, AgentStopReason::Interrupted)
 }
 
-/// Ends an iteration whose runner died, with what its run left on the record: when it was last
-/// seen alive, and what the agent had used by then.
+/// Ends an iteration whose runner died, with the data from its recorded run: when it was last seen
+/// alive, and its usage by then.
 fn end_interrupted(store: &dyn RecordReader, agent: AgentKind, iteration: &mut Iteration) {
     let id = iteration.facts.run_id;
     let run = id.and_then(|id| store.get(id).ok());
     let ended = run.and_then(|run| run.outcome).map_or(iteration.started_at, |e| e.end_time);
-    // There is a result where only what follows the agent was cut off.
+    // It has a result if only the work after the agent was cut off.
     let result = iteration.result.take();
     iteration.end(IterationStatus::Interrupted, ended.max(iteration.started_at), result);
     let Some(reading) = id.and_then(|id| reread(store, agent, id)) else { return };
@@ -408,18 +409,18 @@ fn end_interrupted(store: &dyn RecordReader, agent: AgentKind, iteration: &mut I
     facts.session_id = reading.session.or(facts.session_id.take());
 }
 
-/// The kind that was recorded; else that of the loop's first agent.
+/// The recorded kind; otherwise that of the loop's first agent.
 fn kind_of(agent: Option<&str>, recorded: &RecordedLoop) -> AgentKind {
     let of_plan = || recorded.plan().and_then(|plan| plan.agent.parse().ok());
     agent.and_then(|word| word.parse().ok()).or_else(of_plan).unwrap_or_default()
 }
 
-/// What an agent had said by the time its run was cut off, read from its recorded output.
+/// The agent's stream up to its interruption, parsed from its recorded output.
 fn reread(store: &dyn RecordReader, agent: AgentKind, id: RunId) -> Option<Reading> {
     let mut output = store.read_output(id, Stream::Stdout).ok()?;
     let mut reader = Reader::new(agent);
     let mut buffer = vec![0; 64 << 10];
-    // What cannot be read any more is not counted.
+    // Unreadable output is not counted.
     while let Ok(length @ 1..) = output.read(&mut buffer) {
         reader.push(&buffer[..length], &mut |_| {});
     }
@@ -427,9 +428,9 @@ fn reread(store: &dyn RecordReader, agent: AgentKind, id: RunId) -> Option<Readi
     Some(reader.into_reading())
 }
 
-/// Writes the record of the loop that runs.
+/// Writes the record of the running loop.
 pub struct AgentRecorder {
-    /// `None` where there is no record.
+    /// `None` without a record.
     id: Option<LoopId>,
     /// `None` once the loop has ended.
     recording: Option<LoopRecording>,
@@ -446,7 +447,7 @@ impl AgentRecorder {
         Ok(Self::new(store.begin_loop(Kind::Agent, &plan)?, redactor))
     }
 
-    /// Continues a loop whose runner died, and marks what it left unfinished.
+    /// Continues a loop whose runner died, and marks unfinished entries.
     pub fn resume(
         store: &mut Store,
         recorded: &mut RecordedLoop,

@@ -1,5 +1,5 @@
 //! Asks the agent for one report: a verification of the task, or a validation of its instructions.
-//! A loop asks at its gate; `verify` and `validate` ask outside of any loop.
+//! A loop asks when it verifies; `verify` and `validate` ask outside of a loop.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,19 +33,19 @@ pub struct VerificationReport {
     pub text: String,
 }
 
-/// What the report is to be about.
+/// The subject of the report.
 pub(super) struct ReportQuestion<'a> {
     pub(super) purpose: Purpose,
     pub(super) path: &'a Path,
     pub(super) depth: &'a str,
     pub(super) deadline: Option<Instant>,
-    /// Which agent is asked.
+    /// The agent to ask.
     pub(super) agent: AgentRole,
     /// The last iteration before it.
     pub(super) number: u32,
 }
 
-/// A run of the agent that is to write a report.
+/// A prepared run of the agent for a report.
 pub(super) struct PreparedReport {
     pub(super) request: RunRequest,
     input: Input,
@@ -53,10 +53,10 @@ pub(super) struct PreparedReport {
     kind: AgentKind,
 }
 
-/// What the agent answered.
+/// The agent's answer.
 pub(super) enum ReportReply {
     Written(String),
-    /// A limit, or an error that passes, kept it from answering.
+    /// A limit or a temporary error prevented an answer.
     Postponed {
         outcome: IterationOutcome,
         why: String,
@@ -76,12 +76,12 @@ pub enum ReportError {
     Start(#[from] StartError),
     #[error(transparent)]
     Run(#[from] AgentRunError),
-    /// The agent never answered, or the wait for it was cut off.
+    /// The agent never answered, or waiting was interrupted.
     #[error("{why}")]
     Unanswered { why: String },
 }
 
-/// Adds up what the agent uses.
+/// Adds up the agent's usage.
 struct SpendingObserver(Reader);
 
 impl Observer for SpendingObserver {
@@ -93,13 +93,13 @@ impl Observer for SpendingObserver {
 }
 
 impl AgentSession {
-    /// Has the agent judge whether it can work by the instructions. Gives its report.
+    /// Lets the agent judge whether it can follow the instructions. Returns its report.
     pub fn validate(&mut self, path: &Path) -> Result<String, ReportError> {
         let depth = self.task.settings.verification.depth;
         self.ask_until_answered(Purpose::Validate, path, depth)
     }
 
-    /// Has the agent verify the task, and notes in the workspace how that went.
+    /// Lets the agent verify the task, and records the result in the workspace.
     pub fn verify(
         &mut self,
         depth: Option<&str>,
@@ -114,21 +114,21 @@ impl AgentSession {
         Ok(VerificationReport { report, path, text })
     }
 
-    /// Only the jitter of retries differs from session to session.
+    /// Only the jitter of retries differs between sessions.
     fn overrides(&self) -> RuleOverrides {
         let [.., a, b, c, d, e, f, g, h] = *self.loop_id.as_bytes();
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         RuleOverrides { seed, ..RuleOverrides::default() }
     }
 
-    /// Where the agent's verification goes.
+    /// The path of the agent's verification.
     pub(super) fn verification_path(&self) -> PathBuf {
         let name = &self.task.settings.verification.report_filename;
         self.task.workspace.reports_dir().join(name)
     }
 
-    /// Asks outside of a loop: waits out limits and errors that pass. The loop's budgets do not
-    /// apply.
+    /// Asks outside of a loop: waits for limits and temporary errors to pass. The loop's budgets do
+    /// not apply.
     fn ask_until_answered(
         &mut self,
         purpose: Purpose,
@@ -183,7 +183,7 @@ impl AgentSession {
         }
     }
 
-    /// Makes the request for a report, and removes an earlier one of the same name.
+    /// Prepares the request for a report, and removes an earlier report with the same name.
     pub(super) fn prepare_report(
         &self,
         question: &ReportQuestion<'_>,
@@ -191,7 +191,7 @@ impl AgentSession {
         let ReportQuestion { purpose, path, depth, deadline, agent, number } = *question;
         let facts = Facts { report_path: Some(path), depth: Some(depth), ..self.task.facts() };
         let prompt = self.task.prompt(purpose, &facts)?;
-        // A report from before must not pass for the one that is asked for now.
+        // An earlier report must not be taken for the requested one.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(AgentRunError::ReportNotReplaced { path: path.to_owned(), error });
@@ -228,7 +228,7 @@ impl AgentSession {
             verdict,
             AttemptVerdict::RateLimited { .. } | AttemptVerdict::Transient { .. }
         ) {
-            // What it may have written is not what it would have said.
+            // A partial report is ignored.
             Ok(ReportReply::Postponed { outcome: verdict.outcome(), why: why.to_owned() })
         } else {
             match crate::files::read(&path, 1 << 20) {
@@ -244,12 +244,12 @@ impl AgentSession {
     }
 }
 
-/// What is known while an answer is waited for.
+/// State while waiting for an answer.
 struct Asking<'a> {
     session: &'a mut AgentSession,
     wait: WaitDisplay,
     answer: Option<String>,
-    /// Why the last attempt gave none.
+    /// Why the last attempt gave no answer.
     why: String,
 }
 
@@ -265,7 +265,7 @@ fn failed(error: AgentRunError) -> StepError<AgentRunError> {
     StepError::Failed(error)
 }
 
-/// A timeout that does not outlast the loop's own deadline.
+/// The timeout, limited by the loop's own deadline.
 pub(super) fn within(limit: Duration, deadline: Option<Instant>) -> Duration {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     left.map_or(limit, |left| left.min(limit)).max(Duration::from_millis(1))

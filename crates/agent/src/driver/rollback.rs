@@ -1,6 +1,6 @@
-//! Bringing back the files of a checkpoint. What is there is kept first, so that nothing is lost and
-//! a rollback can be undone; what is about to happen is written down first, so that one that was
-//! killed is finished or undone by the next.
+//! Restores the files of a checkpoint. The current files are saved first, so that nothing is lost
+//! and a rollback can be undone; the intention is recorded first, so that an interrupted rollback
+//! is finished or undone by the next.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 use super::git_checkpoints::{CheckpointError, GitCheckpoints};
 use super::recorded_loop::KeptCheckpoint;
 
-/// How many rollbacks the journal remembers.
+/// How many rollbacks the journal keeps.
 const REMEMBERED: usize = 50;
 const LARGEST_JOURNAL: u64 = 4 << 20;
 
@@ -35,17 +35,17 @@ pub enum RollbackError {
     Checkpoint(#[from] CheckpointError),
 }
 
-/// What a rollback is to do.
+/// The goal of a rollback.
 #[derive(Clone, Debug)]
 pub enum RollbackGoal {
     To(CheckpointChoice),
-    /// Bring back what was there before the last rollback.
+    /// Restore the files from before the last rollback.
     Undo,
-    /// Finish the one that was interrupted.
+    /// Finish the interrupted one.
     Finish,
 }
 
-/// One rollback, as the journal has it.
+/// One rollback in the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JournalEntry {
@@ -53,7 +53,7 @@ pub struct JournalEntry {
     /// The files when it began.
     pub before: Checkpoint,
     pub target: Checkpoint,
-    /// Where an undo leads: the files before the first of those that were interrupted.
+    /// The target of an undo: the files before the first of consecutive interrupted rollbacks.
     undo: Checkpoint,
     done: bool,
 }
@@ -68,7 +68,7 @@ impl RollbackJournal {
     pub fn of(workspace: &Workspace) -> Result<Self, RollbackError> {
         let path = workspace.loop_state_dir().join("rollbacks.json");
         let entries = match files::read(&path, LARGEST_JOURNAL) {
-            // What cannot be read is an empty one: it only serves to finish and to undo.
+            // An unreadable journal counts as empty: it is only needed to finish and to undo.
             Ok(content) => serde_json::from_slice(&content).unwrap_or_default(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(RollbackError::Journal { path, error }),
@@ -76,12 +76,12 @@ impl RollbackJournal {
         Ok(Self { path, entries })
     }
 
-    /// The one that was killed before its end.
+    /// The last one, if it was interrupted.
     pub fn interrupted(&self) -> Option<&JournalEntry> {
         self.entries.last().filter(|last| !last.done)
     }
 
-    /// The states from before rollbacks, which are checkpoints as well.
+    /// The files saved before rollbacks, which are checkpoints as well.
     pub fn checkpoints(&self) -> impl Iterator<Item = KeptCheckpoint> {
         self.entries
             .iter()
@@ -124,7 +124,7 @@ impl RollbackJournal {
         }
     }
 
-    /// Brings back the files of a checkpoint.
+    /// Restores the files of a checkpoint.
     pub fn roll_back(
         &mut self,
         git: &mut GitCheckpoints<'_>,
@@ -136,7 +136,7 @@ impl RollbackJournal {
         let at = Timestamp::now();
         let maker = format!("rollback-{}", at.as_microsecond());
         let before = git.keep_before(owner, &maker, &target)?;
-        // Half a rollback is nobody's work to come back to.
+        // An undo must not lead to a partial rollback.
         let undo = match self.interrupted() {
             Some(interrupted) => interrupted.undo.clone(),
             None => before.clone(),

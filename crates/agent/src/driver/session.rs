@@ -1,7 +1,7 @@
-//! One process at work on a task: it holds the workspace, has a worker for the task's runs, and
-//! knows the secrets that must not be written down.
+//! One process that works on a task: it holds the workspace, has a worker for the task's runs, and
+//! knows the secrets to redact.
 //!
-//! `run`, `verify` and `validate` are sessions; only `run` adds a loop to it.
+//! `run`, `verify` and `validate` are sessions; only `run` adds a loop.
 
 use std::io;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use super::recorded_loop::{self, RecordedLoop};
 use super::rollback::{RollbackError, RollbackJournal};
 use super::task::AgentTask;
 
-/// How long an agent may take to say its version.
+/// How long an agent may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a loop looks whether it is to end at once.
+/// How often a loop checks for an immediate stop.
 const STOP_LOOK: Duration = Duration::from_millis(200);
 
 /// Why a session cannot start.
@@ -44,17 +44,17 @@ pub enum StartError {
     NoProcess(io::Error),
     #[error(transparent)]
     Lock(#[from] WorkspaceLockError),
-    /// Claude skips no permissions for root.
+    /// For root Claude does not skip permissions.
     #[error("the agent refuses to skip permissions for root")]
     RootRefused,
     #[error("the agent's program {command} cannot be run")]
     AgentNotFound { kind: AgentKind, command: String },
-    /// What was asked for cannot be confined so.
+    /// The requested confinement is invalid.
     #[error("{}", RefusalReason::listed(.0))]
     Refused(Vec<RefusalReason>),
     #[error("{0}")]
     NotConfined(StartFailure),
-    /// The secrets cannot be searched for.
+    /// The search for secrets cannot be built.
     #[error(transparent)]
     Redaction(#[from] RefusalReason),
     #[error(transparent)]
@@ -63,49 +63,49 @@ pub enum StartError {
     Store(#[from] retake_store::Error),
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// Checkpoints were asked for.
+    /// Checkpoints were requested.
     #[error("checkpoints: {0}")]
     Checkpoint(#[from] CheckpointError),
-    /// Which checkpoint is which is in the record.
+    /// Only the record knows which checkpoint is which.
     #[error("checkpoints need a record")]
     CheckpointsUnrecorded,
-    /// The files are half of one state and half of another.
+    /// The files are partly of one state and partly of another.
     #[error("a rollback was interrupted")]
     RollbackInterrupted { target: Checkpoint },
     #[error(transparent)]
     Rollback(#[from] RollbackError),
 }
 
-/// A task that is being worked on.
+/// A session on a task.
 pub struct AgentSession {
     pub(super) task: AgentTask,
     pub(super) worker: Worker,
     pub(super) display: Arc<dyn AgentDisplay>,
     pub(super) redactor: Arc<Redactor>,
     pub(super) mailbox: Mailbox,
-    /// Someone asked for the end at once.
+    /// Whether an immediate stop was requested.
     pub(super) stopped_now: Arc<AtomicBool>,
-    /// The loop that runs of this session belong to.
+    /// The loop of this session's runs.
     pub(super) loop_id: LoopId,
-    /// Held as long as the session lasts.
+    /// Held for the whole session.
     pub(super) _lock: WorkspaceLock,
 }
 
 impl AgentSession {
-    /// Starts a keeper, takes the workspace, and sees that the agent can be started. `command` is
-    /// the name shown to others who want the workspace, such as `run`.
+    /// Starts a keeper, locks the workspace, and checks that the agent can be started. `command` is
+    /// shown to others who want the workspace, such as `run`.
     pub fn start(
         task: AgentTask,
         command: &str,
         context: &Arc<RunContext>,
         display: Arc<dyn AgentDisplay>,
     ) -> Result<Self, StartError> {
-        // The keeper first, while nothing is locked and no thread runs.
+        // Starts the keeper before any lock is taken and any thread runs.
         let worker = Worker::single(KeeperSession::Own, context).map_err(StartError::NoProcess)?;
         Self::start_on(worker, task, command, display)
     }
 
-    /// The same on a worker that is there already.
+    /// The same on an existing worker.
     pub(crate) fn start_on(
         mut worker: Worker,
         task: AgentTask,
@@ -115,7 +115,8 @@ impl AgentSession {
         drop(signals::asked());
         let context = worker.context().clone();
         let lock = WorkspaceLock::acquire(&task.workspace, command)?;
-        // At once: from here on others see that it runs, and what they request is meant for it.
+        // Created immediately: from here on others see that it runs, and their requests are meant
+        // for it.
         let mailbox = Mailbox::of(&task.workspace)?;
         mailbox.begin()?;
         if let Some(interrupted) = RollbackJournal::of(&task.workspace)?.interrupted() {
@@ -130,7 +131,7 @@ impl AgentSession {
         Ok(Self { task, worker, display, redactor, mailbox, stopped_now, loop_id, _lock: lock })
     }
 
-    /// Everything recorded of the workspace, oldest first. A record that cannot be opened is
+    /// All recorded loops of the workspace, oldest first. A record that cannot be opened is
     /// reported and counts as empty.
     pub(super) fn recorded_loops(&mut self) -> retake_store::Result<Vec<RecordedLoop>> {
         match self.worker.store() {
@@ -147,7 +148,7 @@ impl AgentSession {
         self.task.settings.checkpoint && !self.task.options.dry_run
     }
 
-    /// Keeps the project's files as they are now.
+    /// Saves the project's current files.
     pub(super) fn keep_checkpoint(
         &mut self,
         number: u32,
@@ -164,12 +165,12 @@ impl AgentSession {
         )
     }
 
-    /// Whatever runs is cut off: by a signal, or by a stop that does not wait.
+    /// Whether the running command is cancelled: by a signal, or by an immediate stop.
     pub(super) fn is_interrupted(&self) -> bool {
         signals::asked().load(Ordering::Relaxed) || self.stopped_now.load(Ordering::Relaxed)
     }
 
-    /// Ends what runs when someone asks for the end at once.
+    /// Cancels the running command on an immediate stop request.
     pub(super) fn watch_stop(&self) -> io::Result<Ticker> {
         let (mailbox, cancel) = (self.mailbox.clone(), self.worker.cancel().clone());
         let stopped = self.stopped_now.clone();
@@ -180,7 +181,7 @@ impl AgentSession {
         })
     }
 
-    /// The text without secrets.
+    /// Redacts a text.
     pub(super) fn clean(&self, text: &str) -> String {
         self.redactor.redact_str(text).0.into_owned()
     }
@@ -189,7 +190,7 @@ impl AgentSession {
         self.task.request(self.loop_id, command)
     }
 
-    /// Checks a request; `input` is what the command reads.
+    /// Validates a request; `input` is the command's stdin.
     pub(super) fn prepare(
         &self,
         mut request: RunRequest,
@@ -203,7 +204,7 @@ impl AgentSession {
             .map_err(|refused| AgentRunError::Refused(refused.reasons))
     }
 
-    /// Runs something of this task on the record; `carried` bytes of each stream come back.
+    /// Executes and records a run of this task; returns `carried` bytes of each stream.
     pub(super) fn execute(
         &mut self,
         request: RunRequest,
@@ -232,7 +233,7 @@ impl AgentSession {
     }
 }
 
-/// Sees that the agents can be started at all.
+/// Checks that the agents can be started.
 fn check_agents(worker: &mut Worker, task: &AgentTask) -> Result<(), StartError> {
     if task.options.dry_run {
         return Ok(());
@@ -276,7 +277,7 @@ fn check_agent(
     }
 }
 
-/// Whether there is a program of this name, where it cannot be asked for its version.
+/// Checks that the program exists, for agents without a version option.
 fn check_file(task: &AgentTask, kind: AgentKind, command: Option<&str>) -> Result<(), StartError> {
     let Some(command) = command else { return Ok(()) };
     let own = task.settings.iteration.env_vars.get("PATH").map(std::ffi::OsString::from);
@@ -287,7 +288,7 @@ fn check_file(task: &AgentTask, kind: AgentKind, command: Option<&str>) -> Resul
     }
 }
 
-/// The same inside its sandbox, where the program lies for it; what cannot be confined shows here,
+/// The same inside its sandbox, where the program may be elsewhere; confinement errors show here,
 /// before the loop begins.
 fn check_confined(
     worker: &mut Worker,
@@ -311,12 +312,12 @@ fn check_confined(
     }
 }
 
-/// Knows the secrets that must not get into logs, recorded prompts and notifications.
+/// Knows the secrets to redact in logs, recorded prompts and notifications.
 fn redactor(task: &AgentTask, context: &RunContext) -> Result<Redactor, StartError> {
     let command = CommandRequest::arguments::<&str>("", []);
     let request = task.request(LoopId::new(), command);
     let mut reasons = Vec::new();
-    // Only what is wrong with the redaction matters here.
+    // Only errors of redaction matter here.
     let environment = prepare::environment(&request, context, &mut Vec::new());
     let redactor = prepare::redactor(&request, &context.redaction, &environment, &mut reasons);
     match reasons.into_iter().next() {

@@ -1,5 +1,5 @@
-//! The plan as the loop driver asks it: with the time of this invocation, and with what others want
-//! of the loop at that moment.
+//! The plan for the loop driver: with the clock of this invocation, and the current requests of
+//! other processes.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -20,16 +20,16 @@ use crate::workspace::Name;
 
 use super::event::{AgentDisplay, AgentEvent, LiveLine};
 
-/// How long a pause lasts at least before the mailbox is looked at again.
+/// Minimum interval between checks of the mailbox during a pause.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What a loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// The next iteration, after the usual delay.
+    /// The next iteration, after the configured delay.
     Delay,
     Cause(WaitCause),
-    /// Someone who resumes the loop.
+    /// A resume request.
     Pause,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct SteeredPlan {
     group: Option<SharedLimits>,
 }
 
-/// What the loop shares with others, and the kinds of its agents by their role.
+/// Limits that the loop shares with others, and the kinds of its agents by role.
 pub(super) struct SharedLimits {
     pub(super) member: GroupMember,
     pub(super) kinds: [AgentKind; 2],
@@ -55,9 +55,9 @@ pub(super) enum StepReport {
     Verified {
         passed: bool,
     },
-    /// Verification gave no answer.
+    /// Verification gave no result.
     Unverified(IterationOutcome),
-    /// A signal cut the step off; the plan ends when it is asked next.
+    /// A signal interrupted the step; the plan ends when it is asked next.
     Interrupted,
 }
 
@@ -66,7 +66,7 @@ impl SteeredPlan {
         Self { plan, begun: Instant::now(), mailbox, wait: None, group }
     }
 
-    /// How long others of the group still wait for the limit of this agent's account.
+    /// How long other loops of the group still wait for the limit of this agent's account.
     fn group_wait(&self, agent: AgentRole) -> Option<Duration> {
         let group = self.group.as_ref()?;
         group.member.limit_left(group.kinds[agent.index()])
@@ -80,12 +80,12 @@ impl SteeredPlan {
         self.plan.time_left(self.now()) == Some(Duration::ZERO)
     }
 
-    /// What the loop waits for at this moment.
+    /// What the loop waits for at present.
     pub(super) fn wait(&self) -> Option<Wait> {
         self.wait
     }
 
-    /// Iterations left of this invocation, the one that begins included.
+    /// Remaining iterations of this invocation, including the next one.
     pub(super) fn iterations_left(&self) -> u32 {
         self.plan.rules().max_iterations.saturating_sub(self.plan.iterations())
     }
@@ -156,14 +156,14 @@ impl From<WaitReason> for Wait {
     }
 }
 
-/// Shows when a wait begins and ends, and how long it still takes.
+/// Shows the start, the remaining time and the end of a wait.
 #[derive(Default)]
 pub(super) struct WaitDisplay {
     current: Option<Wait>,
 }
 
 impl WaitDisplay {
-    /// Called while a loop waits, and with `None` when it does not. Gives what is to be recorded.
+    /// Called while a loop waits, and with `None` when it does not. Returns the entry to record.
     pub(super) fn update(
         &mut self,
         wait: Option<(Wait, Duration)>,

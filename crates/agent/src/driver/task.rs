@@ -1,4 +1,4 @@
-//! What stays the same for all runs of a loop: the workspace, its settings and its prompts.
+//! The fixed part of all runs of a loop: the workspace, its settings and its prompts.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -23,60 +23,60 @@ use super::task_sandbox::TaskSandbox;
 /// Time between SIGTERM and SIGKILL for an agent.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What one invocation asks for, beyond settings.
+/// Options of one invocation, in addition to settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunOptions {
     pub skip_permissions: bool,
-    /// Run a program that only reports progress in place of the agent.
+    /// Run a program that only reports progress instead of the agent.
     pub dry_run: bool,
-    /// Keep secrets in what is recorded.
+    /// Do not redact secrets in the record.
     pub no_redact: bool,
 }
 
-/// What an agent is given so that it can use a server: arguments and variables.
+/// Additions to an agent's invocation for using a server: arguments and variables.
 #[derive(Default)]
 pub struct ServerOffer {
     pub arguments: Vec<String>,
     pub variables: Vec<(OsString, OsString)>,
-    /// Files that are there until this is dropped.
+    /// Temporary files, removed when this is dropped.
     pub files: Option<Box<dyn std::any::Any>>,
-    /// The server makes this file when the agent asks for its tools.
+    /// The server creates this file when the agent asks for its tools.
     pub listed: Option<PathBuf>,
 }
 
 impl ServerOffer {
-    /// Whether no server is offered to the agent.
+    /// Whether no server is offered.
     pub fn is_nothing(&self) -> bool {
         self.arguments.is_empty() && self.variables.is_empty()
     }
 }
 
-/// Offers a server to an agent of a kind; the variables tell the server whose commands it runs.
+/// Offers a server to an agent; the variables tell the server which iteration it serves.
 pub type OfferServer = dyn Fn(AgentKind, &[(&str, String)]) -> std::io::Result<ServerOffer>;
 
 /// A task for an agent.
 pub struct AgentTask {
-    /// The project's directory, where the agent works.
+    /// The project's directory, in which the agent works.
     pub root: PathBuf,
-    /// Where the agent finds that directory, if its sandbox shows it elsewhere.
+    /// The path of that directory inside, if the sandbox shows it elsewhere.
     pub shown_root: Option<PathBuf>,
     pub workspace: Workspace,
     pub metadata: Metadata,
     pub settings: Settings,
     pub options: RunOptions,
-    /// Offers retake's MCP server, where the configuration says so.
+    /// Offers retake's MCP server, if configured.
     pub offer: Option<Box<OfferServer>>,
     pub sandbox: TaskSandbox,
-    /// The run of the queue that this task is part of.
+    /// The id of the queue's run that this task belongs to.
     pub queue: Option<String>,
-    /// Variables that all its runs get besides the configured ones.
+    /// Additional variables of all its runs.
     pub variables: Vec<(&'static str, OsString)>,
-    /// Those it shares limits and budgets with.
+    /// The group with which it shares limits and budgets.
     pub group: Option<GroupMember>,
     prompts: Prompts,
 }
 
-/// What prompts are made of.
+/// The inputs of prompts.
 struct Prompts {
     templates: Templates,
     instructions: String,
@@ -93,7 +93,7 @@ pub enum TaskError {
 }
 
 impl AgentTask {
-    /// Reads what prompts are made of.
+    /// Reads the inputs of prompts.
     pub fn open(
         root: PathBuf,
         workspace: Workspace,
@@ -131,7 +131,7 @@ impl AgentTask {
         self.prompts.status_instructions.as_deref()
     }
 
-    /// What every prompt of this task can use.
+    /// The facts that every prompt of this task can use.
     pub(super) fn facts(&self) -> Facts<'_> {
         Facts {
             instructions: &self.prompts.instructions,
@@ -152,7 +152,7 @@ impl AgentTask {
         self.prompts.templates.render(purpose, facts)
     }
 
-    /// The agent of this role. The first one stands in for a fallback that is not configured.
+    /// The agent with this role. Without a configured fallback, the first one.
     pub(super) fn program(&self, role: AgentRole) -> &AgentProgram {
         let settings = &self.settings;
         match role {
@@ -161,7 +161,7 @@ impl AgentTask {
         }
     }
 
-    /// How an agent is started with a prompt.
+    /// The invocation of an agent with a prompt.
     pub(super) fn invocation(
         &self,
         role: AgentRole,
@@ -182,7 +182,7 @@ impl AgentTask {
         launch.invocation().ok_or(AgentRunError::NoCommand)
     }
 
-    /// A run of this task, to be filled in.
+    /// The base request for a run of this task.
     pub(super) fn request(&self, loop_id: LoopId, command: CommandRequest) -> RunRequest {
         let position = LoopPosition { kind: LoopKind::Agent, id: loop_id, iteration: 0 };
         let mut request = RunRequest::new(position, command, self.root.clone());
@@ -202,7 +202,7 @@ impl AgentTask {
     }
 }
 
-/// What one run of the agent is asked.
+/// The prompt of one run of the agent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct AgentPrompt<'a> {
     pub(super) user: &'a str,
@@ -211,12 +211,12 @@ pub(super) struct AgentPrompt<'a> {
     pub(super) max_cost_usd: Option<f64>,
 }
 
-/// Gives bytes to a child's standard input without a file that anyone else could read.
+/// Passes bytes to a child's standard input without a file that others could read.
 pub(crate) fn input(bytes: impl AsRef<[u8]>) -> std::io::Result<Input> {
     let fd = rustix::fs::memfd_create("prompt", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(fd);
     file.write_all(bytes.as_ref())?;
-    // Opened anew, it is read from its beginning and cannot be written.
+    // Reopened: it is read from the beginning and cannot be written.
     let read_only = std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     Ok(Input::new(read_only.into()))
 }

@@ -1,4 +1,4 @@
-//! The confinement of a task: of the agent, of its hooks and of its gates.
+//! The confinement of a task: of the agent, its hooks and its verification commands.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,17 +11,16 @@ use crate::confinement::{self, AgentConfinement};
 use crate::settings::Settings;
 use crate::workspace::Workspace;
 
-/// What is asked of every run of a task: one policy for all of them.
+/// The sandbox request of every run of a task: one policy for all of them.
 #[derive(Clone, Debug, Default)]
 pub struct TaskSandbox {
     request: SandboxRequest,
-    /// What each agent of the task is given.
+    /// The additional needs of each agent.
     agents: Vec<(AgentKind, AgentConfinement)>,
 }
 
 impl TaskSandbox {
-    /// `asked` goes before what the agents need. Makes the directories in which they keep their
-    /// state.
+    /// `asked` overrides the agents' needs. Creates their state directories.
     pub fn new(
         asked: SandboxRequest,
         settings: &Settings,
@@ -40,7 +39,7 @@ impl TaskSandbox {
             for program in settings.programs() {
                 let agent = confinement::confinement(program.kind, &home, &variable)?;
                 needed.paths.extend(agent.paths.iter().cloned());
-                // A host that cannot be named in a rule is not reachable; the agent says so itself.
+                // A host that is not a valid rule stays unreachable; the agent reports that itself.
                 let hosts = agent.hosts.iter().filter_map(|host| NetworkRule::parse(host).ok());
                 needed.network.allow.extend(hosts);
                 agents.push((program.kind, agent));
@@ -49,7 +48,7 @@ impl TaskSandbox {
         let dir = workspace.dir();
         workspace.make_loop_state_dir()?;
         needed.paths.push(PathRule::new(PathGrant::AllowWrite, dir.to_owned()));
-        // They name commands, and steer the loop.
+        // They name commands, and control the loop.
         for path in [workspace.metadata_path(), workspace.loop_state_dir().to_owned()] {
             needed.paths.push(PathRule::new(PathGrant::DenyWrite, path));
         }
@@ -60,7 +59,7 @@ impl TaskSandbox {
         self.request.is_on()
     }
 
-    /// Where a path of the host is found inside, if it is shown elsewhere.
+    /// The path inside of a host path, if it is shown elsewhere.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         self.request.inside(path)
     }
@@ -70,7 +69,7 @@ impl TaskSandbox {
         request.sandbox = self.request.clone();
     }
 
-    /// Gives a run of an agent itself what only it is given.
+    /// Adds what only the agent itself gets.
     pub fn equip_agent(&self, kind: AgentKind, request: &mut RunRequest) {
         let Some((_, agent)) = self.agents.iter().find(|(known, _)| *known == kind) else { return };
         for (name, value) in &agent.variables {

@@ -1,8 +1,8 @@
-//! Whether what a tool returned can be what a test runner prints, told from its JSON without decoding it.
-//! Most is not, and reading it as such costs more than all the rest that is done with it.
+//! Decides from a tool result's JSON, without decoding it, whether it can be output of a test
+//! runner. Most results are not, and parsing them as such costs more than all other work on them.
 //!
-//! Every test runner has a line with a number and one of a few words in it, which begins with one of the
-//! pairs of bytes that the recognisers ask for.
+//! Every test runner prints a line with a number and one of a few words, which begins with one of
+//! the byte pairs that the recognisers registered.
 
 use retake_effects::test_results::may_begin_test_line;
 
@@ -14,9 +14,9 @@ const WORDS: [&[u8]; 9] =
 /// The first line of a report may have no number.
 const BANNER: &[u8] = b"==";
 
-/// May say yes to what is no test output; never no to output that counts a test.
+/// May return true for other output; never false for output that counts a test.
 pub(super) fn may_hold_tests(json: &str) -> bool {
-    // In a list of texts one may begin anywhere.
+    // In a list of texts, a text may begin anywhere.
     let (content, begins_anywhere) = match json.as_bytes() {
         [b'"', content @ .., b'"'] => (content, false),
         other => (other, true),
@@ -33,7 +33,7 @@ pub(super) fn may_hold_tests(json: &str) -> bool {
             let at = index * Block::WIDTH + place as usize;
             marks &= marks - 1;
             if content[at] == b'u' {
-                // Colours hide what is visible first, and a line feed can be written like this, too.
+                // Colours precede the visible text, and a line feed can be written like this, too.
                 anywhere = true;
                 continue;
             }
@@ -52,13 +52,13 @@ pub(super) fn may_hold_tests(json: &str) -> bool {
     number && may_be_test_line(&content[line..], anywhere)
 }
 
-/// Whether a line with a number in it, or a banner, may be one of a test runner.
+/// Whether a line with a number in it, or a banner, may be from a test runner.
 #[inline]
 fn may_be_test_line(line: &[u8], anywhere: bool) -> bool {
     (anywhere || may_begin_test_line(beginning(line))) && has_word(line)
 }
 
-/// The first two bytes behind the indentation.
+/// The first two bytes after the indentation.
 #[inline]
 fn beginning(mut line: &[u8]) -> [u8; 2] {
     while let [b' ' | b'\t', rest @ ..] | [b'\\', b't', rest @ ..] = line {
@@ -67,8 +67,7 @@ fn beginning(mut line: &[u8]) -> [u8; 2] {
     let mut next = || match line {
         [b'\\', byte, rest @ ..] => {
             line = rest;
-            // Among what is left, escapes that stand for another byte than their letter are blank or
-            // control characters.
+            // All other escapes at this point stand for blanks or control characters.
             if matches!(byte, b'"' | b'\\' | b'/') { *byte } else { b' ' }
         }
         [byte, rest @ ..] => {
@@ -121,8 +120,8 @@ mod tests {
         }
     }
 
-    /// Every recorded output of a test tool, as it is, with its beginning or end cut off, and with
-    /// everything that is not ASCII written as an escape.
+    /// Every recorded output of a test tool, unchanged, with its beginning or end cut off, and with
+    /// all non-ASCII characters escaped.
     #[test]
     fn every_output_with_results_may_hold_tests() {
         let mut found = 0;
@@ -138,7 +137,7 @@ mod tests {
                 for (cuts, text) in [(tail, lines[cut..].concat()), (head, lines[..cut].concat())] {
                     let mut parser = TestOutputParser::of_cut_output(cuts);
                     parser.push(Stream::Stdout, text.as_bytes());
-                    // A piece of a report may have no such line.
+                    // A part of a report may have no such line.
                     let numbered = |line: &str| line.contains(|c: char| c.is_ascii_digit());
                     let whole = |line: &str| numbered(line) && has_word(line.as_bytes());
                     let counted = parser

@@ -1,5 +1,5 @@
-//! Which tool calls of an agent can be test runs. Text that merely mentions tests (a search, a file, a
-//! page) looks like the output of a test runner and says nothing about the project.
+//! Decides which tool calls of an agent can be test runs. Text that only mentions tests (a search,
+//! a file, a page) resembles the output of a test runner but says nothing about the project.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,19 @@ use retake_effects::test_results::OutputCuts;
 
 use crate::adapters::{Payload, StreamEvent};
 
-/// More calls at once than any agent makes.
+/// More concurrent calls than any agent makes.
 const MOST_OPEN: usize = 1000;
 
-/// Programs that show text and run nothing.
+/// Programs that only show text.
 const SHOWING: [&str; 32] = [
     "grep", "egrep", "fgrep", "rg", "ag", "ack", "cat", "head", "tail", "less", "more", "sed",
     "awk", "gawk", "cut", "sort", "uniq", "wc", "tr", "find", "fd", "ls", "tree", "echo", "printf",
     "diff", "jq", "tee", "cd", "true", "file", "stat",
 ];
-/// The same of git.
+/// Subcommands of git that only show text.
 const SHOWING_GIT: [&str; 6] = ["log", "show", "diff", "grep", "blame", "status"];
 
-/// The calls that have not returned yet, and what is missing of the output of those that can be test
-/// runs.
+/// Unfinished calls, and what is missing in the output of those that can be test runs.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls(HashMap<String, Option<OutputCuts>>);
 
@@ -34,8 +33,8 @@ impl OpenCalls {
         }
     }
 
-    /// What may be missing of what a call returned; `None` if it cannot be a test run. A call that
-    /// was not seen can be anything.
+    /// What may be missing in the output of a call; `None` if it cannot be a test run. An unknown
+    /// call can be anything.
     pub(super) fn returned(&mut self, id: &str) -> Option<OutputCuts> {
         self.0.remove(id).unwrap_or(Some(OutputCuts::default()))
     }
@@ -43,7 +42,7 @@ impl OpenCalls {
 
 fn test_output(tool: &str, input: &Payload<'_>) -> Option<OutputCuts> {
     let shell = matches!(tool, "Bash" | "bash" | "shell" | "run_shell_command");
-    // Servers offer tools of any name; one that takes a command runs it.
+    // Servers offer tools with any name; a tool with a command runs it.
     match input.field("command") {
         Some(command) if shell || tool.contains("exec") || tool.starts_with("mcp") => {
             OutputCuts::of_command_line(&command).filter(|_| !only_shows(&command))

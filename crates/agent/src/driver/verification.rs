@@ -1,5 +1,5 @@
-//! The gate: completion is accepted only when the user's command passes, and, if asked for, when
-//! the agent's own verification does.
+//! The gate: completion is accepted only if the user's command passes and, if configured, the
+//! agent's own verification.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use super::task::AgentTask;
 /// How much of the gate's output goes into the next prompt.
 const GATE_OUTPUT: u64 = 16 * 1024;
 
-/// The gate's answer.
+/// The result of the gate.
 enum GateAnswer {
     Passed,
     Refused { output: String },
@@ -35,7 +35,7 @@ enum GateAnswer {
 }
 
 impl AgentLoop {
-    /// Asks the gate about the last iteration.
+    /// Runs the gate after the last iteration.
     pub(super) fn verify(
         &mut self,
         plan: &mut SteeredPlan,
@@ -102,7 +102,8 @@ impl AgentLoop {
         StepReport::Verified { passed }
     }
 
-    /// The command first, then the agent. When the agent is asked again, the command has answered.
+    /// First the command, then the agent. If the agent is asked again, the command has passed
+    /// already.
     fn ask_gate(
         &mut self,
         plan: &mut SteeredPlan,
@@ -133,7 +134,7 @@ impl AgentLoop {
         }
     }
 
-    /// The output of the command if it did not pass.
+    /// The output of the command, if it failed.
     fn ask_command(
         &mut self,
         command: &str,
@@ -157,7 +158,7 @@ impl AgentLoop {
         }
     }
 
-    /// Has the agent itself verify.
+    /// Lets the agent verify.
     fn ask_agent(
         &mut self,
         plan: &mut SteeredPlan,
@@ -176,7 +177,7 @@ impl AgentLoop {
             number,
         };
         let prepared = self.session.prepare_report(&question)?;
-        // Recorded before it starts, so that a runner's death does not lose what the run cost.
+        // Recorded before it starts, so that a runner's death does not lose the cost of the run.
         let run_id = Some(prepared.request.id);
         let agent = Some(self.session.task.program(agent).kind.to_string());
         self.record(&AgentEntry::Verifying { number, run_id, agent });
@@ -186,7 +187,7 @@ impl AgentLoop {
     }
 }
 
-/// What a gate that refused printed, and how it ended.
+/// The output and exit of a failed gate command.
 fn gate_text(command: &str, finished: &FinishedRun) -> String {
     let mut text = format!("$ {command}\n");
     for bytes in &finished.output {
@@ -197,17 +198,17 @@ fn gate_text(command: &str, finished: &FinishedRun) -> String {
     text
 }
 
-/// A gate that was asked outside of a task's loop.
+/// The result of a gate outside of a task's loop.
 #[derive(Debug)]
 pub(crate) struct GateRun {
     pub(crate) run_id: RunId,
-    /// What it printed, if it refused.
+    /// Its output, if it failed.
     pub(crate) refusal: Option<String>,
-    /// It was cut off, which says nothing.
+    /// It was interrupted, which says nothing about the task.
     pub(crate) cancelled: bool,
 }
 
-/// Runs the gate's command in the tree of a task, confined as all of it, for a loop that is not its own.
+/// Runs the gate's command in the tree of a task, confined like the task, for another loop.
 pub(crate) fn run_gate(
     task: &AgentTask,
     command: &str,
@@ -227,7 +228,7 @@ pub(crate) fn run_gate(
     Ok(GateRun { run_id, refusal, cancelled })
 }
 
-/// Notes in the workspace how verification went.
+/// Records the result of verification in the workspace.
 pub(super) fn remember(session: &AgentSession, judgement: Judgement) {
     update(session, |state| {
         state.verification_attempts = state.verification_attempts.saturating_add(1);

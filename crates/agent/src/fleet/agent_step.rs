@@ -1,4 +1,4 @@
-//! One agent's step of a fleet: its tree, its loop in there, and what it did, kept.
+//! One agent's step of a fleet: its tree, its loop in the tree, and collecting its work.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::plan::AgentStopReason;
 use crate::queue::{TaskAllowance, TaskEnd, TaskReport};
 
 impl Fleet<'_> {
-    /// Makes the tree of an agent, or finds the one that it had.
+    /// Creates the tree of an agent, or finds its existing one.
     fn ensure_tree(&self, worker: &mut Worker, agent: usize) -> Result<PathBuf, FleetError> {
         let tree = self.tree(agent);
         let known = lock(&self.agents)[agent].mark;
@@ -37,7 +37,7 @@ impl Fleet<'_> {
         let path = tree.as_os_str().into();
         self.record(&FleetEntry::MakingTree { agent: number, path })?;
         let making = lock(&self.making);
-        // What a dead runner had half made.
+        // A dead runner created only a part of it.
         self.trees().remove(&tree, None)?;
         let branch = format!("retake/{}", self.name(agent));
         let mut git = FleetGit::new(worker, self.main);
@@ -50,10 +50,10 @@ impl Fleet<'_> {
         Ok(tree)
     }
 
-    /// Where an agent works in a tree: as deep as the project lies in the repository.
+    /// The agent's working directory in a tree: at the same depth as the project in the repository.
     fn root_in(&self, tree: &Path) -> PathBuf {
         match self.prepared.root.strip_prefix(&self.main.top) {
-            // Joining nothing would end the path in a slash.
+            // Joining an empty path would append a slash.
             Ok(inside) if !inside.as_os_str().is_empty() => tree.join(inside),
             _ => tree.to_owned(),
         }
@@ -78,8 +78,8 @@ impl Fleet<'_> {
         }
     }
 
-    /// Runs an agent to the end of its loop and keeps what it did. Without an allowance it does not run,
-    /// and what it did before is kept.
+    /// Runs an agent to the end of its loop and collects its work. Without an allowance it does not
+    /// run, and only its earlier work is collected.
     pub(super) fn run_agent(
         &self,
         worker: &mut Worker,
@@ -144,16 +144,16 @@ impl Fleet<'_> {
             Some((ended, spent))
         });
         let ((id, reason), _) = ended?;
-        // One of an earlier attempt, or one that a signal ended, is not this attempt's end.
+        // The end of an earlier attempt, or of an interrupted loop, is not the end of this attempt.
         if recorded.loops.contains(&id) || reason == AgentStopReason::Interrupted {
             return None;
         }
-        // What it spent is known from the record already.
+        // Its cost is in the record already.
         let end = TaskEnd::Stopped { reason, loop_id: Some(id) };
         Some(TaskReport { end, spent: Spent::default() })
     }
 
-    /// Ends the loop of an agent that a dead runner left, and that is not continued.
+    /// Ends an agent's loop that a dead runner left and that will not continue.
     fn give_up_loop(&self, agent: usize) -> Result<TaskReport, FleetError> {
         let (fleet, name) = (self.id.to_string(), self.workspaces[agent].name().as_str());
         let ended =
@@ -164,7 +164,7 @@ impl Fleet<'_> {
         Ok(TaskReport { end, spent })
     }
 
-    /// Runs the loop of an agent. Whatever keeps it from starting ends this agent alone.
+    /// Runs the loop of an agent. A failure to start it affects only this agent.
     fn run_loop(&self, place: AgentPlace<'_>, agent: usize) -> TaskReport {
         let not_started = |why: String| TaskReport::without_loop(TaskEnd::NotStarted { why });
         let opened = match (self.front.open)(&place) {
@@ -183,7 +183,7 @@ impl Fleet<'_> {
             Err(error) => return not_started(error.to_string()),
         };
         lock(&self.cancels).push((worker.cancel().clone(), false));
-        // The watch is not a part of the fleet, which outlives it: it looks at nothing but this.
+        // The watcher ends before the fleet, and reads only this.
         let display = Arc::new(MemberDisplay::new((self.front.display)(place.agent)));
         let session = AgentSession::start_on(worker, task, "run", display.clone());
         let started = session.and_then(|session| {
@@ -206,7 +206,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Tells while an agent works which of its files others have changed, too.
+    /// Reports during an agent's work which of its files other agents have changed, too.
     fn follow_changes(&self, agent: usize, display: &MemberDisplay, done: &AtomicBool) {
         loop {
             let ended = done.load(Ordering::Relaxed);
@@ -227,13 +227,13 @@ impl Fleet<'_> {
             let names = agents.map(|agent| self.name(agent as usize));
             (self.front.event)(FleetEvent::Overlap { names, paths: &paths });
             let paths = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-            // The warning was given; a record that fails ends the fleet at the next step.
+            // The warning was shown; a failing record ends the fleet at the next step.
             drop(self.recorder.add(&FleetEntry::Overlap { agents, paths }));
         }
     }
 
-    /// Keeps what an agent did in the main repository. Gives whether it changed anything; `None` if it
-    /// could not be kept, and then its tree stays.
+    /// Collects an agent's work into the main repository. Returns whether it changed anything;
+    /// `None` if collecting failed, in which case its tree stays.
     fn collect(
         &self,
         worker: &mut Worker,
@@ -254,7 +254,7 @@ impl Fleet<'_> {
             }
         };
         self.record(&FleetEntry::Collected { agent: agent as u32, attempt, work: work.clone() })?;
-        // Also of what no iteration reported.
+        // Also changes that no iteration reported.
         if let Ok(paths) = git.changed_paths(base, &work.commit) {
             self.note_changes(agent, paths);
         }
@@ -265,7 +265,7 @@ impl Fleet<'_> {
         Ok(Some(changed))
     }
 
-    /// Removes the tree of an agent whose work is kept; else says why it stays.
+    /// Removes the tree of an agent whose work is collected; otherwise reports why it stays.
     pub(super) fn remove(&self, agent: usize) -> Result<(), FleetError> {
         let number = agent as u32;
         let tree = self.tree(agent);
@@ -312,7 +312,7 @@ fn end_entry(end: &TaskEnd) -> (FleetAgentEnd, Option<LoopId>) {
     }
 }
 
-/// Shows an agent, and keeps the files that its iterations have changed.
+/// Displays an agent, and records which files its iterations have changed.
 struct MemberDisplay {
     inner: Arc<dyn AgentDisplay>,
     changed: Mutex<Vec<PathBuf>>,

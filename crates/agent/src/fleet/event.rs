@@ -1,4 +1,4 @@
-//! What a person is shown of a fleet while it runs, and in the end. A front end finds the words.
+//! What users see of a fleet while it runs and at its end. A front end writes the text.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::queue::{QueueStopReason, TaskReport};
 
 #[derive(Debug)]
 pub enum FleetEvent<'a> {
-    /// It continues after its process died; what it had used by then.
+    /// The fleet continues after its process died; with what it had used by then.
     Continued {
         spent: Spent,
         time: Duration,
@@ -63,7 +63,7 @@ pub enum FleetEvent<'a> {
         plan: &'a FleetPlan,
         spent: Spent,
     },
-    /// An agent could not be reached.
+    /// A request could not be delivered to an agent.
     NotReached {
         name: &'a str,
         error: &'a ControlError,
@@ -73,49 +73,49 @@ pub enum FleetEvent<'a> {
     TimeNotKept(&'a std::io::Error),
 }
 
-/// Opens the task of an agent; `None` for one that is complete already.
+/// Opens the task of an agent; `None` if the task is complete already.
 pub type OpenAgent<'a> =
     dyn Fn(&AgentPlace<'_>) -> Result<Option<(AgentTask, Rules)>, String> + Sync + 'a;
 
-/// What a fleet asks of the program that runs it.
+/// What a fleet needs from its front end.
 pub struct FleetFrontEnd<'a> {
     pub event: &'a (dyn Fn(FleetEvent<'_>) + Sync),
-    /// Shows one of the agents.
+    /// The display of one agent.
     pub display: &'a (dyn Fn(&FleetAgent) -> Arc<dyn AgentDisplay> + Sync),
     pub open: &'a OpenAgent<'a>,
     pub start_error: &'a (dyn Fn(&StartError) -> String + Sync),
 }
 
-/// A fleet that is over, or that a signal ended.
+/// A finished fleet, or one that a signal ended.
 #[derive(Debug)]
 pub struct FinishedFleet {
     pub id: LoopId,
     pub agents: Vec<FinishedAgent>,
-    /// Why no further agent began; `None` if all did.
+    /// Why no further agent started; `None` if all did.
     pub reason: Option<QueueStopReason>,
-    /// The next run continues it.
+    /// Whether the next run continues it.
     pub interrupted: bool,
-    /// The agents are tries of one task.
+    /// Whether the agents are attempts at one task.
     pub best_of: bool,
-    /// One of several tries was taken.
+    /// Whether one of several attempts was chosen.
     pub chosen: bool,
     pub spent: Spent,
     pub target: Option<String>,
-    /// Has what could not go into the target, because that was checked out.
+    /// Contains what could not be merged into the target, because that was checked out.
     pub stand_in: Option<StandIn>,
 }
 
-/// A branch in place of one that was checked out.
+/// A branch that replaces a checked-out target.
 #[derive(Debug)]
 pub struct StandIn {
     pub branch: String,
-    /// Who has the other one checked out at the end.
+    /// Where the target is checked out at the end.
     pub checkout: TargetCheckout,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum TargetCheckout {
-    /// The checkout that the agents were started in.
+    /// The checkout in which the agents were started.
     Here,
     There(PathBuf),
     Nowhere,
@@ -124,11 +124,11 @@ pub enum TargetCheckout {
 #[derive(Debug)]
 pub struct FinishedAgent {
     pub agent: FleetAgent,
-    /// `None` if it did not come to its end.
+    /// `None` if it did not finish.
     pub outcome: Option<FleetOutcome>,
     pub branch: Option<String>,
     pub why: Option<String>,
     pub work: Option<CollectedWork>,
-    /// Its tree, where that stays.
+    /// Its tree, if that stays.
     pub tree: Option<PathBuf>,
 }

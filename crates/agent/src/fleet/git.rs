@@ -1,8 +1,8 @@
-//! Everything that a fleet asks of git, run in the user's repository or on a tree of ours.
+//! All git operations of a fleet, in the user's repository or on a fleet's trees.
 //!
-//! The configuration of an agent's clone is never used by us: its files are read with the git directory
-//! of the main repository and an index of our own, and its commits come by fetch, which executes
-//! nothing that the clone names.
+//! The configuration of an agent's clone is never used here: its files are read with the git
+//! directory of the main repository and a separate index, and its commits are fetched, which
+//! executes nothing that the clone names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -50,21 +50,21 @@ pub struct MainRepository {
     /// The top of the user's work tree.
     pub top: PathBuf,
     pub git_dir: PathBuf,
-    /// What all work trees share.
+    /// The directory that all work trees share.
     pub common: PathBuf,
-    /// What replaces the programs that the repository itself configures.
+    /// Replaces programs from the repository's configuration.
     replaced: Vec<(String, String)>,
-    /// Set for every call, unless that sets them itself.
+    /// Default variables of every call.
     pub(super) variables: Vec<(&'static str, String)>,
-    /// The user's, or ours where there is none.
+    /// The user's identity, or retake's if there is none.
     identity: Vec<(&'static str, &'static str)>,
-    /// Keys and values of the configuration by which an agent's commits have the user's name.
+    /// Configuration keys and values that give an agent's commits the user's name.
     pub(super) committer: [(&'static str, String); 2],
     /// Whether the program of Git LFS is installed.
     has_lfs: bool,
 }
 
-/// What git said, whether it succeeded or not.
+/// The output of git, whether it succeeded or not.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) code: i32,
@@ -97,7 +97,7 @@ impl<'a> GitCall<'a> {
         self
     }
 
-    /// Works on a tree with a git directory that is not the tree's own, and an index of ours.
+    /// Uses a tree with another git directory and a separate index.
     pub(super) fn on_tree(mut self, git_dir: &Path, tree: &Path, index: &Path) -> Self {
         self.variables.extend([
             ("GIT_DIR", git_dir.into()),
@@ -108,30 +108,30 @@ impl<'a> GitCall<'a> {
     }
 }
 
-/// What merging two commits leads to.
+/// The result of merging two commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TreeMerge {
     Clean { tree: String },
     Conflict { tree: String, paths: Vec<PathBuf> },
 }
 
-/// What was taken over from a clone.
+/// The result of fetching from a clone.
 #[derive(Debug)]
 pub(super) struct FetchedClone {
-    /// The commit that it has checked out; `None` where its repository is gone or broken.
+    /// The checked-out commit; `None` if the clone's repository is gone or broken.
     pub(super) head: Option<String>,
-    /// Nothing is left behind. Git takes no objects over that are damaged or not well-formed.
+    /// Whether everything was fetched. Git rejects damaged and malformed objects.
     pub(super) whole: bool,
 }
 
-/// git for one repository, run by one worker.
+/// Git for one repository, run by one worker.
 pub(super) struct FleetGit<'a> {
     worker: &'a mut Worker,
     pub(super) main: &'a MainRepository,
 }
 
 impl MainRepository {
-    /// The repository that a directory belongs to.
+    /// Opens the repository of a directory.
     pub fn open(worker: &mut Worker, root: &Path) -> Result<Self, FleetGitError> {
         safe_git::check(root)?;
         let found = Repository::find(root);
@@ -169,7 +169,7 @@ impl MainRepository {
         Ok(main)
     }
 
-    /// What the user has begun here and not ended, such as a merge.
+    /// An unfinished operation of the user, such as a merge.
     pub fn unfinished(&self) -> Option<&'static str> {
         let marks = [
             ("MERGE_HEAD", "merge"),
@@ -201,7 +201,7 @@ impl<'a> FleetGit<'a> {
         let own = ["gc.auto=0", "maintenance.auto=false", "merge.conflictStyle=zdiff3"];
         words.extend(own.iter().flat_map(|option| ["-c", option]).map(OsString::from));
         if !self.main.has_lfs {
-            // Its files stay what they are without it: pointers.
+            // Without it, its files stay pointers.
             words.extend(WITHOUT_LFS.iter().flat_map(|option| ["-c", option]).map(OsString::from));
         }
         words.extend(call.words);
@@ -211,7 +211,7 @@ impl<'a> FleetGit<'a> {
         if let Some(bytes) = &call.stdin {
             launch.stdin = Stdin::Given(input(bytes).map_err(|error| failed(error.to_string()))?);
         }
-        // A hook's variables would point at another repository.
+        // Variables of a git hook would lead to another repository.
         launch.environment.retain(|known| !known.name().as_bytes().starts_with(b"GIT_"));
         let ours = [
             ("GIT_NO_LAZY_FETCH", "1"),
@@ -219,7 +219,7 @@ impl<'a> FleetGit<'a> {
             ("GIT_EDITOR", "true"),
             // Branches of clones are files, which can be written without git.
             ("GIT_DEFAULT_REF_FORMAT", "files"),
-            // What is stored elsewhere is not fetched for every tree.
+            // Objects on an LFS server are not fetched for every tree.
             ("GIT_LFS_SKIP_SMUDGE", "1"),
         ];
         let set = safe_git::VARIABLES.into_iter().chain(ours);
@@ -243,7 +243,7 @@ impl<'a> FleetGit<'a> {
         }
     }
 
-    /// What git printed; its failure is ours.
+    /// The output of git; its failure is an error.
     pub(super) fn text(&mut self, call: GitCall<'_>) -> Result<String, FleetGitError> {
         let command = call.words.first().map(|word| word.to_string_lossy().into_owned());
         let said = self.run(call)?;
@@ -266,7 +266,7 @@ impl<'a> FleetGit<'a> {
         self.text(GitCall::new(&top, words))
     }
 
-    /// The commit that a name stands for; `None` if it stands for none.
+    /// The commit of a name; `None` if it names none.
     pub(super) fn commit(&mut self, name: &str) -> Result<Option<String>, FleetGitError> {
         let said = self.ask(&[
             "rev-parse",
@@ -307,8 +307,8 @@ impl<'a> FleetGit<'a> {
         Ok(said.code == 0)
     }
 
-    /// Moves a reference, if it is still where it was; `None` is a reference that does not exist.
-    /// Gives whether it was.
+    /// Moves a reference if its value is still `old`; `None` is a missing reference. Returns
+    /// whether it was moved.
     pub(super) fn move_ref(
         &mut self,
         reference: &str,
@@ -322,7 +322,7 @@ impl<'a> FleetGit<'a> {
         if said.code == 0 {
             return Ok(true);
         }
-        // It failed because someone else moved it, or for a reason of its own.
+        // It failed because another process moved it, or for another reason.
         match self.commit(reference)?.as_deref() == old {
             false => Ok(false),
             true => Err(FleetGitError::Failed {
@@ -332,12 +332,12 @@ impl<'a> FleetGit<'a> {
         }
     }
 
-    /// Sets a reference of ours.
+    /// Sets a reference of the fleet.
     pub(super) fn set_ref(&mut self, reference: &str, commit: &str) -> Result<(), FleetGitError> {
         self.tell(&["update-ref", reference, commit]).map(drop)
     }
 
-    /// Whether git takes this as the name of a branch.
+    /// Whether git accepts this branch name.
     pub(super) fn is_branch_name(&mut self, name: &str) -> Result<bool, FleetGitError> {
         Ok(self.ask(&["check-ref-format", "--branch", name])?.code == 0)
     }
@@ -401,14 +401,14 @@ impl<'a> FleetGit<'a> {
         Some(text.chars().take(most).collect())
     }
 
-    /// Files, lines added and lines removed between two commits.
+    /// The numbers of files, added lines and removed lines between two commits.
     pub(super) fn counts(&mut self, old: &str, new: &str) -> Result<[u64; 3], FleetGitError> {
         let said = self.ask(&["diff-tree", "-r", "-z", "--no-renames", "--numstat", old, new])?;
         let mut sum = [0, 0, 0];
         for line in said.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
             let text = String::from_utf8_lossy(line);
             let mut words = text.split('\t');
-            // `-` for a file that has no lines.
+            // `-` for a binary file.
             let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0u64);
             let (added, removed) = (number(), number());
             sum = [sum[0] + 1, sum[1] + added, sum[2] + removed];
@@ -426,7 +426,7 @@ impl<'a> FleetGit<'a> {
         Ok(paths(&said.stdout))
     }
 
-    /// What differs between two commits, as git shows it.
+    /// The differences between two commits, in git's format.
     pub(super) fn diff(
         &mut self,
         old: &str,
@@ -438,9 +438,9 @@ impl<'a> FleetGit<'a> {
         Ok(self.ask(&words)?.stdout)
     }
 
-    /// The tree that a directory's files make, without what is ignored. `start` is the commit that the
-    /// files are compared with first, and `index` one of ours that may know them already. Of the
-    /// repositories inside, which are left out, `links` has the commits of some.
+    /// The tree of a directory's files, without ignored ones. `start` is the commit to compare with
+    /// first, and `index` is a separate index that may know the files already. Repositories inside
+    /// are left out, except those in `links`, which have these commits.
     pub(super) fn snapshot(
         &mut self,
         git_dir: &Path,
@@ -451,11 +451,11 @@ impl<'a> FleetGit<'a> {
         let call = |words: &[&str]| GitCall::new(tree, words).on_tree(git_dir, tree, index);
         let known = self.run(call(&["read-tree", "-m", start]))?;
         if known.code != 0 {
-            // What is left of an index by a crash says nothing.
+            // A damaged index, such as after a crash, is discarded.
             std::fs::remove_file(index).or_else(gone).map_err(at(index))?;
             self.text(call(&["read-tree", start]))?;
         }
-        // Git refuses to leave out by its plain name what an ignore file leaves out already.
+        // Git rejects an exclusion by plain name if an ignore file excludes it already.
         let mut specs = b".\0:(exclude,glob)[.]agent/**\0:(exclude,glob)**/[.]agent/**\0".to_vec();
         for path in without {
             specs.extend_from_slice(b":(exclude,literal)");
@@ -472,7 +472,7 @@ impl<'a> FleetGit<'a> {
         self.text(call(&["write-tree"]))
     }
 
-    /// Makes a tree of ours what a commit has; ignored files stay.
+    /// Changes a fleet's tree to a commit; ignored files stay.
     pub(super) fn switch_tree(
         &mut self,
         tree: &Path,
@@ -485,7 +485,7 @@ impl<'a> FleetGit<'a> {
         self.text(call(&["clean", "-ffdq"])).map(drop)
     }
 
-    /// Takes over everything that a clone has: HEAD, branches, stashes, checkpoints.
+    /// Fetches everything from a clone: HEAD, branches, stashes, checkpoints.
     pub(super) fn fetch_all(
         &mut self,
         clone: &Path,
@@ -502,7 +502,7 @@ impl<'a> FleetGit<'a> {
         let head = format!("+HEAD:{prefix}head");
         let whole = self.fetch(clone, &[&[head.clone()][..], &rest].concat(), false)?;
         if !whole {
-            // One without a commit on its branch still has others.
+            // A clone without a commit on its branch may have other references.
             let others = self.fetch(clone, &rest, false)?;
             if !self.fetch(clone, &[head], false)? {
                 let on_branch = files::read(&clone.join(".git/HEAD"), 4096)
@@ -547,8 +547,8 @@ impl<'a> FleetGit<'a> {
         Ok(self.ask(&words)?.code == 0)
     }
 
-    /// Commits that only the logs of a clone still name: older stashes, and what was checked out
-    /// without a branch.
+    /// Fetches commits that only the reflogs of a clone name: older stashes, and detached
+    /// checkouts.
     fn fetch_logged(&mut self, clone: &Path, prefix: &str) -> Result<(), FleetGitError> {
         const MOST: usize = 500;
         let mut named: Vec<String> = Vec::new();
@@ -568,7 +568,7 @@ impl<'a> FleetGit<'a> {
         for id in named {
             let reached = format!("--contains={id}");
             let said = self.ask(&["for-each-ref", "--count=1", &reached, prefix])?;
-            // It fails for a commit that the main repository does not have.
+            // Fails for a commit that the main repository lacks.
             if said.code != 0 || said.stdout.is_empty() {
                 unknown.push(id);
             }
@@ -576,7 +576,7 @@ impl<'a> FleetGit<'a> {
         let spec = |id: &String| format!("+{id}:{prefix}log/{id}");
         let specs: Vec<String> = unknown.iter().map(spec).collect();
         if !specs.is_empty() && !self.fetch(clone, &specs, true)? {
-            // One that is gone spoils all of them.
+            // A missing commit would fail the whole fetch.
             for spec in &specs {
                 self.fetch(clone, std::slice::from_ref(spec), true)?;
             }

@@ -1,5 +1,6 @@
-//! Ignored files that agents are to have: `.env`, dependencies, build results. They are named by
-//! patterns in `.worktreeinclude` and in the configuration, and copied from the user's checkout.
+//! Ignored files that agents need: `.env`, dependencies, build results. Patterns in
+//! `.worktreeinclude` and in the configuration name them, and they are copied from the user's
+//! checkout.
 
 use std::collections::HashSet;
 use std::fs;
@@ -8,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use super::git::{FleetGit, FleetGitError, GitCall, at, paths};
 
-/// Patterns as in `.gitignore`, one on each line.
+/// Patterns as in `.gitignore`, one per line.
 const FILE: &str = ".worktreeinclude";
 
 impl FleetGit<'_> {
-    /// Copies what the patterns name and git ignores into a tree. Gives how many files.
+    /// Copies ignored files that match the patterns into a tree. Returns their number.
     pub(super) fn copy_included(
         &mut self,
         tree: &Path,
@@ -32,7 +33,7 @@ impl FleetGit<'_> {
         if wanted.iter().all(u8::is_ascii_whitespace) {
             return Ok(0);
         }
-        // git reads patterns from a file only.
+        // git reads patterns only from a file.
         let list = scratch.join(".include");
         fs::write(&list, wanted).map_err(at(&list))?;
         let mut listed = |exclude: &Path| -> Result<Vec<PathBuf>, FleetGitError> {
@@ -58,8 +59,8 @@ impl FleetGit<'_> {
         Ok(count)
     }
 
-    /// Gives the files of a tree the times that the user's have, if they are the same: a build that was
-    /// copied is newer than its sources then, as it was.
+    /// Gives the files of a tree the timestamps of the user's equal files, so that a copied build
+    /// stays newer than its sources.
     pub(super) fn keep_times(
         &mut self,
         tree: &Path,
@@ -67,8 +68,8 @@ impl FleetGit<'_> {
         index: &Path,
     ) -> Result<(), FleetGitError> {
         let top = self.main.top.clone();
-        // Unlike `diff-index` it looks at the content of files whose times differ from the index, and
-        // writes what it finds: into a copy.
+        // Unlike `diff-index` it reads files whose timestamps differ from the index, and updates
+        // the index: therefore a copy.
         let (git_dir, copy) = (self.main.git_dir.clone(), index.with_extension("users"));
         let own = git_dir.join("index");
         fs::copy(&own, &copy).map_err(at(&own))?;
@@ -99,11 +100,11 @@ impl FleetGit<'_> {
 }
 
 fn set_time(file: &Path, time: std::time::SystemTime) -> io::Result<()> {
-    // A file that is not writable is opened to be read, which is enough to change its times.
+    // Opening a read-only file for reading suffices to change its timestamps.
     fs::File::open(file)?.set_modified(time)
 }
 
-/// Copies a file or link with its times. Gives whether there was one to copy.
+/// Copies a file or link with its timestamps. Returns whether it existed.
 fn copy(from: &Path, to: &Path) -> io::Result<bool> {
     let meta = match fs::symlink_metadata(from) {
         Ok(meta) => meta,

@@ -1,8 +1,9 @@
-//! Trees as layers: one frozen copy of the base commit for all agents of a fleet, and over it a
-//! writable layer for each, which holds what that agent changes.
+//! Trees as layers: one frozen copy of the base commit for all agents of a fleet, and a writable
+//! layer over it for each agent's changes.
 //!
-//! Nobody writes to the frozen copy once it is made: the kernel does not say what a layer shows whose
-//! base changes. All mounts are in the fleet's own namespace, and made again by the next runner.
+//! The frozen copy is never written after its creation: the kernel does not define what a layer
+//! shows if its base changes. All mounts are in the fleet's own namespace, and the next runner
+//! creates them again.
 
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
 use super::mounts::{self, MountNamespace};
 use super::tree::{TreeMark, TreeStays, index_of, mount_points, move_and_remove, worker_in};
 
-/// Where the parts of a fleet's trees are. No agent has a name that begins with a dot.
+/// The places of the parts of a fleet's trees. Names of agents do not begin with a dot.
 #[derive(Clone, Debug)]
 pub(super) struct Layers {
     directory: PathBuf,
@@ -31,17 +32,17 @@ impl Layers {
         self.directory.join(".base/tree")
     }
 
-    /// Our index of the base. It is there once the base is whole.
+    /// The index of the base. It exists once the base is complete.
     fn base_index(&self) -> PathBuf {
         self.directory.join(".base/index")
     }
 
-    /// The clone that all agents get a copy of: a few small files, for which git need not be asked.
+    /// The template of all agents' clones: a few small files, copied without git.
     fn clone_template(&self) -> PathBuf {
         self.directory.join(".base/clone")
     }
 
-    /// The objects of the main repository, where clones find them.
+    /// The objects of the main repository, at the place where clones look for them.
     pub(super) fn borrowed(&self) -> PathBuf {
         self.directory.join(".main")
     }
@@ -50,12 +51,12 @@ impl Layers {
         layer_of(&self.directory, tree)
     }
 
-    /// The directory that holds what was changed in a tree.
+    /// The directory with the changes of a tree.
     pub(super) fn upper(&self, tree: &Path) -> PathBuf {
         upper_of(&self.directory, tree)
     }
 
-    /// Shows a tree whose layer is there.
+    /// Mounts a tree whose layer exists.
     pub(super) fn mount(&self, tree: &Path) -> Result<(), FleetGitError> {
         if mounts::is_mounted(tree) {
             return Ok(());
@@ -67,7 +68,7 @@ impl Layers {
         mounted.map_err(at(tree))
     }
 
-    /// Shows the objects of the main repository where clones look for them, read-only.
+    /// Mounts the objects of the main repository where clones look for them, read-only.
     pub(super) fn mount_objects(&self, common: &Path) -> Result<(), FleetGitError> {
         for name in ["objects", "modules"] {
             let (from, place) = (common.join(name), self.borrowed().join(name));
@@ -80,7 +81,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Removes a tree under the same conditions as one that is a plain clone.
+    /// Removes a tree under the same conditions as a plain clone.
     pub(super) fn remove(
         &self,
         tree: &Path,
@@ -105,7 +106,7 @@ impl Layers {
         Ok(None)
     }
 
-    /// Takes away our mount of a tree; one of somebody else inside of it stays, and so does the tree.
+    /// Removes the fleet's mount of a tree; if another mount is inside, both it and the tree stay.
     fn unmount_below(&self, tree: &Path) -> Result<Option<TreeStays>, FleetGitError> {
         let inside =
             mount_points().into_iter().find(|point| point.starts_with(tree) && point != tree);
@@ -121,7 +122,7 @@ impl Layers {
         }
     }
 
-    /// Takes all mounts away, before what is left of the directory is removed.
+    /// Removes all mounts, before the rest of the directory is removed.
     pub(super) fn unmount_all(&self) -> io::Result<()> {
         let mut points = mount_points();
         points.retain(|point| point.starts_with(&self.directory));
@@ -129,10 +130,10 @@ impl Layers {
     }
 }
 
-/// Whether layers can be made in the directory of all trees: not on every file system.
+/// Whether layers can be created in the directory of all trees: not on every file system.
 pub(super) fn try_out(trees: &Path, namespace: MountNamespace) -> io::Result<()> {
     make_directory(trees, 0o700)?;
-    // One at a time, and always at the same place: what a killed process left is found again.
+    // One at a time, and always at the same place, so that remains of a killed process are found.
     let turn = fs::File::open(trees)?;
     turn.lock()?;
     let scratch = trees.join(".try");
@@ -154,7 +155,7 @@ fn layer_of(directory: &Path, tree: &Path) -> PathBuf {
     directory.join(".layers").join(tree.file_name().unwrap_or_default())
 }
 
-/// The directory that holds what was changed in a tree of a fleet's directory.
+/// The directory with the changes of a tree.
 pub(super) fn upper_of(directory: &Path, tree: &Path) -> PathBuf {
     layer_of(directory, tree).join("upper")
 }
@@ -177,8 +178,8 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 impl FleetGit<'_> {
-    /// Makes the copy of the base that all layers lie over, if it is not there yet, with the files
-    /// that git ignores and the patterns name.
+    /// Creates the copy of the base below all layers, if missing, with the ignored files that match
+    /// the patterns.
     pub(super) fn ensure_base(
         &mut self,
         layers: &Layers,
@@ -212,7 +213,7 @@ impl FleetGit<'_> {
         fs::rename(&staged, &index).map_err(at(&index))
     }
 
-    /// Makes the layer of a tree, with a clone whose objects are those of the main repository.
+    /// Creates the layer of a tree, with a clone that borrows the objects of the main repository.
     pub(super) fn make_layer(
         &self,
         layers: &Layers,
@@ -233,7 +234,7 @@ impl FleetGit<'_> {
             .and_then(|()| fs::write(git_dir.join("HEAD"), format!("ref: refs/heads/{branch}\n")))
             .and_then(|()| fs::copy(layers.base_index(), git_dir.join("index")).map(drop))
             .map_err(at(&git_dir))?;
-        // git never writes into an index that is there, so that all trees can share the file.
+        // git replaces an index instead of changing it, so that all trees can share the file.
         let index = index_of(tree);
         fs::remove_file(&index).or_else(gone).map_err(at(&index))?;
         fs::hard_link(layers.base_index(), &index).map_err(at(&index))?;
@@ -241,13 +242,13 @@ impl FleetGit<'_> {
         TreeMark::of(&upper).ok_or_else(|| FleetGitError::NoRepository(upper.clone()))
     }
 
-    /// Has a clone find the objects it borrows at another place: inside of a sandbox the main
-    /// repository's own place shows the clone.
+    /// Makes a clone find its borrowed objects at another place: inside a sandbox the main
+    /// repository's place shows the clone.
     pub(super) fn borrow_from(&self, objects: &Path, place: &Path) -> Result<(), FleetGitError> {
         let file = objects.join("info/alternates");
         let mut lines = place.as_os_str().as_encoded_bytes().to_vec();
         lines.push(b'\n');
-        // What those objects borrow from others in turn, relative to where they really are.
+        // The alternates of those objects, relative to their real place.
         let original = fs::read(&file).map_err(at(&file))?;
         let original = String::from_utf8_lossy(&original).trim_end().to_owned();
         let further = fs::read(Path::new(&original).join("info/alternates")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The merge queue's one step: an agent's work onto the tip, the gate on the merged tree, and only then
-//! the branch.
+//! One step of the merge queue: merges an agent's work onto the tip, runs the gate on the merged
+//! tree, and only then moves the branch.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use super::submodules::note_switched;
 use super::tree::index_of;
 use super::trees::Trees;
 
-/// How often a merge is made again because the branch moved meanwhile.
+/// How often a merge is repeated because the branch moved meanwhile.
 const TRIES: u32 = 20;
-/// Conflicting files that are shown to an agent, and how much of each.
+/// Maximum conflicting files shown to an agent, and maximum length of each.
 const SHOWN_FILES: usize = 10;
 const SHOWN: usize = 4000;
 
-/// How a merge ended.
+/// The result of a merge.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Merged {
-    /// The branch has it; which one that is.
+    /// The branch has the work; this branch.
     Moved {
         branch: String,
         commit: String,
@@ -34,13 +34,13 @@ pub(super) enum Merged {
         output: String,
     },
     Interrupted,
-    /// It could not even be tried.
+    /// Merging was not possible.
     Failed {
         why: String,
     },
 }
 
-/// What the gate says of a tree.
+/// The gate's result for a tree.
 #[derive(Debug)]
 pub(super) enum GateVerdict {
     Passed,
@@ -48,11 +48,11 @@ pub(super) enum GateVerdict {
     Interrupted,
 }
 
-/// Where results are merged into.
+/// The target of merges.
 #[derive(Clone, Debug)]
 pub(super) struct MergeTarget<'a> {
     pub(super) branch: &'a str,
-    /// Takes results while the target is checked out by someone.
+    /// Receives results while the target is checked out somewhere.
     pub(super) stand_in: String,
     pub(super) update_checkout: bool,
 }
@@ -65,14 +65,14 @@ pub(super) struct MergeJob<'a> {
     pub(super) target: MergeTarget<'a>,
 }
 
-/// The branch that is to move, the commit that a result is merged onto, and where the branch is now.
+/// The branch to move, the commit to merge onto, and the branch's current commit.
 struct Tip {
     branch: String,
     onto: String,
     old: Option<String>,
 }
 
-/// Journals what is about to be done; what cannot be journalled is not done.
+/// Journals an action before it happens; without the entry it is not done.
 pub(super) type Journal<'a> = dyn Fn(&FleetEntry) -> Result<(), String> + 'a;
 
 fn reference(branch: &str) -> String {
@@ -80,7 +80,7 @@ fn reference(branch: &str) -> String {
 }
 
 impl FleetGit<'_> {
-    /// Merges one result. The gate is asked for every tip that it is tried on.
+    /// Merges one result. The gate runs for every tip that is tried.
     pub(super) fn merge_into(
         &mut self,
         job: &MergeJob<'_>,
@@ -136,16 +136,16 @@ impl FleetGit<'_> {
             if self.move_branch(&job.target, &branch, (&to, old.as_deref()), job.name)? {
                 return Ok(Merged::Moved { branch, commit: to });
             }
-            // Someone else moved it, or has checked it out meanwhile: onto what it is now.
+            // Another process moved it, or has checked it out meanwhile: retry on the new state.
         }
-        failed(format!("{} moves faster than the gate passes", job.target.branch))
+        failed(format!("{} moves faster than verification passes", job.target.branch))
     }
 
-    /// What a result is merged onto now; `None` if the target is gone.
+    /// The tip to merge onto; `None` if the target is gone.
     fn tip(&mut self, target: &MergeTarget<'_>) -> Result<Option<Tip>, FleetGitError> {
         let Some(tip) = self.commit(&reference(target.branch))? else { return Ok(None) };
         let old = self.commit(&reference(&target.stand_in))?;
-        // Once the stand-in has something that the target has not, it stays in use.
+        // While the stand-in is ahead of the target, it stays in use.
         let ahead = match &old {
             Some(old) => !self.is_ancestor(old, &tip)?,
             None => false,
@@ -161,7 +161,7 @@ impl FleetGit<'_> {
         Ok(Some(Tip { branch: target.stand_in.clone(), onto, old }))
     }
 
-    /// One commit that has both; that of the stand-in where they conflict.
+    /// A commit with both; the stand-in's if they conflict.
     fn joined(&mut self, tip: &str, stand_in: &str) -> Result<String, FleetGitError> {
         if self.is_ancestor(tip, stand_in)? {
             return Ok(stand_in.to_owned());
@@ -177,7 +177,7 @@ impl FleetGit<'_> {
         }
     }
 
-    /// Whether nobody has the target checked out, or its checkout can follow.
+    /// Whether the target is not checked out, or its checkout can follow.
     fn may_move(&mut self, target: &MergeTarget<'_>) -> Result<bool, FleetGitError> {
         let checkouts = self.checkouts_of(target.branch)?;
         match checkouts.as_slice() {
@@ -202,7 +202,7 @@ impl FleetGit<'_> {
                 if self.is_dirty(one)? || self.commit(&reference(branch))?.as_deref() != old {
                     return Ok(false);
                 }
-                // Moves branch, index and files together, and only forward.
+                // Moves branch, index and files together, fast-forward only.
                 let words = ["merge", "--quiet", "--ff-only", "--no-overwrite-ignore", to];
                 let said = self.run(GitCall::new(one, &words))?;
                 Ok(said.code == 0)
@@ -211,7 +211,7 @@ impl FleetGit<'_> {
         }
     }
 
-    /// The files in conflict with both sides, for the agent that is to resolve it.
+    /// The conflicting files with both sides, for the agent that resolves the conflict.
     fn conflict_text(&mut self, tree: &str, paths: &[PathBuf]) -> String {
         let mut text = String::new();
         for path in paths.iter().take(SHOWN_FILES) {
@@ -227,8 +227,8 @@ impl FleetGit<'_> {
         text
     }
 
-    /// Makes the tree that gates run in what a commit has. What builds left in it stays, if git ignores
-    /// it. One that a gate has broken is made anew.
+    /// Changes the gate's tree to a commit. Ignored build results in it stay. A tree that a gate
+    /// has broken is recreated.
     pub(super) fn prepare_gate_tree(
         &mut self,
         (trees, plan): (&Trees, &FleetLoopPlan),
@@ -245,7 +245,7 @@ impl FleetGit<'_> {
         trees.make(self, plan, (tree, commit, "retake/gate")).map(drop)
     }
 
-    /// Makes a tree of ours what a commit has, without asking its clone for anything.
+    /// Changes a fleet's tree to a commit without using its clone.
     pub(super) fn check_out_commit(
         &mut self,
         tree: &Path,

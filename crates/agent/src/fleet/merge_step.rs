@@ -1,4 +1,4 @@
-//! One merge of a fleet: onto the branch, or onto a branch of its own where nothing is merged.
+//! One merge of a fleet: onto the target branch, or onto a separate branch without a target.
 
 use std::sync::Mutex;
 
@@ -66,8 +66,8 @@ impl Fleet<'_> {
         })
     }
 
-    /// Nothing is merged: the work gets a branch of its own. Of several tries it must pass the gate
-    /// in a clean tree.
+    /// Without a target, the work gets its own branch. Of several attempts it must pass the gate in
+    /// a clean tree.
     pub(super) fn keep(
         &self,
         worker: &mut Worker,
@@ -90,7 +90,7 @@ impl Fleet<'_> {
         Ok(MergeEnd::Kept)
     }
 
-    /// A branch of its own for the work of an agent, where a person finds it.
+    /// A branch for the work of an agent, where users find it.
     pub(super) fn make_branch(
         &self,
         git: &mut FleetGit<'_>,
@@ -119,7 +119,7 @@ impl Fleet<'_> {
         Ok(worker)
     }
 
-    /// Asks the gate about a commit, in a tree of ours and confined as its agent.
+    /// Runs the gate on a commit, in a fleet's tree, confined like its agent.
     pub(super) fn gate(
         &self,
         git: &mut FleetGit<'_>,
@@ -128,7 +128,7 @@ impl Fleet<'_> {
         commit: &str,
     ) -> Result<GateVerdict, String> {
         let Some(command) = &self.prepared.plan.verify else { return Ok(GateVerdict::Passed) };
-        // No agent has this name: names have no dots.
+        // No agent has this name: names contain no dots.
         let tree = self.prepared.plan.directory.as_path().join("gate.tree");
         let plan = &self.prepared.plan;
         let made = {
@@ -164,7 +164,7 @@ impl Fleet<'_> {
         agent: usize,
         conflict: Conflict,
     ) -> Result<(), FleetError> {
-        // Where the agent finds the other side, whatever becomes of the branch.
+        // Keeps the other side for the agent, even if the branch changes.
         let onto = &conflict.onto;
         git.set_ref(&format!("refs/retake/fleet/{}/onto/{onto}", self.id), onto)?;
         let mut agents = lock(&self.agents);
@@ -174,7 +174,7 @@ impl Fleet<'_> {
     }
 }
 
-/// The end of what a gate printed.
+/// The end of a gate's output.
 fn last_lines(text: &str) -> String {
     const LINES: usize = 20;
     let lines: Vec<&str> = text.trim_end().lines().collect();

@@ -1,9 +1,9 @@
-//! Several agents at once on one repository, each in a clone of its own; their results are merged one
-//! after another, and only what passes the gate on the merged tree moves the branch.
+//! Several agents at once on one repository, each in its own clone; their results are merged one
+//! after another, and only a merged tree that passes the gate moves the branch.
 //!
-//! [`FleetPlan`] decides, [`run`] carries it out. Nothing here writes in the user's checkout or index:
-//! results come by fetch into `refs/retake/fleet/`, merges are made without a checkout, and a branch
-//! moves only if it is where it was. See `docs/design/fleet.md`.
+//! [`FleetPlan`] decides, [`run`] executes. Nothing here writes to the user's checkout or index:
+//! results are fetched into `refs/retake/fleet/`, merges need no checkout, and a branch moves only
+//! if it has not moved meanwhile. See `docs/design/fleet.md`.
 
 mod agent_step;
 mod event;

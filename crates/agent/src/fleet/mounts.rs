@@ -1,5 +1,5 @@
-//! Mounts of a fleet, in a namespace that only its processes have: nothing of it is seen outside, and
-//! all of it is gone with the last of them, however they end.
+//! Mounts of a fleet, in a namespace of its own processes: invisible outside, and gone with the
+//! last process, however it ends.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -7,16 +7,17 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The namespace that this process has entered.
+/// The mount namespace that this process has entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountNamespace {
-    /// It came with a user namespace, in which the kernel refuses some options of mounts.
+    /// Whether it has a user namespace, in which the kernel refuses some mount options.
     own_users: bool,
 }
 
-/// Enters a namespace for mounts. Only root can do that without a user namespace; in one of those
-/// programs that change the user, such as sudo, do not work, so that it is entered only if `confined`:
-/// a sandbox has one anyway. To be called while there is one thread and no worker.
+/// Enters a new mount namespace. Only root can do that without a user namespace, in which programs
+/// that change the user, such as sudo, do not work; so a user namespace is entered only if
+/// `confined`, because a sandbox has one anyway. Call it with a single thread and before any
+/// worker.
 pub fn enter_mount_namespace(confined: bool) -> io::Result<MountNamespace> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("several threads run"));
@@ -34,7 +35,7 @@ pub fn enter_mount_namespace(confined: bool) -> io::Result<MountNamespace> {
         }
         Err(error) => return Err(error),
     };
-    // What the user mounts meanwhile is seen here, and nothing of ours there.
+    // New mounts of the user appear here, but not the reverse.
     mount(None, c"/", None, libc::MS_REC | libc::MS_SLAVE, None)?;
     Ok(MountNamespace { own_users })
 }
@@ -50,14 +51,14 @@ pub fn join_mount_namespace(process: i32) -> io::Result<()> {
     if !same(Path::new(&theirs), Path::new("/proc/self/ns/user"))? {
         set_namespace(&users, libc::CLONE_NEWUSER)?;
     }
-    // The working directory is set to the root of the other namespace.
+    // setns resets the working directory to the root.
     let here = std::env::current_dir()?;
     set_namespace(&mounts, libc::CLONE_NEWNS)?;
     std::env::set_current_dir(here)
 }
 
 fn set_namespace(namespace: &std::fs::File, kind: i32) -> io::Result<()> {
-    // SAFETY: a descriptor that is held, and a plain number.
+    // SAFETY: an open descriptor, and a plain number.
     check(unsafe { libc::setns(namespace.as_raw_fd(), kind) })
 }
 
@@ -67,15 +68,15 @@ fn unshare(kinds: i32) -> io::Result<()> {
 }
 
 impl MountNamespace {
-    /// A writable layer over a directory that nobody changes.
+    /// Mounts a writable layer over a directory that must not change.
     pub(super) fn mount_layer(
         self,
         lower: &Path,
         (upper, work): (&Path, &Path),
         at: &Path,
     ) -> io::Result<()> {
-        // In a user namespace the kernel keeps its notes in attributes of the user, and does not rename
-        // a directory of the lower layer: `rename` fails with EXDEV, as between two file systems.
+        // In a user namespace the kernel stores its notes in user attributes, and cannot rename a
+        // directory of the lower layer: `rename` fails with EXDEV, as between two file systems.
         let own = if self.own_users { "userxattr" } else { "redirect_dir=on" };
         let mut options = b"lowerdir=".to_vec();
         for (name, path) in [("", lower), (",upperdir=", upper), (",workdir=", work)] {
@@ -88,21 +89,20 @@ impl MountNamespace {
         mount(Some(c"overlay"), &c_path(at)?, Some(c"overlay"), flags, Some(&options))
     }
 
-    /// Shows a directory at a second place, where it cannot be written.
+    /// Mounts a directory read-only at a second place.
     pub(super) fn mount_read_only(self, from: &Path, at: &Path) -> io::Result<()> {
         let place = c_path(at)?;
         mount(Some(&c_path(from)?), &place, None, libc::MS_BIND, None)?;
         let made = read_only_flags(&place).and_then(|flags| mount(None, &place, None, flags, None));
         if made.is_err() {
-            // One that can be written is worse than none.
+            // A writable one must not remain.
             unmount(at)?;
         }
         made
     }
 }
 
-/// The options of a mount that is to be made read-only: in a user namespace those it has cannot be
-/// taken away.
+/// The flags for a read-only remount: in a user namespace existing flags cannot be removed.
 fn read_only_flags(place: &CStr) -> io::Result<libc::c_ulong> {
     // SAFETY: a C string, and zero is a valid value to be filled.
     let has = unsafe {
@@ -126,7 +126,7 @@ fn read_only_flags(place: &CStr) -> io::Result<libc::c_ulong> {
     Ok(flags)
 }
 
-/// Whether something is mounted at exactly this place.
+/// Whether exactly this path is a mount point.
 pub(super) fn is_mounted(at: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let (Ok(own), Some(Ok(above))) = (at.symlink_metadata(), at.parent().map(Path::metadata))
@@ -142,7 +142,7 @@ pub(super) fn unmount(at: &Path) -> io::Result<()> {
     check(unsafe { libc::umount2(place.as_ptr(), libc::UMOUNT_NOFOLLOW) })
 }
 
-/// In options of a mount these characters would end a path.
+/// Escapes characters that would end a path in mount options.
 fn escape(path: &Path, into: &mut Vec<u8>) {
     for byte in path.as_os_str().as_bytes() {
         if matches!(byte, b',' | b':' | b'\\') {

@@ -1,9 +1,9 @@
-//! Tells early that two agents change the same files: long before their results would conflict.
+//! Detects early that two agents change the same files, long before their results would conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Who changed what so far.
+/// Which agent changed which files so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Overlaps {
     changed: BTreeMap<u32, BTreeSet<PathBuf>>,
@@ -11,8 +11,8 @@ pub(super) struct Overlaps {
 }
 
 impl Overlaps {
-    /// An agent has changed these files. Gives the pairs that have a file in common which they had not
-    /// before, with all that they have in common.
+    /// Adds the changed files of an agent. Returns the pairs with a new common file, with all of
+    /// their common files.
     pub(super) fn changed(
         &mut self,
         agent: u32,

@@ -1,4 +1,4 @@
-//! Where each agent of a fleet stands, from the record: for the terminal, the page and programs.
+//! The state of each agent of a fleet, from the record: for the terminal, the page and programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,31 +12,31 @@ use serde::Serialize;
 use super::record::{RecordedAgent, RecordedFleet};
 use crate::driver::recorded_loop;
 
-/// One agent of a fleet as it is shown.
+/// One agent of a fleet for display.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentOverview {
     pub name: String,
     pub task: String,
-    /// `waiting`, `running`, `finished`, `merging`, `interrupted`, or what became of its work.
+    /// `waiting`, `running`, `finished`, `merging`, `interrupted`, or the result of its work.
     pub state: &'static str,
     pub attempt: u32,
     pub iterations: usize,
     pub cost_usd: Option<f64>,
     pub tokens: u64,
-    /// Files that its iterations have changed so far.
+    /// Number of files that its iterations have changed so far.
     pub changed_files: usize,
     pub commit: Option<String>,
-    /// What was collected, with the lines added and removed.
+    /// The collected work, with added and removed lines.
     pub work: Option<CollectedWork>,
     pub gate: Option<bool>,
     pub branch: Option<String>,
     pub why: Option<String>,
-    /// Agents that changed the same files, with the files.
+    /// Agents that changed the same files, with these files.
     pub overlaps: Vec<AgentOverlap>,
-    /// Where what it changed is, as long as it is there.
+    /// The place of its changes, while it exists.
     pub tree: Option<PathBuf>,
-    /// Its own loop, the one that runs or the last one.
+    /// Its own current or last loop.
     pub loop_id: Option<LoopId>,
 }
 
@@ -47,9 +47,9 @@ pub struct AgentOverlap {
 }
 
 impl RecordedFleet {
-    /// Where each agent stands. `running` says whether the fleet's process is alive.
+    /// The state of each agent. `running` says whether the fleet's process is alive.
     pub fn overview(&self, running: bool, store: &dyn RecordReader) -> Vec<AgentOverview> {
-        // Also those that a signal cut off, and the one that runs, which no entry names.
+        // Includes interrupted loops and the running one, which no entry names.
         let id = self.record.id.to_string();
         let loops = store.as_store().and_then(|s| recorded_loop::loops_in_queue(s, &id).ok());
         let agents = 0..self.agents.len();
@@ -110,7 +110,7 @@ impl RecordedFleet {
 }
 
 impl RecordedAgent {
-    /// In a word.
+    /// The state as one word.
     pub fn state(&self, running: bool) -> &'static str {
         match self.outcome {
             Some(outcome) => outcome.as_str(),

@@ -1,5 +1,5 @@
-//! A fleet as a pure state machine: which agent begins, which result is merged next, and what becomes
-//! of each. Starts nothing, reads no clock, opens no record.
+//! A fleet as a pure state machine: which agent starts, which result is merged next, and each
+//! result. Starts nothing, reads no clock, opens no record.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::queue::{
     QueuePlan, QueueRules, QueueStopReason, TaskAllowance, TaskEnd, TaskOutcome, TaskReport,
 };
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FleetStep {
-    /// Run an agent in its tree, and collect what it did.
+    /// Run an agent in its tree, and collect its work.
     Run { agent: usize, attempt: u32, allowance: TaskAllowance },
-    /// Collect what it did before its runner died: it does not continue.
+    /// Collect its work from before its runner died, because it will not continue.
     Collect { agent: usize, attempt: u32 },
-    /// Merge what it did, or keep it where there is nothing to merge into.
+    /// Merge its work, or keep it without a target.
     Merge { agent: usize },
-    /// Its work is kept elsewhere: remove its tree.
+    /// Its work is collected: remove its tree.
     Remove { agent: usize },
 }
 
@@ -38,30 +38,30 @@ impl FleetStep {
 #[derive(Clone, Debug, PartialEq)]
 pub enum FleetNext {
     Run(FleetStep),
-    /// Nothing can begin before a step that is under way has reported.
+    /// Nothing can start before a running step has reported.
     Wait,
     Done,
 }
 
-/// What running an agent led to.
+/// The result of running an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentReport {
     pub task: TaskReport,
-    /// Whether what it did differs from where it started; `None` where it could not be collected.
+    /// Whether its work differs from its starting point; `None` if collecting failed.
     pub changed: Option<bool>,
 }
 
-/// What merging led to.
+/// The result of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeEnd {
     Merged,
-    /// It is on a branch of its own.
+    /// The work is on a separate branch.
     Kept,
     Conflict,
     VerifyFailed,
-    /// It could not be tried, and no agent can help.
+    /// It could not be attempted, and no agent can help.
     Failed,
-    /// A signal cut it off: it is made again.
+    /// A signal interrupted it: it will be repeated.
     Interrupted,
 }
 
@@ -71,12 +71,12 @@ pub enum FleetReport {
     Removed,
 }
 
-/// Where an agent stands.
+/// The phase of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentPhase {
     Waiting,
     Running,
-    /// What it did before its runner died is being collected.
+    /// Its work from before its runner died is being collected.
     Collecting,
     /// Its work waits to be merged; lower numbers come first.
     Finished(u32),
@@ -87,12 +87,12 @@ pub enum AgentPhase {
     },
 }
 
-/// Whether the tree of an agent is still there.
+/// Whether the tree of an agent exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreePhase {
     There,
     Removing,
-    /// It is gone, or stays for good.
+    /// It is removed, or stays permanently.
     Done,
 }
 
@@ -100,31 +100,31 @@ pub enum TreePhase {
 struct Member {
     phase: AgentPhase,
     attempt: u32,
-    /// In its tree is what it did before its runner died.
+    /// Whether its tree contains work from before its runner died.
     left: bool,
 }
 
-/// Where the record of a dead runner has an agent.
+/// The state of an agent in the record of a dead runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoredAgent {
     pub attempt: u32,
     pub phase: AgentPhase,
-    /// Its tree is there, and nothing has become of what it holds yet.
+    /// Whether its tree exists and its work has no result yet.
     pub left: bool,
-    /// It is the try that was taken.
+    /// Whether it is the chosen attempt.
     pub chosen: bool,
 }
 
-/// Where a fleet stands.
+/// The state of a fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetPlan {
     rules: FleetRules,
     best_of: bool,
-    /// Knows what was spent, and when the budget for all is over.
+    /// Tracks the shared budget.
     group: QueuePlan,
     members: Vec<Member>,
     finished: u32,
-    /// The try that was chosen.
+    /// The chosen attempt.
     winner: Option<usize>,
     failures: u32,
 }
@@ -150,7 +150,7 @@ impl FleetPlan {
         }
     }
 
-    /// Puts every agent where the record of a dead runner has it.
+    /// Restores the agents from the record of a dead runner.
     pub fn restore(&mut self, agents: impl IntoIterator<Item = RestoredAgent>) {
         for (agent, restored) in agents.into_iter().enumerate() {
             let RestoredAgent { attempt, phase, left, chosen } = restored;
@@ -164,7 +164,7 @@ impl FleetPlan {
                 self.winner = Some(agent);
             }
         }
-        // It may have died before it noted what this means for the others.
+        // The runner may have died before it recorded the consequences for the others.
         if let Some(winner) = self.winner {
             self.choose(winner);
         }
@@ -197,15 +197,15 @@ impl FleetPlan {
         }
     }
 
-    /// Someone asks for the end: no further agent begins. What has finished is still merged, unless
-    /// a signal asks.
+    /// Requests the end: no further agent starts. Finished work is still merged, except after a
+    /// signal.
     pub fn stop(&mut self, reason: QueueStopReason) {
         if self.group.stopped() != Some(QueueStopReason::Interrupted) {
             self.group.stop(reason);
         }
     }
 
-    /// Agents that run and whose work is not wanted any more.
+    /// Running agents whose work is no longer needed.
     pub fn unwanted(&self) -> Vec<usize> {
         let halted = self.halted() && self.rules.halt.is_some_and(|halt| halt.now);
         let spent = matches!(
@@ -231,7 +231,7 @@ impl FleetPlan {
         self.members.iter().filter(|member| member.phase == AgentPhase::Running).count()
     }
 
-    /// What to do now. A step that is given is under way until it reports.
+    /// The next step. A returned step is running until it reports.
     pub fn next(&mut self, time_used: Duration) -> FleetNext {
         if self.group.stopped().is_none() {
             if let Some(reason) = self.group.budget_spent(time_used) {
@@ -287,7 +287,7 @@ impl FleetPlan {
         self.members.iter().position(|member| wanted(member.phase))
     }
 
-    /// One result at a time, in the order in which they were finished.
+    /// One result at a time, in the order of completion.
     fn next_merge(&self) -> Option<usize> {
         if self.position(|phase| phase == AgentPhase::Merging).is_some() {
             return None;
@@ -301,7 +301,7 @@ impl FleetPlan {
         finished.min().map(|(_, agent)| agent)
     }
 
-    /// Takes in how an agent ended.
+    /// Processes the end of an agent.
     pub fn ran(&mut self, agent: usize, report: &AgentReport, time_used: Duration) {
         let end = &report.task.end;
         self.members[agent].left = false;
@@ -320,12 +320,12 @@ impl FleetPlan {
                 self.members[agent].phase = AgentPhase::Finished(self.finished);
                 self.finished += 1;
             }
-            // It was stopped, or is out of budget, or another try was chosen.
+            // It was stopped, is out of budget, or another attempt was chosen.
             (_, Some(true)) => self.settle(agent, FleetOutcome::Kept),
         }
     }
 
-    /// Takes in how a merge or a removal ended.
+    /// Processes the end of a merge or a removal.
     pub fn report(&mut self, agent: usize, report: FleetReport) {
         let end = match report {
             FleetReport::Removed => {
@@ -339,7 +339,7 @@ impl FleetPlan {
         match end {
             MergeEnd::Interrupted => {
                 self.stop(QueueStopReason::Interrupted);
-                // It was the first of those that waited.
+                // It was the first one waiting.
                 self.members[agent].phase = AgentPhase::Finished(0);
             }
             MergeEnd::Conflict if self.hands_back(agent) => {
@@ -363,7 +363,7 @@ impl FleetPlan {
             && self.members[agent].attempt <= self.rules.conflict_attempts
     }
 
-    /// One try is enough: the others stay as they are.
+    /// One attempt is enough: the others are kept unmerged.
     fn choose(&mut self, winner: usize) {
         self.winner = Some(winner);
         for agent in 0..self.members.len() {

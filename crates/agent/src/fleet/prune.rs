@@ -1,4 +1,4 @@
-//! Trees that fleets left behind: listed first, and removed only once their work is kept.
+//! Remaining trees of fleets: listed first, and removed only after their work is collected.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use super::trees::{Trees, home_of};
 use crate::driver::recorded_loop;
 use crate::plan::AgentStopReason;
 
-/// Far more loops than any project has.
+/// More loops than any project has.
 const MOST_LOOPS: usize = 100_000;
 
-/// A tree that is still there although nobody works in it.
+/// A tree that exists although no process works in it.
 #[derive(Clone, Debug)]
 pub struct LeftTree {
     pub fleet: LoopId,
     pub agent: String,
     pub tree: PathBuf,
-    /// Where what was changed in it is.
+    /// The place of the changes in it.
     pub home: PathBuf,
     plan: FleetLoopPlan,
     mark: Option<TreeMark>,
-    /// Its removal had begun, which means that its work is kept.
+    /// Whether its removal had begun, so its work is collected.
     removing: bool,
-    /// Its fleet was not finished: the next run continues it.
+    /// Whether its fleet is unfinished: the next run continues it.
     pub unfinished: bool,
 }
 
-/// The trees that fleets of this record left. Those of a fleet that runs are not among them.
+/// The remaining trees of this record's fleets, except those of a running fleet.
 pub fn left_trees(store: &Store) -> retake_store::Result<Vec<LeftTree>> {
     let mut found = Vec::new();
     for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)? {
@@ -68,7 +68,7 @@ pub fn left_trees(store: &Store) -> retake_store::Result<Vec<LeftTree>> {
     Ok(found)
 }
 
-/// The fleets of this record whose process died before their end, also those that have no tree.
+/// The unfinished fleets of this record whose process died, including those without trees.
 pub fn unfinished(store: &Store) -> retake_store::Result<Vec<RecordedFleet>> {
     let mut found = Vec::new();
     for record in store.list_loops(Some(Kind::Agent), MOST_LOOPS)? {
@@ -79,8 +79,8 @@ pub fn unfinished(store: &Store) -> retake_store::Result<Vec<RecordedFleet>> {
     Ok(found)
 }
 
-/// Ends a fleet that is not to be continued, and the loops of its agents, which would else be
-/// continued in the project itself.
+/// Ends a fleet that will not continue, and the loops of its agents, which would otherwise continue
+/// in the project itself.
 pub fn give_up(fleet: &RecordedFleet, store: &mut Store) -> retake_store::Result<()> {
     let id = fleet.record.id;
     for agent in &fleet.plan.agents {
@@ -90,14 +90,14 @@ pub fn give_up(fleet: &RecordedFleet, store: &mut Store) -> retake_store::Result
 }
 
 impl LeftTree {
-    /// Whether it can only be looked at in a namespace for mounts.
+    /// Whether it is accessible only in a mount namespace.
     pub fn needs_namespace(&self) -> bool {
         self.plan.layered
     }
 }
 
-/// Keeps the work in a tree below `refs/retake/fleet/`, and removes the tree. Gives why it stays, if it
-/// does.
+/// Collects the work in a tree below `refs/retake/fleet/`, and removes the tree. Returns why it
+/// stays, if it does.
 pub fn prune(
     left: &LeftTree,
     root: &Path,
@@ -107,8 +107,8 @@ pub fn prune(
     let main = MainRepository::open(&mut worker, root)?;
     let trees = Trees::of(&left.plan, namespace)?;
     let mut git = FleetGit::new(&mut worker, &main);
-    // One that was not made to its end holds nothing of an agent's, and what is left of a removed one
-    // would replace what was kept of it.
+    // An incomplete tree contains no work, and the rest of a partly removed one would replace its
+    // collected work.
     if left.mark.is_some() && !left.removing {
         if TreeMark::of(&left.home) != left.mark {
             return Ok(Some(super::tree::TreeStays::Another.to_string()));
@@ -135,8 +135,7 @@ pub fn prune(
     Ok(None)
 }
 
-/// Removes the directory of a fleet, once none of its trees is there. What is left in it can be made
-/// again.
+/// Removes the directory of a fleet once it has no trees. Everything else in it can be recreated.
 pub fn remove_directory(left: &LeftTree, namespace: Option<MountNamespace>) {
     let directory = left.plan.directory.as_path();
     let there = |name: &str| home_of(&left.plan, &directory.join(name)).symlink_metadata().is_ok();
@@ -144,7 +143,7 @@ pub fn remove_directory(left: &LeftTree, namespace: Option<MountNamespace>) {
         return;
     }
     let Ok(trees) = Trees::of(&left.plan, namespace) else { return };
-    // One that stays is found by the next call.
+    // If it stays, the next call finds it.
     if trees.unmount().is_ok() {
         drop(remove_tree(directory, None));
     }

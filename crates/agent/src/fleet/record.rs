@@ -1,4 +1,4 @@
-//! A fleet on the record: written while it runs, and read back to go on with it or to show it.
+//! A fleet in the record: written while it runs, and read to continue or show it.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::trees::home_of;
 const MOST_LOOPS: usize = 100_000;
 const PAGE: usize = 1000;
 
-/// What is recorded of one agent.
+/// The recorded state of one agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedAgent {
     pub attempt: u32,
@@ -28,25 +28,25 @@ pub struct RecordedAgent {
     pub tree_removed: bool,
     /// Why its tree stays.
     pub tree_kept: Option<String>,
-    /// Its loop has begun in this attempt.
+    /// Whether its loop has started in this attempt.
     pub running: bool,
     /// How its loop ended in this attempt.
     pub end: Option<FleetAgentEnd>,
     pub loops: Vec<LoopId>,
-    /// In this attempt.
+    /// The work collected in this attempt.
     pub collected: Option<CollectedWork>,
-    /// Whatever was collected last.
+    /// The work collected last.
     pub work: Option<CollectedWork>,
     pub merging: bool,
     /// The branch that was about to be moved.
     pub moving: Option<String>,
-    /// What the gate said of the merged tree.
+    /// The gate's result for the merged tree.
     pub gate: Option<bool>,
     pub outcome: Option<FleetOutcome>,
     pub branch: Option<String>,
     pub why: Option<String>,
     pub spent: Spent,
-    /// The order in which its work was collected.
+    /// The position in the order of collected work.
     pub order: u32,
 }
 
@@ -75,12 +75,12 @@ impl RecordedFleet {
             let entries = store.loop_entries(fleet.record.id, after, PAGE)?;
             let Some(last) = entries.last() else { return Ok(Some(fleet)) };
             after = last.seq;
-            // Entries of later versions are left out.
+            // Skips entries of later versions.
             entries.iter().filter_map(|e| FleetEntry::parse(&e.body)).for_each(|e| fleet.take(e));
         }
     }
 
-    /// The directory that holds what an agent changed, until it is removed.
+    /// The directory with an agent's changes, until it is removed.
     pub fn kept_in(&self, agent: usize) -> Option<PathBuf> {
         let tree = self.agents.get(agent)?.tree.as_deref()?;
         Some(home_of(&self.plan, tree))
@@ -163,8 +163,8 @@ impl RecordedFleet {
         }
     }
 
-    /// The plan where a dead runner left it. An agent whose loop had ended is collected or merged; one
-    /// that was at work continues.
+    /// The plan in the state of a dead runner. An agent whose loop had ended is collected or
+    /// merged; a running one continues.
     pub(super) fn resume(&self, spent: Spent) -> FleetPlan {
         let FleetLoopPlan { rules, best_of, .. } = &self.plan;
         let mut plan = FleetPlan::new(*rules, *best_of, self.agents.len(), spent);
@@ -180,7 +180,7 @@ impl RecordedFleet {
                 }
                 _ => AgentPhase::Waiting,
             };
-            // Of the tries that are kept only the one that was taken has a branch.
+            // Of the kept attempts only the chosen one has a branch.
             let chosen = *best_of
                 && match agent.outcome {
                     Some(FleetOutcome::Merged) => true,
@@ -194,12 +194,12 @@ impl RecordedFleet {
 }
 
 impl RecordedAgent {
-    /// Whether its tree was made and not removed.
+    /// Whether its tree was created and not removed.
     pub(super) fn has_tree(&self) -> bool {
         self.mark.is_some() && !self.tree_removed
     }
 
-    /// Whether its loop ended with a task that is complete.
+    /// Whether its loop ended with a complete task.
     pub fn completed(&self) -> bool {
         matches!(&self.end, Some(FleetAgentEnd::Stopped { reason }) if reason == "completed")
     }
@@ -214,7 +214,7 @@ pub fn fleets(store: &Store, worktree: &str) -> retake_store::Result<Vec<StoredL
     Ok(all)
 }
 
-/// Writes the record of the fleet that runs, from any of its threads.
+/// Writes the record of the running fleet, from any of its threads.
 pub(super) struct FleetRecorder {
     id: LoopId,
     inner: Mutex<(Store, LoopRecording, Redactor)>,
@@ -252,13 +252,13 @@ impl FleetRecorder {
         recording.append(store, &[entry], redactor).map(drop)
     }
 
-    /// Changes something else on the record.
+    /// Makes another change to the record.
     pub(super) fn write<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut inner.0)
     }
 
-    /// Looks at the record.
+    /// Reads the record.
     pub(super) fn read<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         look(&inner.0)

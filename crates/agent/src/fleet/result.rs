@@ -1,4 +1,4 @@
-//! The work of one agent for a person: what it changed, and into the present branch.
+//! The work of one agent for users: shows its changes, and merges it into the current branch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::tree::TreeMark;
 use super::trees::{Trees, home_of};
 
 impl RecordedFleet {
-    /// Whether the tree of an agent has more than what was collected last.
+    /// Whether the tree of an agent has more than the collected work.
     fn is_live(&self, agent: usize) -> bool {
         let recorded = &self.agents[agent];
         let there = |tree: &Path| TreeMark::of(&home_of(&self.plan, tree)) == recorded.mark;
@@ -24,15 +24,15 @@ impl RecordedFleet {
             && recorded.tree.as_deref().is_some_and(there)
     }
 
-    /// Whether the tree of an agent is to be looked at, and can only be in a namespace for mounts: that
-    /// of the process that runs the fleet, or a new one where there is none.
+    /// Whether the tree of an agent is needed and accessible only in a mount namespace: that of the
+    /// process running the fleet, or a new one without such a process.
     pub fn needs_namespace(&self, agent: usize) -> bool {
         self.plan.layered && self.is_live(agent)
     }
 }
 
-/// What an agent has changed since it started, as git shows it: what was collected, or its tree as it
-/// is now. `None` if there is neither. `namespace` is a new one, in which no tree is shown yet.
+/// The changes of an agent since its start, in git's format: the collected work, or its current
+/// tree. `None` if there is neither. `namespace` is a new one, in which no tree is mounted yet.
 pub fn diff(
     fleet: &RecordedFleet,
     agent: usize,
@@ -61,7 +61,7 @@ pub fn diff(
     Ok(Some(git.diff(base, &work.commit, colour)?))
 }
 
-/// What applying led to.
+/// The result of applying work.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Applied {
     Done {
@@ -80,8 +80,8 @@ pub enum Applied {
     NothingCollected,
 }
 
-/// Merges the work of an agent into the branch that is checked out, because the user asked for it. A
-/// conflict leaves everything as it was.
+/// Merges the work of an agent into the checked-out branch, at the user's request. A conflict
+/// changes nothing.
 pub fn apply(
     fleet: &RecordedFleet,
     agent: usize,
@@ -99,7 +99,7 @@ pub fn apply(
     if git.is_ancestor(&work.commit, "HEAD")? {
         return Ok(Applied::AlreadyThere { branch });
     }
-    // Found out without a checkout, so that there is nothing to take back.
+    // Checked without a checkout, so that nothing has to be reverted.
     if let super::git::TreeMerge::Conflict { paths, .. } = git.merge("HEAD", &work.commit)? {
         let paths = paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         return Ok(Applied::Conflict { paths });

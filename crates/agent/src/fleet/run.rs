@@ -1,7 +1,7 @@
-//! Carries a fleet's plan out on the loop driver: trees, agents, the merge queue, and the record.
+//! Executes a fleet's plan on the loop driver: trees, agents, the merge queue, and the record.
 //!
-//! What is about to be done is on the record first. A runner that dies at any point leaves a branch
-//! that is old or new, and trees that the next runner finds by the record.
+//! Every action is recorded before it happens. If a runner dies at any point, a branch is in its
+//! old or new state, and the next runner finds the trees through the record.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -38,27 +38,27 @@ use crate::queue::{QueueStopReason, TaskAllowance};
 use crate::ticker::Ticker;
 use crate::workspace::{Workspace, WorkspaceDirectories};
 
-/// How often it is looked whether a signal asks for the end.
+/// How often signals are checked.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// The longest message about a conflict.
+/// The maximum length of a message about a conflict.
 const MESSAGE: usize = 12 << 10;
 
-/// What is asked of an agent that is to be opened.
+/// The place of an agent to open.
 pub struct AgentPlace<'a> {
     pub agent: &'a FleetAgent,
     pub workspace: Workspace,
-    /// Where in its tree it works.
+    /// Its working directory inside its tree.
     pub root: PathBuf,
-    /// Where what its clone borrows from is.
+    /// The directory from which its clone borrows objects.
     pub borrows: PathBuf,
-    /// Its tree and the place of the user's own checkout, where a sandbox is to show the tree.
+    /// Its tree, and the path of the user's own checkout at which a sandbox shows it.
     pub shown: Option<(PathBuf, PathBuf)>,
-    /// Also if its task is complete already.
+    /// Whether to run even if its task is complete.
     pub again: bool,
     pub allowance: TaskAllowance,
 }
 
-/// What all threads of a fleet share.
+/// State shared by all threads of a fleet.
 pub(super) struct Fleet<'a> {
     pub(super) id: LoopId,
     pub(super) prepared: &'a PreparedFleet,
@@ -71,39 +71,39 @@ pub(super) struct Fleet<'a> {
     pub(super) slots: Slots,
     pub(super) agents: Mutex<Vec<AgentState>>,
     pub(super) overlaps: Mutex<Overlaps>,
-    /// One tree is made at a time.
+    /// Trees are created one at a time.
     pub(super) making: Mutex<()>,
     pub(super) cancels: Arc<Mutex<Vec<(Cancel, bool)>>>,
 }
 
-/// What is known of an agent, from the record or since.
+/// State of an agent, from the record or this run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AgentState {
     pub(super) mark: Option<TreeMark>,
-    /// What the record of a dead runner says of it, until it continues.
+    /// Its state in the record of a dead runner, until it continues.
     pub(super) recorded: Option<RecordedAgent>,
-    /// What was collected last.
+    /// The work collected last.
     pub(super) work: Option<CollectedWork>,
-    /// Something in its tree is nowhere else.
+    /// Whether its tree contains something that exists nowhere else.
     pub(super) uncollected: bool,
     pub(super) settled: bool,
     pub(super) branch: Option<String>,
     pub(super) why: Option<String>,
     pub(super) tree_kept: Option<String>,
-    /// A conflict that goes back to it, or to a person.
+    /// A conflict for it, or for a person.
     pub(super) conflict: Option<Conflict>,
-    /// What was asked of it: the end, and whether at once.
+    /// The stop request to it, if any.
     pub(super) stop_asked: Option<StopRequest>,
 }
 
-/// When an agent is to end.
+/// When an agent must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(super) enum StopRequest {
     AfterIteration,
     Now,
 }
 
-/// Why a merge could not be made.
+/// A merge conflict.
 #[derive(Clone, Debug)]
 pub(super) struct Conflict {
     pub(super) onto: String,
@@ -111,8 +111,8 @@ pub(super) struct Conflict {
     pub(super) text: String,
 }
 
-/// The worker of one thread, for git and gates. Agents have workers of their own, which can be
-/// stopped alone.
+/// The worker of one thread, for git and gates. Agents have separate workers, which can be stopped
+/// individually.
 struct FleetWorker(Worker);
 
 /// The plan with the clock and the requests of one invocation.
@@ -159,7 +159,7 @@ pub fn run(
         Some(recorded) => FleetRecorder::resume(context, recorded.record.id)?,
         None => FleetRecorder::begin(context, prepared.id, &prepared.plan)?,
     };
-    // Copies of workspaces are made once it is on the record where they are.
+    // Workspaces are copied only after their place is recorded.
     let directory = prepared.plan.directory.as_path();
     let agents = prepared.plan.agents.iter();
     let workspaces = agents
@@ -203,7 +203,7 @@ pub fn run(
         }
         None => FleetPlan::new(rules, prepared.plan.best_of, prepared.plan.agents.len(), spent),
     };
-    // What a dead runner had decided, and not noted for all of them.
+    // Decisions of a dead runner that were not recorded for all agents.
     for agent in 0..plan.agents() {
         if let Some(outcome) = plan.outcome(agent) {
             fleet.settle(agent, outcome);
@@ -226,13 +226,13 @@ pub fn run(
     fleet.finish(&plan, workers)
 }
 
-/// What the loops of a fleet spent before a restart. Those that go on count when they have ended.
+/// The cost of a fleet's loops before a restart. Continued loops count when they have ended.
 fn spent_before(recorder: &FleetRecorder, prepared: &PreparedFleet) -> Spent {
     let Some(recorded) = &prepared.recorded else { return Spent::default() };
     let going_on = recorded.plan.agents.iter().map(|agent| agent.name.clone());
     let going_on: Vec<String> = going_on.collect();
     let id = recorder.id().to_string();
-    // Without a record nothing is known of what was spent.
+    // Without a record the amount spent is unknown.
     recorder.read(|store| recorded_loop::spent_by_queue(store, &id, &going_on)).unwrap_or_default()
 }
 
@@ -331,7 +331,7 @@ impl<'a> StepRunner<SteeredFleet<'a>, FleetWorker> for Fleet<'a> {
         Ok((*step, report))
     }
 
-    /// The plan has decided: it is recorded before anything follows from it.
+    /// The plan's decision is recorded before it takes effect.
     fn reported(&self, _worker: &mut FleetWorker, steered: &mut SteeredFleet<'a>, _: &FleetStep) {
         for agent in 0..steered.plan.agents() {
             match (steered.plan.outcome(agent), steered.plan.phase(agent)) {
@@ -356,7 +356,7 @@ impl Fleet<'_> {
         &self.prepared.trees
     }
 
-    /// References of an agent in the main repository begin so.
+    /// The prefix of an agent's references in the main repository.
     pub(super) fn prefix(&self, agent: usize) -> String {
         format!("refs/retake/fleet/{}/{}/", self.id, self.name(agent))
     }
@@ -365,7 +365,7 @@ impl Fleet<'_> {
         Ok(self.recorder.add(entry)?)
     }
 
-    /// What git could not do because a signal ended it is no failure.
+    /// A git failure caused by a signal is not an error.
     fn unless_interrupted<T>(
         &self,
         result: Result<T, FleetError>,
@@ -376,14 +376,14 @@ impl Fleet<'_> {
         })
     }
 
-    /// While clones borrow its objects, git must not collect the commit they started from.
+    /// While clones borrow its objects, git must not collect their base commit.
     fn keep_base(&self, worker: &mut Worker) -> Result<(), FleetError> {
         let base = &self.prepared.plan.base;
         let reference = format!("refs/retake/fleet/{}/base", self.id);
         Ok(FleetGit::new(worker, self.main).set_ref(&reference, base)?)
     }
 
-    /// A signal ends whatever runs, each worker once: a hook at the end of a loop may still run.
+    /// A signal stops every worker once, so that an end hook may still run.
     fn watch_signals(&self) -> Option<Ticker> {
         let cancels = self.cancels.clone();
         let watch = Ticker::start("signals", LOOK, move |_| {
@@ -396,7 +396,7 @@ impl Fleet<'_> {
         watch.ok()
     }
 
-    /// Asks an agent for its end, once.
+    /// Sends a stop request to an agent, once.
     fn ask_to_stop(&self, agent: usize, stop: StopRequest) {
         let mut agents = lock(&self.agents);
         let asked = &mut agents[agent].stop_asked;
@@ -408,7 +408,7 @@ impl Fleet<'_> {
         self.pass_on_stop(agent, stop);
     }
 
-    /// Asks again where an agent was asked before its loop began, which voids what was asked.
+    /// Repeats a request that was sent before the agent's loop began, which discarded it.
     pub(super) fn repeat_stop(&self, agent: usize) {
         let asked = lock(&self.agents)[agent].stop_asked;
         if let Some(stop) = asked {
@@ -427,7 +427,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Gives a conflict to the agent that made it.
+    /// Sends a conflict to the agent that caused it.
     fn hand_back(&self, agent: usize) {
         let Some(conflict) = lock(&self.agents)[agent].conflict.take() else { return };
         let Conflict { onto, paths, text } = conflict;
@@ -439,7 +439,7 @@ impl Fleet<'_> {
             paths.join(", ")
         );
         let message: String = message.chars().take(MESSAGE).collect();
-        // Before the record: a message that comes twice does less harm than none.
+        // Sent before it is recorded: a repeated message does less harm than a lost one.
         let sent = Mailbox::of(&self.workspaces[agent])
             .and_then(|mailbox| mailbox.tell(&message, jiff::Timestamp::now().as_nanosecond()));
         if let Err(error) = sent {
@@ -452,7 +452,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Records what became of an agent's work, once.
+    /// Records the result of an agent's work, once.
     fn settle(&self, agent: usize, outcome: FleetOutcome) {
         let mut agents = lock(&self.agents);
         let state = &mut agents[agent];
@@ -468,7 +468,7 @@ impl Fleet<'_> {
             branch: branch.clone(),
             why: why.clone(),
         };
-        // A record that cannot be written fails the next step, which removes nothing before.
+        // A record that cannot be written fails the next step before anything is removed.
         if let Err(error) = self.recorder.add(&entry) {
             (self.front.event)(FleetEvent::NotRecorded(&error));
         }
@@ -477,7 +477,7 @@ impl Fleet<'_> {
         (self.front.event)(FleetEvent::Settled { name, outcome, branch, why, work: work.as_ref() });
     }
 
-    /// Ends the record, unless a signal ended the fleet before its end.
+    /// Ends the record, unless a signal ended the fleet early.
     fn finish(
         self,
         plan: &FleetPlan,
@@ -502,7 +502,7 @@ impl Fleet<'_> {
         let mut git = FleetGit::new(&mut workers[0].0, self.main);
         let (id, target) = (self.id, self.prepared.plan.target.clone());
         let branch = stand_in(self.id);
-        // A signal ends every call of git, and nothing is to be taken yet.
+        // A signal fails every call of git, and no attempt may be chosen yet.
         let merged = match interrupted {
             true => None,
             false => git.commit(&format!("refs/heads/{branch}"))?,
@@ -538,22 +538,22 @@ impl Fleet<'_> {
         })
     }
 
-    /// What is left of the trees' directory, unless a tree is still in it.
+    /// Removes the rest of the trees' directory, unless it still contains a tree.
     fn remove_directory(&self, states: &[AgentState]) {
         let directory = self.prepared.plan.directory.as_path();
         let stays = |state: &AgentState| state.tree_kept.is_some() || state.uncollected;
         if states.iter().any(stays) {
             return;
         }
-        // It holds what can be made again: the base, the gate's tree, and copies of workspaces whose
-        // loops are on the record. What cannot be removed is listed by `agent prune`.
+        // It contains only what can be recreated: the base, the gate's tree, and copies of
+        // workspaces whose loops are recorded. `agent prune` lists what cannot be removed.
         if self.trees().unmount().is_ok() {
             drop(remove_tree(directory, None));
         }
     }
 }
 
-/// The branch that takes results while the target cannot move.
+/// The branch that receives results while the target cannot move.
 pub(super) fn stand_in(id: LoopId) -> String {
     format!("retake/merged-{}", id.short())
 }

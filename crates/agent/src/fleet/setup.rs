@@ -1,4 +1,4 @@
-//! What a fleet starts with: the commit, the branch, the trees' directory, and what must not be.
+//! Prepares a fleet: the commit, the branch, the trees' directory, and the conditions to run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,7 @@ use crate::driver::recorded_loop;
 use crate::files;
 use crate::workspace::{Name, WorkspaceDirectories, WorkspaceError};
 
-/// The variable by which an agent of a fleet knows its name, and by which a fleet inside of one is
-/// noticed.
+/// The variable with the name of a fleet's agent, by which a nested fleet is detected.
 pub const AGENT_VARIABLE: &str = "RETAKE_AGENT";
 
 /// Why a fleet cannot run.
@@ -37,43 +36,43 @@ pub enum FleetError {
     NoProcess(io::Error),
     #[error("{}: {error}", .path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// The user is in the middle of something.
+    /// The user has not finished an operation.
     #[error("a {0} is not finished")]
     Unfinished(&'static str),
-    /// There is no branch that could be meant.
+    /// There is no branch to use.
     #[error("no branch is checked out")]
     Detached,
     #[error("{0:?} names no commit")]
     NoCommit(String),
     #[error("there is no branch {0}")]
     NoBranch(String),
-    /// Another process runs one.
+    /// Another process runs a fleet.
     #[error("a fleet is run by {holder}")]
     Held { holder: String },
-    /// One of other agents was not finished.
+    /// A fleet of other agents is unfinished.
     #[error("a fleet of other agents was not finished")]
     Other(Box<FleetLoopPlan>),
-    /// A fleet inside of an agent of a fleet.
+    /// A fleet inside an agent of a fleet.
     #[error("this is agent {0} of a fleet")]
     Nested(String),
-    /// One whose trees are layers was not finished, and layers cannot be shown here.
+    /// An unfinished fleet has layers, which cannot be mounted here.
     #[error("the trees of this fleet need a namespace for mounts")]
     NoNamespace,
     #[error("there is no directory for trees: neither XDG_DATA_HOME nor HOME is set")]
     NoDirectory,
 }
 
-/// What every agent starts from.
+/// The starting point of every agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartFrom {
-    /// The commit that is checked out.
+    /// The checked-out commit.
     Head,
-    /// The files as they are, whether committed or not.
+    /// The current files, committed or not.
     Dirty,
     Revision(String),
 }
 
-/// What a fleet is asked for.
+/// A request for a fleet.
 #[derive(Debug)]
 pub struct FleetRequest {
     pub agents: Vec<FleetAgent>,
@@ -83,22 +82,22 @@ pub struct FleetRequest {
     pub best_of: bool,
     pub verify: Option<String>,
     pub rules: FleetRules,
-    /// Patterns of ignored files that the trees get a copy of.
+    /// Patterns of ignored files to copy into the trees.
     pub include: Vec<String>,
-    /// The namespace that this process has entered, or why it has none.
+    /// The mount namespace of this process, or why it has none.
     pub namespace: Result<MountNamespace, WhyClones>,
 }
 
-/// A fleet that can run: new, or one whose runner died.
+/// A fleet that is ready to run: new, or one whose runner died.
 pub struct PreparedFleet {
     pub id: LoopId,
     pub plan: FleetLoopPlan,
     pub recorded: Option<RecordedFleet>,
-    /// The user's changes that no agent sees.
+    /// Whether the user has changes that the agents do not get.
     pub left_out: bool,
     /// Submodules that are empty in its trees, because the user has not fetched them.
     pub missing_submodules: Vec<PathBuf>,
-    /// Why its trees are plain clones, if they are and it is new.
+    /// Why the trees of a new fleet are plain clones, if they are.
     pub clones: Option<WhyClones>,
     pub(super) trees: Trees,
     pub(super) main: MainRepository,
@@ -106,7 +105,7 @@ pub struct PreparedFleet {
     pub(super) state: FleetState,
 }
 
-/// Where what a fleet keeps besides its record is: lock, clock and requests.
+/// The directory of a fleet's lock, clock and requests.
 #[derive(Clone, Debug)]
 pub struct FleetState {
     dir: PathBuf,
@@ -139,12 +138,12 @@ impl FleetState {
         })
     }
 
-    /// Who runs a fleet now, as the holder described itself.
+    /// The current holder's description of itself.
     pub fn holder(&self) -> Option<String> {
         FileLock::holder(&self.lock_path())
     }
 
-    /// No further agent is to begin.
+    /// Requests that no further agent starts.
     pub fn request_stop(&self) -> io::Result<()> {
         files::replace(&self.dir.join("stop"), b"")
     }
@@ -153,7 +152,7 @@ impl FleetState {
         self.dir.join("stop").symlink_metadata().is_ok()
     }
 
-    /// The process that runs a fleet, whose namespace shows its trees.
+    /// The process that runs a fleet, in whose namespace its trees are mounted.
     pub fn process(&self) -> Option<i32> {
         self.holder()?;
         std::fs::read_to_string(self.dir.join("process")).ok()?.trim().parse().ok()
@@ -168,13 +167,13 @@ impl FleetState {
     }
 }
 
-/// The names of the agents that several tries of one task have.
+/// The agents for several attempts at one task.
 pub fn tries(task: &str, count: u32) -> Vec<FleetAgent> {
     let agent = |number| FleetAgent { name: format!("{task}-{number}"), task: task.to_owned() };
     (1..=count).map(agent).collect()
 }
 
-/// Finds out what a fleet starts with, or finds the one of the same agents that was not finished.
+/// Prepares a new fleet, or finds the unfinished one of the same agents.
 pub fn prepare(
     request: FleetRequest,
     root: &Path,
@@ -268,7 +267,7 @@ pub fn prepare(
     })
 }
 
-/// The commit that all start from, and whether changes of the user are not in it.
+/// The common base commit, and whether it lacks changes of the user.
 fn base(
     git: &mut FleetGit<'_>,
     from: Option<&StartFrom>,
@@ -297,20 +296,20 @@ fn base(
     Ok((git.commit_tree(&tree, &[&head], "Uncommitted changes")?, false))
 }
 
-/// As git names it; empty for the main one.
+/// The worktree as git names it; empty for the main one.
 pub(super) fn worktree_of(main: &MainRepository) -> String {
     let inside = main.git_dir.strip_prefix(&main.common);
     inside.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The fleet of a worktree that was not finished.
+/// The unfinished fleet of a worktree.
 fn open_fleet(store: &Store, worktree: &str) -> Result<Option<RecordedFleet>, FleetError> {
     let open = fleets(store, worktree)?.into_iter().find(|record| record.stop_reason.is_none());
     Ok(open.map(|record| RecordedFleet::read(store, record)).transpose()?.flatten())
 }
 
-/// The fleet of a project that was not finished, if nothing has become of the work of this task's agent
-/// yet: its loop continues in its tree, and nowhere else.
+/// The unfinished fleet of a project, if the work of this task's agent has no result yet: its loop
+/// must continue in its tree.
 pub fn unfinished_with(
     store: &Store,
     root: &Path,
@@ -320,7 +319,7 @@ pub fn unfinished_with(
     let died = open.filter(|open| !store.loop_is_alive(open.record.id));
     Ok(died.and_then(|open| {
         let mut agents = open.plan.agents.iter().zip(&open.agents);
-        // Several tries work in workspaces of their own.
+        // Several attempts use separate workspaces.
         let works = agents.any(|(agent, recorded)| {
             agent.name == task && agent.task == task && recorded.outcome.is_none()
         });
@@ -328,19 +327,19 @@ pub fn unfinished_with(
     }))
 }
 
-/// The last fleet of a project, whatever became of it.
+/// The last fleet of a project in any state.
 pub fn last_fleet(store: &Store, root: &Path) -> retake_store::Result<Option<RecordedFleet>> {
     let worktree = recorded_loop::worktree_at(root);
     let last = fleets(store, &worktree)?.into_iter().next();
     Ok(last.map(|record| RecordedFleet::read(store, record)).transpose()?.flatten())
 }
 
-/// Where the workspaces of several tries of one task are.
+/// The directory of the workspaces of several attempts at one task.
 fn try_directories(directory: &Path, directories: &WorkspaceDirectories) -> WorkspaceDirectories {
     WorkspaceDirectories { workspaces: directory.join("workspaces"), ..directories.clone() }
 }
 
-/// The workspace of an agent: that of its task, or a copy for each of several tries.
+/// The workspace of an agent: that of its task, or a copy for each of several attempts.
 pub(super) fn workspace_of(
     agent: &FleetAgent,
     directory: &Path,
@@ -355,7 +354,7 @@ pub(super) fn workspace_of(
     }
 }
 
-/// The same, if it is there.
+/// The same, if it exists.
 pub fn existing_workspace_of(
     agent: &FleetAgent,
     directory: &Path,

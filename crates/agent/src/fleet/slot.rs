@@ -1,20 +1,20 @@
-//! A place among the agents that work at the same time: its number, and ports that no other has.
+//! A slot for each concurrent agent: its number, and exclusive ports.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
-/// The first port of the first block, the size of a block, and where they end: below those that
-/// kernels give to connections.
+/// The first port of the first block, the size of a block, and the end of the blocks: below the
+/// ports that kernels assign to connections.
 const FIRST_PORT: u16 = 20_000;
 const BLOCK: u16 = 100;
 const LAST_PORT: u16 = 32_000;
 
-/// The places of a fleet.
+/// The slots of a fleet.
 #[derive(Debug, Default)]
 pub(super) struct Slots(Mutex<Vec<bool>>);
 
-/// One place, free again when dropped.
+/// One slot, freed when dropped.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     slots: &'a Slots,
@@ -23,8 +23,8 @@ pub(super) struct Slot<'a> {
     ports: Option<PortBlock>,
 }
 
-/// A block of ports. The port before the first is bound and held, so that two fleets at the same
-/// time cannot have the same block.
+/// A block of ports. The port before the first one is bound and held, so that two concurrent fleets
+/// cannot use the same block.
 #[derive(Debug)]
 struct PortBlock {
     base: u16,
@@ -57,7 +57,7 @@ impl Slots {
 }
 
 impl Slot<'_> {
-    /// What tells an agent where it is, and keeps git from asking.
+    /// The variables that identify an agent's slot, and keep git from prompting.
     pub(super) fn variables(&self, agent: &str) -> Vec<(&'static str, OsString)> {
         let mut variables: Vec<(&'static str, OsString)> = vec![
             ("RETAKE_SLOT", self.number.to_string().into()),
@@ -91,7 +91,7 @@ mod tests {
         let base = |slot: &Slot<'_>| slot.ports.as_ref().map(|ports| ports.base);
         assert!(base(&a).is_some());
         assert_ne!(base(&a), base(&b));
-        // Another fleet beside this one.
+        // Another fleet at the same time.
         let others = Slots::default();
         let other = others.take();
         assert_eq!(other.number, 1);

@@ -1,5 +1,6 @@
-//! Lock files of git that a killed runner or a killed agent left: git refuses to work until they are gone.
-//! Only those that this fleet or this agent can have made, and that no process has open, are removed.
+//! Removes git lock files of a killed runner or agent, because git refuses to work until they are
+//! gone. Only files that this fleet or agent can have created, and that no process has open, are
+//! removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use super::record::RecordedFleet;
 use super::tree::worker_in;
 use crate::checkpoint;
 
-/// Removes what the calls of git of a dead runner left. The fleet is locked, so that nobody of ours
-/// works on these references now.
+/// Removes the locks of a dead runner's git calls. The fleet is locked, so that no other process of
+/// retake uses these references.
 pub(super) fn remove_stale_locks(fleet: &RecordedFleet, main: &MainRepository) {
     let references = main.common.join("refs");
     let mut found = Vec::new();
@@ -26,14 +27,14 @@ pub(super) fn remove_stale_locks(fleet: &RecordedFleet, main: &MainRepository) {
     remove_locks(found);
 }
 
-/// Removes what the calls of git of an agent left that was killed: it continues in its tree, and would
-/// be refused there. Nothing is done while a process works in the tree.
+/// Removes the locks of a killed agent's git calls: it continues in its tree, where git would
+/// refuse. Does nothing while a process works in the tree.
 pub(super) fn remove_agents_locks(tree: &Path) {
     if worker_in(tree).is_some() {
         return;
     }
     let mut found = Vec::new();
-    // What cannot be listed is named by the git that needs it.
+    // The git command that needs an unreadable directory reports it.
     let nested = checkpoint::nested_repositories(tree).unwrap_or_default();
     for place in nested.iter().map(|inside| tree.join(inside)).chain([tree.to_owned()]) {
         let git_dir = place.join(".git");
@@ -62,7 +63,7 @@ fn remove_locks(mut found: Vec<PathBuf>) {
     }
     let open = open_files();
     for path in found.iter().filter(|path| !open.contains(path)) {
-        // One that cannot be removed is named by the git that needs it.
+        // The git command that needs it reports a lock that cannot be removed.
         drop(fs::remove_file(path));
     }
 }
@@ -76,7 +77,7 @@ fn below(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files that processes have open, as far as that can be seen.
+/// The files that processes have open, as far as visible.
 fn open_files() -> Vec<PathBuf> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let descriptors = processes.flat_map(|process| {

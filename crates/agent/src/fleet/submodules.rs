@@ -1,9 +1,10 @@
-//! Submodules in the trees of agents: checked out from the user's own copies, and what agents commit in
-//! them kept in those copies. Other repositories inside of a tree are only noticed.
+//! Submodules in the trees of agents: checked out from the user's own copies, in which commits of
+//! agents are collected. Other repositories inside a tree are only detected.
 //!
-//! The user's copy of a submodule is a repository of its own, `modules/NAME` in the main git directory. As
-//! with the main repository, results come by fetch below `refs/retake/fleet/`, and files are read and
-//! written with its git directory and an index of ours, never with the clone of an agent or a gate.
+//! The user's copy of a submodule is a separate repository, `modules/NAME` in the main git
+//! directory. As with the main repository, results are fetched below `refs/retake/fleet/`, and
+//! files are read and written with its git directory and a separate index, never with the clone of
+//! an agent or a gate.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -13,7 +14,7 @@ use retake_runner::checkout;
 use super::git::{FleetGit, FleetGitError, GitCall, MainRepository, at, gone, paths};
 use super::tree::index_of;
 
-/// A submodule as a commit has it.
+/// A submodule in a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Submodule {
     pub(super) name: String,
@@ -21,7 +22,7 @@ pub(super) struct Submodule {
     pub(super) commit: String,
 }
 
-/// The commit that a submodule, or another repository in a tree, is to be at.
+/// The expected commit of a submodule or other repository in a tree.
 pub(super) type Gitlink = (PathBuf, String);
 
 impl MainRepository {
@@ -31,20 +32,20 @@ impl MainRepository {
         kept.join("HEAD").exists().then_some(kept)
     }
 
-    /// This with the repository of a submodule in place of the main one.
+    /// The same with a submodule's repository as the main one.
     fn with_repository(&self, git_dir: &Path) -> Option<Self> {
         let text = git_dir.to_str()?.to_owned();
         let mut own = self.clone();
         (own.top, own.git_dir, own.common) =
             (git_dir.to_owned(), git_dir.to_owned(), git_dir.to_owned());
-        // The work tree that its configuration names may not be there.
+        // The work tree in its configuration may not exist.
         own.variables = vec![("GIT_DIR", text.clone()), ("GIT_WORK_TREE", text)];
         Some(own)
     }
 }
 
 impl FleetGit<'_> {
-    /// Calls something with git for the repository of a submodule.
+    /// Calls a function with git for the repository of a submodule.
     fn in_repository<T>(
         &mut self,
         git_dir: &Path,
@@ -54,8 +55,8 @@ impl FleetGit<'_> {
         call(&mut FleetGit::new(self.worker(), &repository)).map(Some)
     }
 
-    /// Submodules as the user has them: no other machine is asked. `borrowed` is where their clones find
-    /// objects, if not in the main repository itself.
+    /// Checks out submodules from the user's copies, without the network. `borrowed` is where their
+    /// clones find objects, if not in the main repository itself.
     pub(super) fn check_out_submodules(
         &mut self,
         tree: &Path,
@@ -63,7 +64,7 @@ impl FleetGit<'_> {
         borrowed: Option<&Path>,
     ) -> Result<(), FleetGitError> {
         for submodule in self.submodules(commit)? {
-            // One that the user never fetched stays empty, as it is for them.
+            // A submodule that the user never fetched stays empty.
             let Some(kept) = self.main.kept_submodule(&submodule) else { continue };
             let path = tree.join(&submodule.path);
             self.clone_into(&kept, &path, tree)?;
@@ -77,7 +78,7 @@ impl FleetGit<'_> {
         Ok(())
     }
 
-    /// Has a clone know the submodules that are checked out in its tree as such.
+    /// Registers the checked-out submodules in a clone's configuration.
     pub(super) fn name_submodules(
         &mut self,
         git_dir: &Path,
@@ -134,8 +135,8 @@ impl FleetGit<'_> {
         Ok(found)
     }
 
-    /// Keeps what an agent committed in submodules of its tree in the user's copies of them. Gives where
-    /// each is now.
+    /// Collects what an agent committed in submodules of its tree into the user's copies. Returns
+    /// the commit of each.
     pub(super) fn collect_submodules(
         &mut self,
         tree: &Path,
@@ -159,8 +160,8 @@ impl FleetGit<'_> {
         Ok(found)
     }
 
-    /// The paths in a tree that hold something which is nowhere else, and that git leaves out: other
-    /// repositories, and what is inside of submodules and not committed there.
+    /// The paths in a tree with content that exists nowhere else and that git leaves out: other
+    /// repositories, and uncommitted changes in submodules.
     pub(super) fn not_covered(
         &mut self,
         tree: &Path,
@@ -197,7 +198,7 @@ impl FleetGit<'_> {
         Ok(found)
     }
 
-    /// Whether the files of a submodule are those of its commit, which the user's copy has.
+    /// Whether the files of a submodule match its commit, which the user's copy has.
     fn is_as_committed(
         &mut self,
         kept: &Path,
@@ -215,7 +216,7 @@ impl FleetGit<'_> {
         Ok(compared?.unwrap_or(false))
     }
 
-    /// The paths that a commit has repositories at.
+    /// The paths of repositories in a commit.
     fn gitlinks(&mut self, commit: &str) -> Result<Vec<PathBuf>, FleetGitError> {
         let top = self.main.top.clone();
         let said = self.run(GitCall::new(&top, &["ls-tree", "-r", "-z", "--full-tree", commit]))?;
@@ -225,8 +226,8 @@ impl FleetGit<'_> {
         Ok(named.flat_map(paths).collect())
     }
 
-    /// Makes the submodules of a tree of ours what a commit has. One whose commit the user's copy does
-    /// not have stays as it is.
+    /// Changes the submodules of a fleet's tree to those of a commit. If the user's copy lacks a
+    /// submodule's commit, it stays unchanged.
     pub(super) fn switch_submodules(
         &mut self,
         tree: &Path,
@@ -235,7 +236,7 @@ impl FleetGit<'_> {
         for submodule in self.submodules(commit)? {
             let Some(kept) = self.main.kept_submodule(&submodule) else { continue };
             let directory = tree.join(&submodule.path);
-            // What a gate put in its place would lead elsewhere.
+            // A link that a gate created would lead elsewhere.
             let mut above = submodule.path.ancestors().filter(|path| path.parent().is_some());
             if above.any(|path| tree.join(path).is_symlink()) {
                 return Err(FleetGitError::NoRepository(directory));
@@ -259,8 +260,8 @@ impl FleetGit<'_> {
     }
 }
 
-/// Has the clone in a tree of ours say what its files are now. Written, not asked of git: a gate may have
-/// changed the configuration in there.
+/// Updates the HEAD of a clone in a fleet's tree. Written directly, because a gate may have changed
+/// the configuration in it.
 pub(super) fn note_switched(
     tree: &Path,
     commit: &str,
@@ -277,7 +278,7 @@ pub(super) fn note_switched(
     fs::copy(our_index, &index).map(drop).map_err(at(&index))
 }
 
-/// Whether there is nothing in a directory, or no directory.
+/// Whether a directory is empty or missing.
 fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
 }

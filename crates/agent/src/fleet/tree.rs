@@ -1,8 +1,8 @@
-//! The trees that agents work in: a clone for each that shares the objects of the main repository and
-//! nothing else.
+//! The trees that agents work in: each is a clone that shares only the objects of the main
+//! repository.
 //!
-//! Linked worktrees would share configuration, stash, hooks and branch names. A tree is known again by
-//! device and inode, which are in the record, and only such a tree is removed.
+//! Rejected: linked worktrees, which share configuration, stash, hooks and branch names. A tree is
+//! identified by device and inode, which are in the record, and only such a tree is removed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,7 @@ use retake_types::loop_record::fleet::CollectedWork;
 use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
 use crate::checkpoint;
 
-/// How a tree is known again.
+/// The identity of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeMark {
     pub device: u64,
@@ -25,7 +25,7 @@ pub struct TreeMark {
 }
 
 impl TreeMark {
-    /// Of a directory that is there, and is no link.
+    /// The identity of an existing directory that is not a link.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let meta = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_dir)?;
         Some(Self { device: meta.dev(), inode: meta.ino() })
@@ -35,7 +35,7 @@ impl TreeMark {
 /// Why a tree was not removed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TreeStays {
-    /// It is not the one that was made.
+    /// It is not the directory that was created.
     Another,
     /// Something is mounted in it.
     Mounted(PathBuf),
@@ -53,12 +53,13 @@ impl std::fmt::Display for TreeStays {
     }
 }
 
-/// Our index of a tree, beside it. No agent has a name with a dot.
+/// The index of a tree, next to it. Names of agents contain no dots.
 pub(super) fn index_of(tree: &Path) -> PathBuf {
     beside(tree, ".index")
 }
 
-/// Where a tree is while it is removed: what is left of it by a crash is not taken for a tree.
+/// The place of a tree during its removal, so that its remains after a crash are not taken for a
+/// tree.
 pub(super) fn removal_of(tree: &Path) -> PathBuf {
     beside(tree, ".removing")
 }
@@ -70,7 +71,7 @@ fn beside(tree: &Path, ending: &str) -> PathBuf {
 }
 
 impl FleetGit<'_> {
-    /// Makes a clone of the main repository with a commit checked out on a branch of this name.
+    /// Creates a clone of the main repository with a commit checked out on a branch with this name.
     pub(super) fn make_tree(
         &mut self,
         tree: &Path,
@@ -91,7 +92,7 @@ impl FleetGit<'_> {
         TreeMark::of(tree).ok_or_else(|| FleetGitError::NoRepository(tree.to_owned()))
     }
 
-    /// Makes a clone that borrows all objects of a repository, without files.
+    /// Creates a clone without files that borrows all objects of a repository.
     pub(super) fn clone_into(
         &mut self,
         repository: &Path,
@@ -112,7 +113,7 @@ impl FleetGit<'_> {
             "commit.gpgSign=false",
             "--config",
             "merge.conflictStyle=zdiff3",
-            // What an agent did is fetched from here, never pushed.
+            // An agent's work is fetched by retake, never pushed.
             "--config",
             "remote.origin.pushurl=results-are-fetched-by-retake",
         ]
@@ -126,8 +127,8 @@ impl FleetGit<'_> {
         self.text(GitCall::new(parent, &clone).and(repository).and(directory)).map(drop)
     }
 
-    /// Keeps everything that an agent did in the main repository, below `prefix`; what is not committed
-    /// becomes a commit. `base` is where it started.
+    /// Collects an agent's work into the main repository, below `prefix`; uncommitted changes
+    /// become a commit. `base` is its starting point.
     pub(super) fn collect(
         &mut self,
         tree: &Path,
@@ -156,7 +157,7 @@ impl FleetGit<'_> {
         Ok(CollectedWork { commit, changed, files, added, removed, not_covered })
     }
 
-    /// Sees that what git wrote survives a loss of power, before a tree is removed that relies on it.
+    /// Makes what git wrote survive a power loss, before a tree that is still needed is removed.
     fn sync(&self) -> Result<(), FleetGitError> {
         let common = &self.main.common;
         let directory = fs::File::open(common).map_err(at(common))?;
@@ -164,8 +165,8 @@ impl FleetGit<'_> {
     }
 }
 
-/// Removes a tree, if it is the one that was made, nothing is mounted in it and no process works in
-/// it. Links are not followed.
+/// Removes a tree if it is the created one, nothing is mounted in it, and no process works in it.
+/// Does not follow links.
 pub(super) fn remove_tree(
     tree: &Path,
     mark: Option<TreeMark>,
@@ -189,7 +190,7 @@ pub(super) fn remove_tree(
     Ok(None)
 }
 
-/// Removes a directory in a way that leaves none of its name after a crash.
+/// Removes a directory so that no part of it has its name after a crash.
 pub(super) fn move_and_remove(directory: &Path) -> io::Result<()> {
     remove_moved(directory)?;
     match fs::rename(directory, removal_of(directory)) {
@@ -199,12 +200,12 @@ pub(super) fn move_and_remove(directory: &Path) -> io::Result<()> {
     remove_moved(directory)
 }
 
-/// Removes what an earlier removal has moved.
+/// Removes what an earlier removal has renamed.
 fn remove_moved(directory: &Path) -> io::Result<()> {
     scratch_dir::remove(&removal_of(directory)).or_else(gone)
 }
 
-/// Where something is mounted, parents first.
+/// All mount points, parents first.
 pub(super) fn mount_points() -> Vec<PathBuf> {
     let mounts = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
     let lines = mounts.split(|byte| *byte == b'\n');
@@ -212,7 +213,7 @@ pub(super) fn mount_points() -> Vec<PathBuf> {
     points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect()
 }
 
-/// The kernel writes blanks and backslashes as octal numbers.
+/// The kernel escapes blanks and backslashes as octal numbers.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -283,12 +284,12 @@ mod tests {
         let tree = dir.path().join("tree");
         fs::create_dir(&tree).unwrap();
         fs::write(tree.join("file"), "").unwrap();
-        // As a removal that was killed leaves it.
+        // As a killed removal leaves it.
         fs::rename(&tree, removal_of(&tree)).unwrap();
         assert_eq!(TreeMark::of(&tree), None);
         assert_eq!(remove_tree(&tree, None).unwrap(), None);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        // A link that somebody put there is removed itself.
+        // A link that another process created is removed itself.
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("file"), "mine").unwrap();
         fs::create_dir(&tree).unwrap();

@@ -1,4 +1,4 @@
-//! The two ways in which the trees of a fleet are made, behind one set of calls.
+//! The two kinds of trees of a fleet, with one interface.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::mounts::MountNamespace;
 use super::setup::FleetError;
 use super::tree::{TreeMark, TreeStays, remove_tree};
 
-/// How trees are made.
+/// How trees are created.
 #[derive(Clone, Debug)]
 pub(super) enum Trees {
     Layers(Layers),
@@ -20,15 +20,15 @@ pub(super) enum Trees {
 /// Why agents work in plain clones.
 #[derive(Debug)]
 pub enum WhyClones {
-    /// Only root can mount something without a user namespace, which a sandbox has.
+    /// Only root can mount without a user namespace, which a sandbox has.
     NotConfined,
     NoNamespace(std::io::Error),
-    /// The file system of the trees takes no layers.
+    /// The file system of the trees does not support layers.
     NoLayers(std::io::Error),
 }
 
 impl Trees {
-    /// As the plan of a fleet says.
+    /// As in the plan of a fleet.
     pub(super) fn of(
         plan: &FleetLoopPlan,
         namespace: Option<MountNamespace>,
@@ -41,7 +41,7 @@ impl Trees {
         }
     }
 
-    /// Where the git directories are that clones borrow objects from.
+    /// The directory of the git directories from which clones borrow objects.
     pub(super) fn borrowed(&self, main: &MainRepository) -> PathBuf {
         match self {
             Self::Layers(layers) => layers.borrowed(),
@@ -49,7 +49,7 @@ impl Trees {
         }
     }
 
-    /// The directory that was made for a tree, by which it is known again.
+    /// The created directory of a tree, which identifies it.
     pub(super) fn home(&self, tree: &Path) -> PathBuf {
         match self {
             Self::Layers(layers) => layers.upper(tree),
@@ -80,7 +80,7 @@ impl Trees {
         }
     }
 
-    /// Shows a tree that is there, after a restart.
+    /// Mounts an existing tree after a restart.
     pub(super) fn show(&self, tree: &Path, main: &MainRepository) -> Result<(), FleetGitError> {
         match self {
             Self::Layers(layers) => {
@@ -91,7 +91,7 @@ impl Trees {
         }
     }
 
-    /// Removes a tree whose work is kept.
+    /// Removes a tree whose work is collected.
     pub(super) fn remove(
         &self,
         tree: &Path,
@@ -103,7 +103,7 @@ impl Trees {
         }
     }
 
-    /// Takes away what is mounted in the directory of the trees.
+    /// Removes all mounts in the directory of the trees.
     pub(super) fn unmount(&self) -> std::io::Result<()> {
         match self {
             Self::Layers(layers) => layers.unmount_all(),
@@ -112,7 +112,7 @@ impl Trees {
     }
 }
 
-/// The directory that was made for a tree, by the plan of its fleet.
+/// The created directory of a tree, according to the plan of its fleet.
 pub(super) fn home_of(plan: &FleetLoopPlan, tree: &Path) -> PathBuf {
     match plan.layered {
         true => layers::upper_of(plan.directory.as_path(), tree),

@@ -1,5 +1,5 @@
-//! What follows from the iterations of a workspace. Everything is derived, nothing is counted
-//! along, so a restart can neither lose nor double anything.
+//! Statistics derived from the iterations of a workspace. Nothing is counted separately, so a
+//! restart can neither lose nor double anything.
 
 mod chart;
 
@@ -16,7 +16,7 @@ pub struct HistorySummary {
     pub successful_iterations: u32,
     pub failed_iterations: u32,
     pub timed_out_iterations: u32,
-    /// Of all iterations, failed ones included.
+    /// Of all iterations, including failed ones.
     pub total_duration_ms: u64,
     pub total_files_modified: u32,
     pub total_files_created: u32,
@@ -58,8 +58,8 @@ impl<'a> History<'a> {
         self.0.iter().filter(move |iteration| predicate(iteration))
     }
 
-    /// How many iterations failed since the last one that completed. Skipped and interrupted
-    /// ones neither count nor break the streak.
+    /// How many iterations failed since the last completed one. Skipped and interrupted ones
+    /// neither count nor break the streak.
     pub fn failure_streak(&self) -> u32 {
         let mut streak = 0;
         for iteration in self.0.iter().rev() {
@@ -79,7 +79,7 @@ impl<'a> History<'a> {
 }
 
 impl HistorySummary {
-    /// Takes in one more iteration, for histories read page by page.
+    /// Adds one more iteration, for histories read in pages.
     pub fn add(&mut self, iteration: &Iteration) {
         let more = |total: &mut u32, by: u64| {
             *total = total.saturating_add(u32::try_from(by).unwrap_or(u32::MAX));

@@ -1,5 +1,5 @@
-//! Notifications: as ntfy takes them, a POST with a plain body and a few headers, or as a JSON object
-//! for any other server.
+//! Notifications: for ntfy, a POST with a plain body and a few headers, or a JSON object for any
+//! other server.
 
 mod sender;
 
@@ -10,7 +10,7 @@ pub use sender::{Sender, Summary};
 use crate::status::Status;
 use crate::watch::Update;
 
-/// Every event that can be notified.
+/// Every event with a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NotifyEvent {
     SetupComplete,
@@ -46,7 +46,7 @@ impl NotifyEvent {
     }
 }
 
-/// Which events are wanted.
+/// The selected events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events(BTreeSet<NotifyEvent>);
 
@@ -56,7 +56,7 @@ impl Default for Events {
     }
 }
 
-/// A word that names no event.
+/// A word that is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is not an event; write all, {}", all_events())]
 pub struct UnknownEvent {
@@ -68,7 +68,7 @@ fn all_events() -> String {
 }
 
 impl Events {
-    /// Reads names of events; `all` is all of them.
+    /// Parses names of events; `all` selects all.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, UnknownEvent> {
         let mut wanted = BTreeSet::new();
         for word in words.into_iter().map(str::trim).filter(|word| !word.is_empty()) {
@@ -106,7 +106,7 @@ impl Priority {
     }
 }
 
-/// How a notification is posted.
+/// The format of posted notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NotifyFormat {
     #[default]
@@ -114,7 +114,7 @@ pub enum NotifyFormat {
     Json,
 }
 
-/// One notification, ready to be sent.
+/// One notification, ready to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
     pub event: NotifyEvent,
@@ -158,7 +158,7 @@ impl Notification {
         Self::new(NotifyEvent::ExecutionStart, "Execution Started", "execution", body)
     }
 
-    /// After each iteration, the completing one included.
+    /// After each iteration, including the last one.
     pub fn iteration(workspace: &str, number: u32, status: &str, remaining: Option<u64>) -> Self {
         let left = remaining.map(|n| n.to_string());
         let mut details = vec![("Workspace", workspace), ("Status", status)];
@@ -195,7 +195,7 @@ impl Notification {
         made
     }
 
-    /// `how` says in what way the run ended: completed, or stagnated.
+    /// `how` says how the run ended: completed, or stagnated.
     pub fn completion(
         workspace: &str,
         iterations: u32,
@@ -212,11 +212,11 @@ impl Notification {
             .priority(Priority::High)
     }
 
-    /// What the gate said of a completion; news of the status, like any other.
+    /// The result of verification; a status event.
     pub fn verification(workspace: &str, passed: bool, output: Option<&str>) -> Self {
         let word = if passed { "passed" } else { "failed" };
         let mut details = vec![("Workspace", workspace), ("Result", word)];
-        // The end of it says most, and a notification is short.
+        // Its end is most informative, and a notification is short.
         let output =
             output.map(|text| &text[text.ceil_char_boundary(text.len().saturating_sub(500))..]);
         if let Some(output) = output {
@@ -235,7 +235,7 @@ impl Notification {
         Self::error(workspace, iteration, &format!("The agent is blocked: {}", blockers.join("; ")))
     }
 
-    /// The gate refuses for the last time.
+    /// Verification fails for the last time.
     pub fn not_accepted(workspace: &str, iteration: u32) -> Self {
         let why = "Verification does not pass: the task is not accepted as complete";
         Self::error(workspace, iteration, why)
@@ -248,7 +248,7 @@ impl Notification {
         Self::new(NotifyEvent::Error, "Execution Error", "error", body).priority(Priority::Urgent)
     }
 
-    /// All texts passed through a function, such as redaction.
+    /// Applies a function, such as redaction, to all texts.
     pub fn map(mut self, change: impl Fn(&str) -> String) -> Self {
         self.title = change(&self.title);
         self.body = change(&self.body);

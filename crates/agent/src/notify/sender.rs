@@ -1,5 +1,5 @@
-//! Sends notifications from a thread of its own. The loop never waits for it and never fails
-//! because of it; at the end it gets a short while to finish.
+//! Sends notifications from a separate thread. The loop never waits for it and never fails because
+//! of it; at the end it gets a short time to finish.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use super::{Events, Notification, NotifyFormat};
 
-/// How many may wait; more are dropped, and counted.
+/// Maximum queued notifications; more are dropped, and counted.
 const WAITING: usize = 256;
-/// How often one is tried.
+/// Attempts per notification.
 const TRIES: u32 = 3;
 
-/// What became of the notifications.
+/// The results of sending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub sent: u64,
     pub failed: u64,
-    /// Left out because too many waited, or because the time was over.
+    /// Dropped because too many were queued, or because time ran out.
     pub dropped: u64,
-    /// The last failure, without the address: that may hold a secret.
+    /// The last failure, without the URL, which may contain a secret.
     pub last_error: Option<String>,
 }
 
-/// The loop's side.
+/// The loop's handle.
 #[derive(Debug)]
 pub struct Sender {
     queue: Option<SyncSender<Notification>>,
@@ -51,7 +51,7 @@ impl Sender {
             let agent = ureq::Agent::new_with_config(
                 ureq::Agent::config_builder()
                     .timeout_global(Some(timeout))
-                    // A redirect could lead anywhere, with what is said about the task.
+                    // A redirect could send details of the task to any server.
                     .max_redirects(0)
                     .max_redirects_will_error(false)
                     .user_agent(concat!("retake/", env!("CARGO_PKG_VERSION")))
@@ -69,13 +69,13 @@ impl Sender {
                     }
                 }
             }
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = finished.send(());
         })?;
         Ok(Self { queue: Some(queue), done, summary, events, queued: 0 })
     }
 
-    /// Hands one over if it is wanted. Returns at once.
+    /// Queues a notification if its event is selected. Returns at once.
     pub fn notify(&mut self, notification: Notification) {
         if !self.events.wants(notification.event) {
             return;
@@ -91,12 +91,12 @@ impl Sender {
         }
     }
 
-    /// How it goes so far.
+    /// The results so far.
     pub fn summary(&self) -> Summary {
         self.summary.lock().map(|summary| summary.clone()).unwrap_or_default()
     }
 
-    /// Waits for what is queued, at most this long. The thread ends by itself afterwards.
+    /// Waits for queued notifications, at most this long. The thread ends by itself afterwards.
     pub fn finish(mut self, most: Duration) -> Summary {
         self.queue = None;
         let until = Instant::now() + most;
@@ -169,7 +169,7 @@ fn reason(error: &ureq::Error) -> String {
     }
 }
 
-/// A header holds one line of ASCII. ntfy reads RFC 2047 words for anything else.
+/// A header contains one line of ASCII. ntfy decodes RFC 2047 words for anything else.
 fn header(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.is_ascii() {
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives these answers, one per connection, and tells what it was asked.
+    /// A server with these answers, one per connection, that reports the requests.
     fn server(answers: Vec<&'static str>) -> (String, Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/topic", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! How long to wait before trying a failed request again.
+//! How long to wait before a failed request is retried.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use std::time::Duration;
 pub struct Backoff {
     pub first: Duration,
     pub longest: Duration,
-    /// After this many tries the attempt counts as failed.
+    /// After this many retries the attempt counts as failed.
     pub tries: u32,
-    /// Where the jitter starts, so that a plan is repeatable.
+    /// The seed of the jitter, so that a plan is reproducible.
     pub seed: u64,
 }
 
@@ -19,8 +19,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before try `number`, counted from 1: doubling, and between half of it and all of
-    /// it, so that many loops do not come back at the same moment.
+    /// The wait before retry `number`, counted from 1: doubles, and is randomly shortened by up to
+    /// half, so that many loops do not retry at the same moment.
     pub fn delay(&self, number: u32) -> Duration {
         let doubled = 1u32.checked_shl(number.saturating_sub(1)).filter(|n| *n > 0);
         let full = doubled
@@ -31,7 +31,7 @@ impl Backoff {
     }
 }
 
-/// SplitMix64: enough for spreading waits.
+/// SplitMix64: sufficient for jitter.
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

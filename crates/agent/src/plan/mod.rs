@@ -1,6 +1,6 @@
-//! The loop as a pure state machine: what comes next, given what came back.
+//! The loop as a pure state machine: the next step for the results so far.
 //!
-//! Holds no process, clock or file. The driver passes the time and what happened; the same input
+//! Holds no process, clock or file. The driver passes the time and the events; the same input
 //! always leads to the same steps.
 
 mod backoff;
@@ -27,43 +27,43 @@ enum State {
     Ended(AgentStopReason),
 }
 
-/// What a wait is for.
+/// The purpose of a wait.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Iterate,
     Verify,
 }
 
-/// The limit of one agent's account, as far as a fallback agent needs to know it.
+/// The limit of one agent's account, as needed for the fallback.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct AccountLimit {
-    /// Nothing is asked of this agent before then.
+    /// This agent is not used before then.
     until: Duration,
-    /// In seconds since 1970, where the agent said so.
+    /// In seconds since 1970, if the agent reported it.
     resets_at: Option<i64>,
-    /// Limits in a row without a known end.
+    /// Consecutive limits without a known end.
     tries: u32,
 }
 
-/// Where a loop stands.
+/// The state of a loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentPlan {
     rules: Rules,
     state: State,
-    /// The last iteration that has a number.
+    /// The number of the last iteration.
     number: u32,
     /// Iterations of this invocation.
     here: u32,
     failures: u32,
     idle: u32,
     still: u32,
-    /// Attempts at the current iteration that failed for a passing reason.
+    /// Attempts at the current iteration that failed temporarily.
     tries: u32,
     attempt: u32,
     verify_attempts: u32,
-    /// The agent that was asked last.
+    /// The agent that was used last.
     agent: AgentRole,
-    /// By role; only kept where there is a fallback.
+    /// By role; used only with a fallback.
     limits: [AccountLimit; 2],
     spent: Spent,
     /// Time used before this invocation.
@@ -71,7 +71,7 @@ pub struct AgentPlan {
 }
 
 impl AgentPlan {
-    /// A new loop. `last_number` is the workspace's last iteration, 0 when there is none.
+    /// A new loop. `last_number` is the workspace's last iteration, or 0.
     pub fn new(rules: Rules, last_number: u32) -> Self {
         Self {
             rules,
@@ -91,8 +91,8 @@ impl AgentPlan {
         }
     }
 
-    /// Continues a loop whose runner died: its counters, its budgets, its numbers. The
-    /// iteration that was cut off is in `past` as `interrupted`.
+    /// Continues a loop whose runner died, with its counters, budgets and numbers. The interrupted
+    /// iteration is in `past` as `interrupted`.
     pub fn resume(
         rules: Rules,
         last_number: u32,
@@ -119,26 +119,27 @@ impl AgentPlan {
         plan
     }
 
-    /// Nothing but a verification, tried until the agent could answer or the rules say stop.
+    /// Only a verification, repeated until the agent answers or the rules stop it.
     pub fn checking(rules: Rules, last_number: u32) -> Self {
         let gate = Gate { max_attempts: 1, resume_on_fail: false };
         let rules = Rules { verify: Some(gate), max_failures: 1, ..rules };
         Self { state: State::Verifying, ..Self::new(rules, last_number) }
     }
 
-    /// A loop that broke off had used this much time, waits and gates included.
+    /// The time that an interrupted loop had used, including waits and verification.
     pub fn having_used(mut self, time: Duration) -> Self {
         self.before = self.before.max(time);
         self
     }
 
-    /// A loop broke off between two attempts at one iteration.
+    /// The attempts at one iteration that an interrupted loop had made.
     pub fn having_tried(mut self, attempts: u32) -> Self {
         self.attempt = attempts;
         self
     }
 
-    /// A loop broke off when its agent had said that the task is complete: only the gate is left.
+    /// A loop was interrupted after its agent reported the task as complete: only verification is
+    /// left.
     pub fn at_gate(mut self) -> Self {
         match self.rules.verify {
             Some(_) => self.state = State::Verifying,
@@ -147,7 +148,7 @@ impl AgentPlan {
         self
     }
 
-    /// A loop broke off when nothing was left but to note its end.
+    /// A loop was interrupted when only its end had to be recorded.
     pub fn completed(mut self) -> Self {
         self.ended(AgentStopReason::Completed);
         self
@@ -157,7 +158,7 @@ impl AgentPlan {
         &self.rules
     }
 
-    /// The last iteration that has a number.
+    /// The number of the last iteration.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -171,7 +172,7 @@ impl AgentPlan {
         self.spent
     }
 
-    /// The agent that was asked last.
+    /// The agent that was used last.
     pub fn agent(&self) -> AgentRole {
         self.agent
     }
@@ -180,7 +181,7 @@ impl AgentPlan {
         self.failures
     }
 
-    /// Consecutive iterations in which the agent says that it did nothing.
+    /// Consecutive iterations in which the agent reported no work.
     pub fn idle(&self) -> u32 {
         self.idle
     }
@@ -200,7 +201,7 @@ impl AgentPlan {
         }
     }
 
-    /// What to do now. Asking again without news gives the same answer.
+    /// The next step. Asking again without events gives the same answer.
     pub fn next(&mut self, now: Now, requests: Requests) -> Step {
         if let State::Ended(reason) = self.state {
             return Step::Stop(reason);
@@ -211,7 +212,7 @@ impl AgentPlan {
         if requests.stop_now {
             return self.end(AgentStopReason::Stopped);
         }
-        // The gate belongs to the iteration before it, so it comes before a stop.
+        // Verification belongs to the previous iteration, so it comes before a stop.
         if self.state == State::Verifying {
             return self.verify(now);
         }
@@ -227,7 +228,7 @@ impl AgentPlan {
         if let State::Waiting { until, why, then } = self.state {
             let remaining = until.saturating_sub(now.elapsed);
             if !remaining.is_zero() {
-                // Waiting for what comes after the end would only hold the workspace.
+                // Waiting beyond the time budget would only block the workspace.
                 if self.time_left(now).is_some_and(|left| left <= remaining) {
                     return self.end(AgentStopReason::BudgetTime);
                 }
@@ -263,7 +264,7 @@ impl AgentPlan {
         }
     }
 
-    /// The first agent, unless it waits for a limit and the other does not.
+    /// The first agent, unless it waits for a limit and the other one does not.
     fn choose_agent(&self, now: Now) -> AgentRole {
         let free = |role: AgentRole| self.limits[role.index()].until <= now.elapsed;
         match self.rules.fallback && !free(AgentRole::First) && free(AgentRole::Fallback) {
@@ -272,8 +273,8 @@ impl AgentPlan {
         }
     }
 
-    /// Whether an attempt that ended so is no iteration: it is made again, or the loop stops
-    /// without having had it.
+    /// Whether an attempt with this outcome does not count as an iteration: it is repeated, or the
+    /// loop stops without it.
     pub fn postpones(&self, outcome: IterationOutcome) -> bool {
         match outcome {
             IterationOutcome::RateLimited { .. } => true,
@@ -282,7 +283,7 @@ impl AgentPlan {
         }
     }
 
-    /// Takes in the result of an iteration.
+    /// Processes the result of an iteration.
     pub fn done(&mut self, report: IterationReport, now: Now) {
         if self.stopped().is_some() {
             return;
@@ -315,7 +316,7 @@ impl AgentPlan {
         self.go_on(now);
     }
 
-    /// Takes in what the gate said.
+    /// Processes the result of verification.
     pub fn verified(&mut self, passed: bool, now: Now) {
         let (State::Verifying, Some(gate)) = (self.state, self.rules.verify) else { return };
         self.state = State::Ready;
@@ -324,7 +325,7 @@ impl AgentPlan {
         if passed {
             return self.ended(AgentStopReason::Completed);
         }
-        // What was cut off by the deadline did not refuse.
+        // A verification that the deadline interrupted has not failed.
         if self.time_left(now) == Some(Duration::ZERO) {
             return self.ended(AgentStopReason::BudgetTime);
         }
@@ -335,15 +336,15 @@ impl AgentPlan {
         self.go_on(now);
     }
 
-    /// Whether the loop would go on if the gate refused now.
+    /// Whether the loop would continue if verification failed now.
     pub fn continues_after_refusal(&self, now: Now) -> bool {
         let mut refused = self.clone();
         refused.verified(false, now);
         refused.stopped().is_none()
     }
 
-    /// The agent could not verify, for a reason that is not the task's. That refuses nothing: it is
-    /// asked again, and when it never answers, that is a failure like an iteration's.
+    /// The agent could not verify, for a reason outside of the task. Verification has not failed:
+    /// the agent is asked again, and if it never answers, that counts as a failed iteration.
     pub fn unverified(&mut self, outcome: IterationOutcome, now: Now) {
         if self.state != State::Verifying {
             return;
@@ -357,12 +358,12 @@ impl AgentPlan {
         self.go_on(now);
     }
 
-    /// Takes in what was spent on something that is no iteration.
+    /// Adds the cost of something that is not an iteration.
     pub fn charge(&mut self, spent: Spent) {
         self.spent.add(spent);
     }
 
-    /// Which budget is used up when the running iteration has spent this much.
+    /// The budget that is exhausted once the running iteration has spent this much.
     pub fn over(&self, iteration: Spent) -> Option<AgentStopReason> {
         let budgets = &self.rules.budgets;
         let over_cost = |most: Option<f64>, spent: f64| most.is_some_and(|most| spent >= most);
@@ -379,12 +380,12 @@ impl AgentPlan {
         .then_some(AgentStopReason::BudgetTokens)
     }
 
-    /// Time the loop has used, waits and gates and what came before a restart included.
+    /// Time the loop has used, including waits, verification and earlier invocations.
     pub fn time_used(&self, now: Now) -> Duration {
         self.before.saturating_add(now.elapsed)
     }
 
-    /// Time left of the loop's budget.
+    /// Remaining time of the loop's budget.
     pub fn time_left(&self, now: Now) -> Option<Duration> {
         let Budgets { time, invocation_time, .. } = self.rules.budgets;
         let whole = time.map(|most| most.saturating_sub(self.time_used(now)));
@@ -411,7 +412,7 @@ impl AgentPlan {
             if rules.mode == Mode::Iterative && reached(rules.stagnation_threshold, self.idle) {
                 Some(AgentStopReason::Stagnation)
             } else if self.time_left(now) == Some(Duration::ZERO) {
-                // A timeout that the budget caused is not the agent's failure.
+                // A timeout caused by the budget is not the agent's failure.
                 Some(AgentStopReason::BudgetTime)
             } else if reached(rules.max_failures, self.failures) {
                 Some(AgentStopReason::Failed)
@@ -431,8 +432,8 @@ impl AgentPlan {
         }
     }
 
-    /// The present agent is limited: the other one works meanwhile. Where both are, the loop waits for
-    /// the one that is free first.
+    /// The current agent is limited: the other one works meanwhile. If both are limited, the loop
+    /// waits for the one that is free first.
     fn hand_over(&mut self, outcome: IterationOutcome, now: Now, then: Then) {
         let given = match outcome {
             IterationOutcome::RateLimited { resets_at } => resets_at,
@@ -491,7 +492,7 @@ impl AgentPlan {
                 self.attempt += 1;
                 self.wait(now, wait, WaitReason::RateLimit { resets_at }, then);
             }
-            // A limit that should be over already would be asked about without pause.
+            // A limit that is already over would be retried without a pause.
             _ if self.tries < self.rules.backoff.tries => {
                 self.tries += 1;
                 self.attempt += 1;
@@ -525,8 +526,8 @@ impl AgentPlan {
     }
 }
 
-/// How long a limit still lasts, and a second more, since its end has no fractions; `None` where that is
-/// not known, or over already.
+/// The remaining time of a limit, plus a second, because its end is in whole seconds; `None` if
+/// unknown or over.
 fn seconds_until(resets_at: Option<i64>, now: Now) -> Option<Duration> {
     let left = u64::try_from(resets_at?.saturating_sub(now.unix)).ok()?;
     (left > 0).then(|| Duration::from_secs(left.saturating_add(1)))

@@ -1,4 +1,4 @@
-//! WaitReason a loop stopped.
+//! Why a loop stopped.
 
 use std::fmt;
 use std::str::FromStr;
@@ -55,7 +55,7 @@ impl AgentStopReason {
         }
     }
 
-    /// What `run` exits with. `None` for an interrupt: that is 128 and the signal.
+    /// The exit code of `run`. `None` for an interrupt: that is 128 plus the signal.
     pub fn exit_code(self, fail_incomplete: bool) -> Option<u8> {
         let code = match self {
             Self::Completed => 0,

@@ -1,4 +1,4 @@
-//! What a loop goes by: its mode, its limits, its budgets.
+//! The rules of a loop: its mode, its limits, its budgets.
 
 use std::time::Duration;
 
@@ -14,39 +14,40 @@ pub enum OnLimit {
     Stop,
 }
 
-/// What may be spent; `None` is no limit.
+/// The budgets; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budgets {
     pub cost_usd: Option<f64>,
     pub tokens: Option<u64>,
-    /// Of the whole loop, with what it had used before a restart.
+    /// For the whole loop, including its time before a restart.
     pub time: Option<Duration>,
-    /// Of this invocation alone.
+    /// For this invocation alone.
     pub invocation_time: Option<Duration>,
     pub iteration_cost_usd: Option<f64>,
     pub iteration_tokens: Option<u64>,
 }
 
-/// Everything a loop goes by.
+/// All rules of a loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     pub mode: Mode,
-    /// Iterations of this invocation.
+    /// Maximum iterations of this invocation.
     pub max_iterations: u32,
     pub delay: Duration,
-    /// Consecutive iterations without work; 0 means never. Only in iterative mode.
+    /// Maximum consecutive iterations without work; 0 is unlimited. Only in iterative mode.
     pub stagnation_threshold: u32,
-    /// Consecutive failures; 0 means never.
+    /// Maximum consecutive failures; 0 is unlimited.
     pub max_failures: u32,
-    /// Consecutive iterations without progress; 0 means never.
+    /// Maximum consecutive iterations without progress; 0 is unlimited.
     pub max_no_progress: u32,
     pub iteration_timeout: Duration,
     pub on_limit: OnLimit,
-    /// A second agent takes over while the first one waits for a limit.
+    /// Whether a second agent takes over while the first one waits for a limit.
     pub fallback: bool,
     pub budgets: Budgets,
     pub backoff: Backoff,
-    /// Completion must pass a gate, which may fail this often before the loop gives up.
+    /// Completion must pass this verification, which may fail a limited number of times before the
+    /// loop stops.
     pub verify: Option<Gate>,
 }
 

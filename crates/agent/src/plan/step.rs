@@ -6,7 +6,7 @@ use retake_types::loop_record::agent::{Iteration, IterationStatus, Spent, WaitCa
 
 use super::AgentStopReason;
 
-/// What time it is.
+/// The current time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Now {
     /// Since this invocation began.
@@ -15,18 +15,18 @@ pub struct Now {
     pub unix: i64,
 }
 
-/// What others want of the loop at this moment.
+/// Current requests of other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// After this iteration and its gate.
+    /// Stop after this iteration and its verification.
     pub stop: bool,
-    /// At once.
+    /// Stop immediately.
     pub stop_now: bool,
     pub pause: bool,
     pub interrupt: bool,
 }
 
-/// Which of a loop's agents.
+/// The role of one of a loop's agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AgentRole {
     #[default]
@@ -51,10 +51,10 @@ impl AgentRole {
     }
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
-    /// Run iteration `number`; `attempt` counts from 1 and is more after a limit or an API error.
+    /// Run iteration `number`; `attempt` counts from 1 and increases after a limit or an API error.
     Iterate {
         number: u32,
         attempt: u32,
@@ -62,25 +62,25 @@ pub enum Step {
         timeout: Duration,
         max_cost_usd: Option<f64>,
     },
-    /// The agent says that it is done: check, within the time that is left.
+    /// The agent reports completion: verify within the remaining time.
     Verify {
         attempt: u32,
         agent: AgentRole,
         left: Option<Duration>,
     },
-    /// Nothing for this long, unless something is requested.
+    /// Wait this long, unless there is a request.
     Wait {
         why: WaitReason,
         remaining: Duration,
     },
-    /// Nothing until resumed.
+    /// Wait until resumed.
     Pause,
     Stop(AgentStopReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// Between two iterations.
+    /// The delay between two iterations.
     Delay,
     RateLimit {
         resets_at: i64,
@@ -91,7 +91,7 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
-    /// Why the loop waits, where that is worth telling.
+    /// Why the loop waits, if that should be shown.
     pub fn cause(self) -> Option<WaitCause> {
         match self {
             Self::Delay => None,
@@ -105,11 +105,11 @@ impl WaitReason {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IterationReport {
     pub outcome: IterationOutcome,
-    /// The agent says, in this iteration, that the task is complete.
+    /// Whether the agent reported in this iteration that the task is complete.
     pub complete: bool,
-    /// What it said of its own work in this iteration.
+    /// What it reported about its own work in this iteration.
     pub worked: Option<bool>,
-    /// What was seen of it; unknown where nothing was tracked.
+    /// Observed progress; `None` if nothing was tracked.
     pub progress: Option<bool>,
     pub spent: Spent,
 }
@@ -125,30 +125,30 @@ pub enum IterationOutcome {
     Completed,
     Failed,
     TimedOut,
-    /// A hook said to leave this iteration out.
+    /// A hook skipped this iteration.
     Skipped,
-    /// A hook said to end the loop.
+    /// A hook ended the loop.
     HookStopped,
     Interrupted,
-    /// Cut off because it used up what it may spend.
+    /// Stopped because it exhausted a budget.
     OverBudget(AgentStopReason),
     RateLimited {
         resets_at: Option<i64>,
     },
-    /// `limit` where the service says that too much was asked of it.
+    /// `limit` if the service reported too many requests.
     Transient {
         limit: bool,
     },
 }
 
 impl IterationOutcome {
-    /// Whether another agent, with another account, would do better.
+    /// Whether another agent, with another account, could continue.
     pub(super) fn is_limit(self) -> bool {
         matches!(self, Self::RateLimited { .. } | Self::Transient { limit: true })
     }
 }
 
-/// An iteration of a loop that broke off, as far as the plan must know it.
+/// An iteration of an interrupted loop, as the plan needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PastIteration {
     pub number: u32,

@@ -1,4 +1,4 @@
-//! What is known when a prompt is made, and how each fact is worded.
+//! The facts for a prompt, and the text of each.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::workspace::{Criterion, RECOMMENDED, REQUIRED};
 use retake_types::TestResults;
 use retake_types::loop_record::agent::Mode;
 
-/// How much of a command's output goes into a prompt: its end.
+/// How much of the end of a command's output goes into a prompt.
 const TAIL: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
@@ -19,16 +19,16 @@ pub struct Facts<'a> {
     /// A workspace's own `.status-instructions.md`.
     pub status_instructions: Option<&'a str>,
     pub iteration: Option<u32>,
-    /// Iterations left of this run, this one included.
+    /// Remaining iterations of this run, including this one.
     pub iterations_left: Option<u32>,
-    /// Items left, where known.
+    /// Remaining items, if known.
     pub remaining: Option<u64>,
     pub last_tests: Option<&'a TestResults>,
-    /// What the gate said when it refused completion.
+    /// The output of the failed verification.
     pub verify_output: Option<&'a str>,
-    /// What is wrong with the status file.
+    /// The error in the status file.
     pub status_problem: Option<&'a str>,
-    /// The iteration before this one was cut off.
+    /// Whether the previous iteration was interrupted.
     pub interrupted: bool,
     pub messages: &'a [String],
     pub report_path: Option<&'a Path>,
@@ -56,7 +56,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What a token stands for. Facts that are not known are empty.
+    /// The value of a token. Unknown facts are empty.
     pub(super) fn value<'b>(&'b self, token: &str, status: &'b str) -> Option<Cow<'b, str>> {
         let number = |value: Option<String>| Cow::Owned(value.unwrap_or_default());
         Some(match token {
@@ -65,7 +65,7 @@ impl<'a> Facts<'a> {
             "mode" => Cow::Borrowed(self.mode.as_str()),
             "instructions" => Cow::Borrowed(self.instructions.trim_end()),
             "statusInstructions" => Cow::Borrowed(status.trim_end()),
-            "facts" => Cow::Owned(self.told()),
+            "facts" => Cow::Owned(self.as_text()),
             "iteration" => number(self.iteration.map(|n| n.to_string())),
             "iterationsLeft" => number(self.iterations_left.map(|n| n.to_string())),
             "remaining" => number(self.remaining.map(|n| n.to_string())),
@@ -84,8 +84,8 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// All facts of an iteration in words; only what is known.
-    fn told(&self) -> String {
+    /// All known facts of an iteration as text.
+    fn as_text(&self) -> String {
         let mut parts = Vec::new();
         if let Some(iteration) = self.iteration {
             let left = match self.iterations_left {
@@ -97,8 +97,8 @@ impl<'a> Facts<'a> {
         }
         if self.interrupted {
             parts.push(
-                "The iteration before this one was cut off. Its work may be half done: look before \
-                 you go on."
+                "The previous iteration was interrupted. Its work may be incomplete: check before \
+                 you continue."
                     .to_owned(),
             );
         }
@@ -116,7 +116,7 @@ impl<'a> Facts<'a> {
         if let Some(output) = self.verify_output {
             parts.push(format!(
                 "You said that the task is complete, but verification did not pass. What it \
-                 printed:\n\n{}\n\nFind the cause and mend it before you say so again.",
+                 printed:\n\n{}\n\nFind the cause and fix it before you report completion again.",
                 tail(output)
             ));
         }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn only_what_is_known_is_told() {
         let bare = Facts::new(Path::new("/p"), Path::new("/w"), Mode::Loop);
-        assert_eq!(bare.told(), "");
+        assert_eq!(bare.as_text(), "");
         let messages = ["use $HOME".to_owned(), "and {{this}}".to_owned()];
         let long = format!("first\n{}last", "é".repeat(TAIL));
         let facts = Facts {
@@ -187,7 +187,7 @@ mod tests {
             messages: &messages,
             ..bare
         };
-        let told = facts.told();
+        let told = facts.as_text();
         for part in [
             "This is iteration 4. 2 are left",
             "cut off",

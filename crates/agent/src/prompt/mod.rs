@@ -1,7 +1,7 @@
 //! Prompts: templates for each purpose, filled with facts.
 //!
-//! A template is filled in one pass: what is put in is never looked at again, so a `$` or a `{{`
-//! in someone's text stays what it is. A token that nobody knows stays too.
+//! A template is filled in one pass: inserted text is not expanded again, so a `$` or a `{{` in it
+//! stays unchanged. Unknown tokens stay, too.
 
 mod facts;
 
@@ -11,7 +11,7 @@ use retake_types::loop_record::agent::Mode;
 
 pub use facts::Facts;
 
-/// What a template is for.
+/// The purpose of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     System(Mode),
@@ -24,7 +24,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Its file below a project's directory of prompts.
+    /// Its file in a project's directory of prompts.
     pub fn file(self) -> &'static str {
         match self {
             Self::System(Mode::Loop) => "loop/iteration-system.md",
@@ -65,7 +65,7 @@ pub struct PromptError {
     error: std::io::Error,
 }
 
-/// The templates of a project: its own where it has some, else the built-in ones.
+/// The templates of a project: its own ones, else the built-in ones.
 #[derive(Clone, Debug, Default)]
 pub struct Templates {
     dir: Option<PathBuf>,
@@ -77,7 +77,7 @@ impl Templates {
         Self { dir: dir.map(Path::to_owned) }
     }
 
-    /// The text of a template. One that is there and cannot be read is an error.
+    /// The text of a template. An existing but unreadable file is an error.
     pub fn get(&self, purpose: Purpose) -> Result<String, PromptError> {
         let Some(dir) = &self.dir else { return Ok(purpose.built_in().to_owned()) };
         let path = dir.join(purpose.file());
@@ -90,7 +90,7 @@ impl Templates {
         }
     }
 
-    /// A prompt with everything filled in.
+    /// A completely filled prompt.
     pub fn render(&self, purpose: Purpose, facts: &Facts<'_>) -> Result<String, PromptError> {
         let template = self.get(purpose)?;
         let status = match facts.status_instructions {

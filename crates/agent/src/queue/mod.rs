@@ -1,8 +1,8 @@
 //! The queue of a project: tasks that are run one after another.
 //!
-//! It is a small file beside the record, replaced as a whole. The process that runs the queue reads
-//! it again before each task, so it can be changed meanwhile. What the tasks did and cost is in the
-//! record, not here: the loops of one run of the queue name it in their plan.
+//! It is a small file next to the record, replaced atomically. The process that runs the queue
+//! reads it again before each task, so it can be changed meanwhile. The results and costs of tasks
+//! are in the record: the loops of one run of the queue name it in their plan.
 
 mod plan;
 
@@ -25,10 +25,10 @@ use crate::workspace::{Name, WorkspaceDirectories, pretty};
 
 pub use plan::{QueuePlan, QueueStep, QueueStopReason, TaskAllowance, TaskOutcome, TaskReport};
 
-/// Far more than any queue needs.
+/// More than any queue needs.
 const LARGEST: u64 = 16 << 20;
 
-/// What one run of the queue may spend, all tasks together; and what it does when one fails.
+/// The common budget of one run of the queue, and what happens when a task fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueRules {
@@ -45,7 +45,7 @@ pub struct QueueRules {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueRun {
-    /// Names it in the plans of its loops.
+    /// Names the run in the plans of its loops.
     pub id: String,
     pub started: Timestamp,
     #[serde(flatten)]
@@ -64,11 +64,11 @@ pub struct QueuedTask {
     pub state: TaskState,
 }
 
-/// What a task is run with, besides its workspace's settings.
+/// The options of a task, in addition to its workspace's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskOptions {
-    /// Settings by their paths, such as `maxCost`, as configuration has them.
+    /// Settings by path, such as `maxCost`, in the form of the configuration.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub enum TaskEnd {
         reason: AgentStopReason,
         loop_id: Option<LoopId>,
     },
-    /// There was nothing to do.
+    /// Its task was complete already.
     AlreadyComplete,
     NotStarted {
         why: String,
@@ -128,13 +128,13 @@ impl TaskEnd {
     }
 }
 
-/// All of the queue.
+/// The whole queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueContent {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<QueueRun>,
-    /// In the order in which they run.
+    /// In execution order.
     pub tasks: Vec<QueuedTask>,
 }
 
@@ -154,18 +154,18 @@ pub enum QueueError {
     Runs(String),
 }
 
-/// Where the queue of a project is.
+/// The place of a project's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     dir: PathBuf,
 }
 
-/// The right to run the queue, until dropped.
+/// The lock for running the queue, held until dropped.
 #[derive(Debug)]
 pub struct QueueLock(#[expect(dead_code, reason = "held, not read")] FileLock);
 
 impl Queue {
-    /// The queue of some workspaces.
+    /// The queue of a directory of workspaces.
     pub fn of(directories: &WorkspaceDirectories) -> Self {
         Self {
             dir: match &directories.loop_state {
@@ -176,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Where its clock and requests are.
+    /// The directory of its clock and requests.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -196,7 +196,7 @@ impl Queue {
             .map_err(|error| QueueError::Invalid { path, why: error.to_string() })
     }
 
-    /// Changes the queue, one process at a time. Nothing is changed if that fails.
+    /// Changes the queue, one process at a time. An error changes nothing.
     pub fn edit<T>(
         &self,
         change: impl FnOnce(&mut QueueContent) -> Result<T, QueueError>,
@@ -214,7 +214,7 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Waits for other processes that change the queue; a dead one does not hold it.
+    /// Waits for other processes that change the queue; a dead one does not block it.
     fn take_turn(&self) -> Result<File, QueueError> {
         self.make()?;
         let path = self.dir.join("edit.lock");
@@ -235,7 +235,7 @@ impl Queue {
         made.map_err(at(&self.dir))
     }
 
-    /// Takes the right to run the queue.
+    /// Locks the queue for running.
     pub fn lock(&self) -> Result<QueueLock, QueueError> {
         self.make()?;
         match FileLock::acquire(&self.runner(), "retake agent queue run") {
@@ -245,7 +245,7 @@ impl Queue {
         }
     }
 
-    /// Who runs the queue now, as the holder described itself.
+    /// The current holder's description of itself.
     pub fn holder(&self) -> Option<String> {
         FileLock::holder(&self.runner())
     }
@@ -254,8 +254,8 @@ impl Queue {
         self.dir.join("runner.lock")
     }
 
-    /// Adds tasks at the end, or before all that wait. One that has ended is queued anew. Gives whether
-    /// the queue runs, and so will run them.
+    /// Adds tasks at the end, or before all waiting ones. An ended task is queued again. Returns
+    /// whether the queue is running and will run them.
     pub fn add(&self, tasks: Vec<QueuedTask>, first: bool) -> Result<bool, QueueError> {
         self.edit(|content| {
             for task in &tasks {
@@ -276,7 +276,7 @@ impl Queue {
         })
     }
 
-    /// Takes a task out of the queue; one that runs stays.
+    /// Removes a task from the queue; a running one stays.
     pub fn remove(&self, names: &[Name]) -> Result<(), QueueError> {
         let runs = self.holder().is_some();
         self.edit(|content| {
@@ -294,7 +294,7 @@ impl Queue {
         })
     }
 
-    /// Takes out all that have ended; gives how many.
+    /// Removes all ended tasks; returns their number.
     pub fn remove_ended(&self) -> Result<usize, QueueError> {
         self.edit(|content| {
             let before = content.tasks.len();
@@ -303,7 +303,7 @@ impl Queue {
         })
     }
 
-    /// Notes that a task that waited begins; `false` if it does not wait any more.
+    /// Marks a waiting task as running; `false` if it no longer waits.
     pub(crate) fn begin_task(&self, name: &str, state: &TaskState) -> Result<bool, QueueError> {
         self.edit(|content| {
             let waits =
@@ -313,7 +313,7 @@ impl Queue {
         })
     }
 
-    /// Notes how a task stands. One that was taken out meanwhile stays out.
+    /// Sets the state of a task. A task that was removed meanwhile stays removed.
     pub fn set_state(&self, name: &str, state: &TaskState) -> Result<(), QueueError> {
         self.edit(|content| {
             if let Some(task) = content.tasks.iter_mut().find(|task| task.name == name) {
@@ -323,7 +323,7 @@ impl Queue {
         })
     }
 
-    /// No further task is to begin.
+    /// Requests that no further task starts.
     pub fn request_stop(&self) -> Result<(), QueueError> {
         self.make()?;
         let path = self.dir.join("stop");
@@ -334,7 +334,7 @@ impl Queue {
         self.dir.join("stop").symlink_metadata().is_ok()
     }
 
-    /// A stop meant for an earlier run is void.
+    /// Discards a stop request to an earlier run.
     pub fn forget_stop(&self) -> Result<(), QueueError> {
         let path = self.dir.join("stop");
         match std::fs::remove_file(&path) {

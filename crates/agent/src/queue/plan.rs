@@ -1,4 +1,4 @@
-//! The queue as a pure state machine: which task comes next, with how much left to spend.
+//! The queue as a pure state machine: the next task and its remaining budget.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ pub enum QueueStopReason {
     BudgetCost,
     BudgetTokens,
     BudgetTime,
-    /// A task failed, and that was to end the queue.
+    /// A task failed, which ends the queue by its rules.
     Failed,
     Stopped,
     Interrupted,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QueueStep {
     Run { task: Box<QueuedTask>, allowance: TaskAllowance },
     Stop(QueueStopReason),
 }
 
-/// What is left of the budget for all.
+/// The rest of the common budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskAllowance {
     pub cost_usd: Option<f64>,
@@ -37,7 +37,7 @@ pub struct TaskAllowance {
 }
 
 impl From<QueueRules> for TaskAllowance {
-    /// Of a queue that has spent nothing yet.
+    /// For a queue that has spent nothing yet.
     fn from(rules: QueueRules) -> Self {
         let QueueRules { max_cost_usd, max_tokens, max_time, .. } = rules;
         Self { cost_usd: max_cost_usd, tokens: max_tokens, time: max_time }
@@ -45,7 +45,7 @@ impl From<QueueRules> for TaskAllowance {
 }
 
 impl TaskAllowance {
-    /// A task's own budgets, or what is left for all where that is less.
+    /// A task's own budgets, or the rest of the common one if that is less.
     pub fn limit(self, own: Budgets) -> Budgets {
         fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
             match (a, b) {
@@ -62,18 +62,18 @@ impl TaskAllowance {
     }
 }
 
-/// How a task ended, and what its loop has spent, before a restart included.
+/// How a task ended, and what its loop has spent, including before a restart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskReport {
     pub end: TaskEnd,
     pub spent: Spent,
 }
 
-/// Where a run of the queue stands.
+/// The state of a run of the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuePlan {
     rules: QueueRules,
-    /// By loops that have ended.
+    /// The cost of ended loops.
     spent: Spent,
     completed: u32,
     failures: u32,
@@ -110,7 +110,7 @@ impl QueuePlan {
         self.spent
     }
 
-    /// What to do now, with the tasks as they are now. A task that broke off comes first.
+    /// The next step for the current tasks. An interrupted task comes first.
     pub fn next(&mut self, tasks: &[QueuedTask], time_used: Duration) -> QueueStep {
         if let Some(reason) = self.stopped.or_else(|| self.budget_spent(time_used)) {
             return self.stop(reason);
@@ -127,21 +127,21 @@ impl QueuePlan {
         }
     }
 
-    /// A task was added when none waited any more.
+    /// A task was added when none was waiting.
     pub fn resume(&mut self) {
         if self.stopped == Some(QueueStopReason::Empty) {
             self.stopped = None;
         }
     }
 
-    /// Someone asks for the end.
+    /// Requests the end.
     pub fn stop(&mut self, reason: QueueStopReason) -> QueueStep {
         self.stopped = Some(reason);
         QueueStep::Stop(reason)
     }
 
-    /// Takes in how a task ended; gives how it stands in the queue from here on. One that the budget
-    /// for all cut off, or a signal, waits for the next run.
+    /// Processes the end of a task; returns its new state in the queue. A task that the common
+    /// budget or a signal interrupted waits for the next run.
     pub fn done(&mut self, report: &TaskReport, time_used: Duration) -> TaskOutcome {
         self.spent.add(report.spent);
         let reason = match &report.end {
@@ -200,7 +200,7 @@ impl QueuePlan {
     }
 }
 
-/// How a task stands after it ran.
+/// The state of a task after it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
     Ended,

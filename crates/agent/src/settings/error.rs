@@ -1,17 +1,17 @@
-//! What can be wrong with settings. The texts name the key; a front end whose user gave a value in
-//! another way, such as by a flag, names that instead.
+//! Errors in settings. The texts name the key; a front end whose user set a value differently, such
+//! as by a flag, names that instead.
 
 use retake_types::UnitError;
 
 use crate::adapters::AgentKind;
 use crate::notify::UnknownEvent;
 
-/// Everything that is wrong with some settings.
+/// All errors in some settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct SettingsErrors(pub Vec<SettingError>);
 
-/// One thing that is wrong; paths are without the `agent.` in front.
+/// One error; paths are without the prefix `agent.`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     #[error("there is no key agent.{path}")]
@@ -20,7 +20,7 @@ pub enum SettingError {
     Invalid { path: String, reason: InvalidSetting },
 }
 
-/// Why a value cannot be used.
+/// Why a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSetting {
     #[error("takes one value, not a list")]
@@ -51,18 +51,18 @@ pub enum InvalidSetting {
     UnknownEvent(#[from] UnknownEvent),
 }
 
-/// A setting that cannot be kept with the chosen agent. Refused, since an ignored limit is worse
+/// A setting that cannot work with the chosen agent. Refused, because an ignored limit is worse
 /// than none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedSetting {
-    /// A budget of money for an agent that does not report its cost.
+    /// A cost budget for an agent that does not report its cost.
     CostNotReported { path: &'static str, kind: AgentKind },
-    /// A budget of tokens for an agent that does not report them.
+    /// A token budget for an agent that does not report them.
     TokensNotReported { path: &'static str, kind: AgentKind },
-    /// A limit of iterations without progress, while file changes are not tracked.
+    /// A limit on iterations without progress, without tracking of file changes.
     ProgressNotTracked,
-    /// A custom agent without a program; the key that would name it.
+    /// A custom agent without a program; with the key that would set it.
     NoCommand { path: &'static str },
-    /// The fallback would meet the same limit.
+    /// The fallback would reach the same limit.
     FallbackIsSame { kind: AgentKind },
 }

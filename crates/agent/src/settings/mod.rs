@@ -1,7 +1,7 @@
 //! The `agent:` configuration as typed values.
 //!
-//! Reading files, layers and flags is the front end's; it hands over what it found as texts per
-//! key. A value that cannot be read is an error, never a default, and all errors come at once.
+//! The front end reads files, layers and flags, and passes texts per key. An invalid value is an
+//! error, never a default, and all errors are reported at once.
 
 mod error;
 
@@ -26,7 +26,7 @@ pub use error::{InvalidSetting, SettingError, SettingsErrors, UnsupportedSetting
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub directories: DirectorySettings,
-    /// Ignored files that each of several agents gets a copy of.
+    /// Patterns of ignored files to copy for each of several agents.
     pub worktree_include: Vec<String>,
     pub colors: bool,
     pub default_max_iterations: Option<u32>,
@@ -53,55 +53,55 @@ pub struct Settings {
     pub fail_incomplete: bool,
 }
 
-/// The user's commands around an iteration and a loop.
+/// The user's hooks around an iteration and a loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopHooks {
     /// Before each iteration.
     pub pre: Option<Hook>,
     /// After each iteration.
     pub post: Option<Hook>,
-    /// When the loop has ended.
+    /// After the loop.
     pub end: Option<Hook>,
 }
 
-/// An agent and how it is called.
+/// An agent and its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentProgram {
     pub kind: AgentKind,
-    /// `None` only for a custom agent without one.
+    /// `None` only for a custom agent without a command.
     pub command: Option<String>,
     pub args: Vec<String>,
 }
 
-/// Where things are, relative to the project.
+/// Directories, relative to the project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectorySettings {
     pub workspaces: PathBuf,
     pub templates: PathBuf,
     pub archive: PathBuf,
     pub prompts: PathBuf,
-    /// Templates of all projects.
+    /// Templates for all projects.
     pub global_templates: Option<PathBuf>,
 }
 
-/// Who is notified of what.
+/// The settings of notifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotificationSettings {
     pub url: Option<String>,
     pub format: NotifyFormat,
     pub events: Events,
     pub timeout: Duration,
-    /// `None` when status changes are not notified.
+    /// `None` without notifications of status changes.
     pub status_watch: Option<watch::Options>,
 }
 
-/// What one invocation sets instead of the workspace's own values.
+/// Values of one invocation that override the workspace's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleOverrides {
     pub max_iterations: Option<u32>,
     pub delay: Option<Duration>,
     pub stagnation_threshold: Option<u32>,
-    /// Where the jitter of retries starts.
+    /// The seed of the jitter of retries.
     pub seed: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct Verification {
     pub notify: bool,
 }
 
-/// How an iteration is executed.
+/// The settings of an iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterationConfig {
     /// Timeout for the entire iteration.
@@ -147,8 +147,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks and reads all values. `given` holds what configuration sets, by path without the
-    /// `agent.` in front; what it does not set has its default.
+    /// Checks and parses all values. `given` has the configured ones, by path without the prefix
+    /// `agent.`; missing ones have their default.
     pub fn read(given: &BTreeMap<String, Value>) -> Result<Self, SettingsErrors> {
         let mut reader = Reader { given, errors: Vec::new() };
         for path in given.keys() {
@@ -189,7 +189,7 @@ impl Settings {
         }
     }
 
-    /// What a new workspace of this mode starts with.
+    /// The initial limit of a new workspace with this mode.
     pub fn max_iterations(&self, mode: Mode) -> u32 {
         self.default_max_iterations.unwrap_or_else(|| mode.default_max_iterations())
     }
@@ -199,8 +199,8 @@ impl Settings {
         std::iter::once(&self.agent).chain(&self.fallback)
     }
 
-    /// What cannot be kept with these agents: a budget that one does not measure, a limit that needs
-    /// what is not tracked.
+    /// Settings that cannot work with these agents: a budget that an agent does not report, or a
+    /// limit that needs disabled tracking.
     pub fn unsupported(&self) -> Vec<UnsupportedSetting> {
         let mut found = Vec::new();
         for program in self.programs() {
@@ -270,7 +270,7 @@ impl Reader<'_> {
             output_level: self.word("outputLevel").parse().unwrap_or_default(),
             notifications: self.notifications(),
             agent: self.program(kind, "command", "args"),
-            // Read in any case, so that a mistake in it is found.
+            // Parsed in any case, so that errors in it are found.
             fallback: Some(self.program(
                 fallback.unwrap_or(AgentKind::Codex),
                 "fallback.command",
@@ -327,7 +327,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The specified keys of Claude apply to Claude; the general ones to the agent that is chosen.
+    /// The keys for Claude apply to Claude; the general ones to the chosen agent.
     fn program(&mut self, kind: AgentKind, command: &str, args: &str) -> AgentProgram {
         let own = |reader: &Self, general: &str, claude: &str| {
             let claudes = kind == AgentKind::Claude && !reader.given.contains_key(general);
@@ -364,7 +364,7 @@ impl Reader<'_> {
         self.errors.push(SettingError::Invalid { path, reason });
     }
 
-    /// The text of a value; empty when unset.
+    /// The text of a value; empty if unset.
     fn text(&mut self, path: &str) -> String {
         let default = || agent_key(path).map_or("", |key| key.default);
         match self.given.get(path) {
@@ -389,7 +389,7 @@ impl Reader<'_> {
         PathBuf::from(text)
     }
 
-    /// A name without any directory in it.
+    /// A file name without directories.
     fn file_name(&mut self, path: &str) -> String {
         let text = self.text(path);
         let plain = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
@@ -520,7 +520,7 @@ impl Reader<'_> {
         Some(Hook { on_failure: on_failure.unwrap_or_default(), ..hook })
     }
 
-    /// Nothing follows from its failure: the loop has ended.
+    /// Its failure has no effect, because the loop has ended.
     fn end_hook(&mut self) -> Option<Hook> {
         let hook = self.command_with_timeout("end")?;
         Some(Hook { on_failure: OnFailure::Skip, ..hook })

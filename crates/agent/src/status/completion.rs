@@ -1,4 +1,4 @@
-//! Whether the task is complete, said in this run and not in an earlier one.
+//! Whether the task is complete, as reported in this run and not an earlier one.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use super::{Status, StatusError, Todo};
 use crate::files;
 
-/// Far more than a list of items needs.
+/// More than a list of items needs.
 const LARGEST_TODO: u64 = 4 << 20;
 
-/// What the status files were at some moment, to tell later whether they were written since.
-/// An agent that writes the same words again has written them again.
+/// The state of the status files at some moment, to detect later writes. Writing the same content
+/// again counts as a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     status: Option<Mark>,
@@ -37,7 +37,7 @@ impl Mark {
     }
 }
 
-/// Where an agent reports about its task.
+/// The files in which an agent reports about its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusPaths {
     pub status: PathBuf,
@@ -50,11 +50,11 @@ impl Marks {
     }
 }
 
-/// Where the answer comes from.
+/// The source of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Status,
-    /// The status is missing or invalid; check boxes decide.
+    /// The status is missing or invalid, so the check boxes decide.
     Todo,
     Nothing,
 }
@@ -62,31 +62,31 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
     pub source: Source,
-    /// Complete, and said so since the marks were taken.
+    /// Complete, reported after the marks were taken.
     pub complete: bool,
-    /// Complete, but said so earlier: not to be believed.
+    /// Complete, but reported earlier, so it does not count.
     pub stale: bool,
     pub remaining: Option<u64>,
-    /// As long as it was written since the marks were taken.
+    /// If it was written after the marks were taken.
     pub worked: Option<bool>,
     pub status: Option<Status>,
-    /// What is wrong with the status file, for the screen and the next prompt.
+    /// The error in the status file, for the screen and the next prompt.
     pub invalid: Option<String>,
 }
 
-/// The status files as they were read at one moment.
+/// The status files as read at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusFiles {
     marks: Marks,
     status: Result<Status, StatusError>,
-    /// Only read where there is no valid status.
+    /// Read only without a valid status.
     todo: Option<Todo>,
 }
 
 impl StatusFiles {
-    /// Reads the status, and the check boxes if they may stand in for it.
+    /// Reads the status, and the check boxes if they may replace it.
     pub fn read(paths: &StatusPaths, todo_fallback: bool) -> Self {
-        // Before reading: what is written meanwhile counts as written later.
+        // Before reading, so that a concurrent write counts as a later one.
         let marks = Marks::take(paths);
         let status = Status::read(&paths.status);
         let wanted = todo_fallback && status.is_err();
@@ -95,14 +95,14 @@ impl StatusFiles {
         Self { marks, status, todo: todo.filter(|todo| *todo != Todo::default()) }
     }
 
-    /// The agent's summary of its work, if it was written since the marks were taken.
+    /// The agent's summary of its work, if written after the marks were taken.
     pub fn summary(&self, since: Marks) -> Option<&str> {
         let status = self.status.as_ref().ok()?;
         status.summary.as_deref().filter(|_| self.marks.status != since.status)
     }
 
-    /// What the files say after an iteration: complete if that was said since the loop began, and
-    /// everything else only if it was written in the iteration.
+    /// The result of the files after an iteration: completion counts if reported since the loop
+    /// began, everything else only if written in the iteration.
     pub fn after_iteration(&self, since_loop: Marks, since_iteration: Marks) -> Completion {
         let mut found = self.completion(since_loop);
         let fresh = match found.source {
@@ -117,7 +117,7 @@ impl StatusFiles {
         found
     }
 
-    /// What the agent says of its own work, if it was written since the marks were taken.
+    /// What the agent reports about its own work, if written after the marks were taken.
     pub fn worked(&self, since: Marks) -> Option<bool> {
         let status = self.status.as_ref().ok()?;
         status.worked.filter(|_| self.marks.status != since.status)

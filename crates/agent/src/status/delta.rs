@@ -1,4 +1,4 @@
-//! What is new in a status against the last one that was passed on.
+//! Changes of a status since the last reported one.
 
 use serde::Serialize;
 
@@ -36,7 +36,7 @@ impl Delta {
         }
     }
 
-    /// More than a new time stamp.
+    /// Whether more than the timestamp changed.
     pub fn is_meaningful(&self) -> bool {
         *self != Self::default()
     }

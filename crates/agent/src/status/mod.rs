@@ -1,7 +1,7 @@
-//! `.status.json`: what the agent says about its task.
+//! `.status.json`: the agent's report about its task.
 //!
-//! Strict about what the loop acts on (`complete`, `progress`, `worked`), tolerant of everything
-//! else: an odd date or an unknown key must not hide that a task is done.
+//! Strict about fields that affect the loop (`complete`, `progress`, `worked`), tolerant otherwise:
+//! an unusual date or an unknown key must not hide that a task is done.
 
 mod completion;
 mod delta;
@@ -17,7 +17,7 @@ pub use todo::Todo;
 
 use crate::files;
 
-/// Far more than a status needs.
+/// More than a status needs.
 const LARGEST: u64 = 1 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Status {
     pub progress: Option<Progress>,
     pub worked: Option<bool>,
     pub summary: Option<String>,
-    /// As written; nobody depends on it.
+    /// As written; not parsed.
     pub last_updated: Option<String>,
     pub phase: Option<String>,
     pub blockers: Vec<String>,
@@ -40,7 +40,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `None` when nothing is known about the total.
+    /// `None` if the total is unknown.
     pub fn remaining(self) -> Option<u64> {
         (self.total > 0).then(|| self.total - self.completed)
     }
@@ -64,7 +64,7 @@ impl Status {
         }
     }
 
-    /// Reads the content of a status file; the error says what is wrong with it.
+    /// Parses a status file; the error describes the problem.
     pub fn parse(content: &[u8]) -> Result<Self, String> {
         let content = content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(content);
         if content.trim_ascii().is_empty() {
@@ -105,7 +105,7 @@ impl Status {
         })
     }
 
-    /// What keeps the agent from going on. Some agents write that there is nothing.
+    /// The agent's blockers. Some agents write that there are none.
     pub fn real_blockers(&self) -> Vec<String> {
         let nothing = |text: &str| {
             let text = text.trim().trim_end_matches('.').to_ascii_lowercase();
@@ -114,7 +114,7 @@ impl Status {
         self.blockers.iter().filter(|text| !nothing(text)).cloned().collect()
     }
 
-    /// Items left to do, where the agent counts them.
+    /// Remaining items, if the agent counts them.
     pub fn remaining(&self) -> Option<u64> {
         self.progress.and_then(Progress::remaining)
     }

@@ -21,7 +21,7 @@ impl Todo {
                     continue;
                 }
                 (Some((open, least)), Some(mark)) if mark == open && length >= least => {
-                    // A closing fence has nothing behind it.
+                    // A closing fence has no text after it.
                     if line.chars().skip(length).all(char::is_whitespace) {
                         fence = None;
                     }
@@ -39,7 +39,7 @@ impl Todo {
         todo
     }
 
-    /// There are check boxes and none is open.
+    /// Whether there are check boxes and all are checked.
     pub fn is_complete(self) -> bool {
         self.done > 0 && self.open == 0
     }
@@ -91,7 +91,7 @@ mod tests {
         let text = "- [x] a\n```md\n- [ ] example\n```\n~~~~\n- [ ] b\n~~~\n- [ ] c\n~~~~\n";
         assert_eq!(counts(text), (0, 1, true));
         assert_eq!(counts("```\n- [x] only an example\n```\n"), (0, 0, false));
-        // An unclosed fence hides what follows, as it does when rendered.
+        // An unclosed fence hides the rest, as when rendered.
         assert_eq!(counts("- [ ] a\n```\n- [x] b\n"), (1, 0, false));
     }
 }

@@ -1,4 +1,4 @@
-//! Archives: workspaces kept under `NAME-<time>`, as directories.
+//! Archives: workspaces kept as directories named `NAME-<time>`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,11 +22,11 @@ pub struct Archived {
 }
 
 const ABOUT: &str = ".archived.json";
-/// What a loop uses while it runs; means nothing later.
+/// Files of a running loop, meaningless afterwards.
 pub(super) const PASSING: [&str; 3] = [".lock", ".control", ".loop"];
 
 impl WorkspaceDirectories {
-    /// Archives a workspace; with `keep` the workspace stays as well.
+    /// Archives a workspace; with `keep` the workspace also stays.
     pub fn archive(
         &self,
         workspace: &Workspace,
@@ -35,7 +35,7 @@ impl WorkspaceDirectories {
     ) -> Result<Archived, WorkspaceError> {
         let stamp = now.strftime("%Y-%m-%dT%H-%M-%S");
         let mut name = Name::new(&format!("{}-{stamp}", workspace.name()))?;
-        // Twice in one second.
+        // Archived twice in one second.
         for again in 2.. {
             if self.archive.join(&name).symlink_metadata().is_err() {
                 break;
@@ -83,7 +83,7 @@ impl WorkspaceDirectories {
             .map_err(|error| super::MetadataError::Invalid { path, why: error.to_string() }.into())
     }
 
-    /// What the metadata of an archived workspace said.
+    /// The metadata of an archived workspace.
     pub fn archived_metadata(&self, name: &Name) -> Result<Metadata, WorkspaceError> {
         Ok(Metadata::load(&self.archive.join(name).join(".metadata.json"))?)
     }
@@ -92,14 +92,14 @@ impl WorkspaceDirectories {
         self.archive.join(name)
     }
 
-    /// Makes a workspace of an archive, which stays. Without a name it gets its old one.
+    /// Creates a workspace from an archive, which stays. Without a name it gets its original one.
     pub fn restore(
         &self,
         archive: &Name,
         name: Option<&Name>,
     ) -> Result<Workspace, WorkspaceError> {
         let archived = self.archived(archive)?;
-        // The file could say anything.
+        // The file is untrusted.
         let name = match name {
             Some(name) => name.clone(),
             None => Name::new(&archived.original_name)?,
@@ -128,8 +128,8 @@ impl WorkspaceDirectories {
     }
 }
 
-/// Copies files, directories and links, leaving out some names at the top. Anything else, such
-/// as a socket, is nothing to keep.
+/// Copies files, directories and links, without some top-level names. Anything else, such as a
+/// socket, is skipped.
 pub(super) fn copy(from: &Path, to: &Path, without: &[&str]) -> Result<(), WorkspaceError> {
     for entry in std::fs::read_dir(from).map_err(at(from))? {
         let entry = entry.map_err(at(from))?;

@@ -1,11 +1,11 @@
-//! What must be right before a loop may run, and what the agent itself is asked to judge.
+//! The conditions for running a loop, and the criteria that the agent judges.
 
 use std::path::PathBuf;
 
 use super::{Workspace, WorkspaceError};
 use crate::status::{Status, StatusError};
 
-/// One thing that `validate` asks about instructions.
+/// One criterion of `validate` for instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Criterion {
     pub name: &'static str,
@@ -16,7 +16,7 @@ const fn criterion(name: &'static str, asks: &'static str) -> Criterion {
     Criterion { name, asks }
 }
 
-/// Without these a task cannot be left alone.
+/// Required for a task that runs unattended.
 pub const REQUIRED: [Criterion; 7] = [
     criterion("Goal", "states what exists or holds when the task is done"),
     criterion("Scope", "says which files, directories or systems may be changed"),
@@ -27,14 +27,14 @@ pub const REQUIRED: [Criterion; 7] = [
     criterion("No loop mechanics", "describes the task, not iterations, status files or the loop"),
 ];
 
-/// These make it go better.
+/// Recommended for better results.
 pub const RECOMMENDED: [Criterion; 3] = [
     criterion("Examples", "shows an example of a finished item"),
     criterion("Failures", "says what to do when an item cannot be done"),
     criterion("Conventions", "names the conventions of the code or text to keep to"),
 ];
 
-/// Something that stands in the way of a run.
+/// A problem that prevents a run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceProblem {
     #[error("{} names the workspace {name:?}", .path.display())]
@@ -49,7 +49,7 @@ pub enum WorkspaceProblem {
     DirectoryMissing(PathBuf),
 }
 
-/// Everything that stands in the way of a run, in the order in which to mend it.
+/// All problems that prevent a run, in the order to fix them.
 pub fn problems(workspace: &Workspace) -> Vec<WorkspaceProblem> {
     let mut found = Vec::new();
     match workspace.metadata() {

@@ -1,6 +1,6 @@
-//! One process at a time works on a workspace.
+//! The lock of a workspace: one process at a time works on it.
 //!
-//! A process forked while the lock is held shares it, so keepers must be forked before.
+//! A process forked while the lock is held shares it, so fork keepers before.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub enum WorkspaceLockError {
 pub struct WorkspaceLock(FileLock);
 
 impl WorkspaceLock {
-    /// `command` is what the holder does, such as `run`.
+    /// `command` is the holder's action, such as `run`.
     pub fn acquire(workspace: &Workspace, command: &str) -> Result<Self, WorkspaceLockError> {
         let purpose = format!("retake agent {command} {}", workspace.name());
         workspace.make_loop_state_dir().map_err(|error| WorkspaceLockError::Io {
@@ -37,12 +37,12 @@ impl WorkspaceLock {
         }
     }
 
-    /// Who works on a workspace now, as the holder described itself.
+    /// The current holder's description of itself.
     pub fn holder(workspace: &Workspace) -> Option<String> {
         FileLock::holder(&path(workspace))
     }
 
-    /// Who held it before and died without giving it back.
+    /// A previous holder that died with the lock.
     pub fn abandoned(&self) -> Option<&str> {
         self.0.abandoned()
     }

@@ -1,5 +1,4 @@
-//! `.metadata.json`: what a workspace is and what happened to it. Keys that we do not know are
-//! kept as they are.
+//! `.metadata.json`: the properties and counters of a workspace. Unknown keys are kept.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::files;
 
-/// Far more than any configuration needs.
+/// More than any configuration needs.
 const LARGEST: u64 = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,7 +29,7 @@ pub struct Metadata {
     pub execution_iterations: u32,
     #[serde(default)]
     pub mode: Mode,
-    /// Absent in files written by hand: then the mode's default.
+    /// Missing in manually written files: then the mode's default applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_iterations: Option<u32>,
     /// Seconds between iterations.
@@ -44,13 +43,13 @@ pub struct Metadata {
     pub notify_events: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<VerificationState>,
-    /// The hash of the instructions that were completed.
+    /// The hash of the completed instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_instructions: Option<String>,
-    /// Loops from before belong to the record, not to this workspace's counters.
+    /// Earlier loops do not count for this workspace's counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_at: Option<Timestamp>,
-    /// Configuration of this workspace alone.
+    /// Configuration of this workspace only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
     #[serde(flatten)]
@@ -158,14 +157,14 @@ impl Metadata {
             .map_err(|error| MetadataError::Io { path: path.to_owned(), error })
     }
 
-    /// Without what a person configures, which may hold secrets.
+    /// Without the user's configuration, which may contain secrets.
     #[must_use]
     pub(super) fn without_settings(&self) -> Self {
         let nothing = Self::new(&self.name, self.mode, self.created);
         self.clone().with_settings_of(&nothing)
     }
 
-    /// With what a person configured in another copy.
+    /// With the user's configuration from another copy.
     #[must_use]
     pub(super) fn with_settings_of(self, other: &Self) -> Self {
         Self {
@@ -180,13 +179,13 @@ impl Metadata {
         }
     }
 
-    /// The task is complete as these instructions describe it.
+    /// Marks the task as complete for these instructions.
     pub fn complete(&mut self, instructions: &str) {
         self.status = WorkspaceStatus::Completed;
         self.completed_instructions = Some(fingerprint(instructions));
     }
 
-    /// Whether the task was completed, and the instructions are still those.
+    /// Whether the task was completed with the same instructions.
     pub fn is_complete(&self, instructions: &str) -> bool {
         let same = |completed: &String| *completed == fingerprint(instructions);
         self.status == WorkspaceStatus::Completed
@@ -206,7 +205,7 @@ impl Metadata {
         self.last_run = Some(milliseconds(at));
     }
 
-    /// What `reset` does: counters to nothing, in progress again.
+    /// Resets the counters and the status.
     pub fn reset(&mut self, now: Timestamp) {
         self.completed_instructions = None;
         self.reset_at = Some(now);
@@ -221,7 +220,7 @@ fn fingerprint(instructions: &str) -> String {
     blake3::hash(instructions.trim().as_bytes()).to_hex()[..32].to_owned()
 }
 
-/// Two spaces and a line feed at the end, as people edit these files by hand.
+/// Indented by two spaces and with a final line feed, because users edit these files.
 pub(crate) fn pretty(value: &impl Serialize) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
     text.push(b'\n');
@@ -232,7 +231,7 @@ pub(crate) fn milliseconds(at: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at)
 }
 
-/// `2` and not `2.0`.
+/// `2` instead of `2.0`.
 fn plain_number<S: serde::Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(whole) if whole.fract() == 0.0 && *whole >= 0.0 => out.serialize_u64(*whole as u64),

@@ -1,5 +1,5 @@
-//! Workspaces: one directory per task, with the instructions, the status that the agent reports,
-//! and what the loop remembers.
+//! Workspaces: one directory per task, with the instructions, the agent's status, and the loop's
+//! state.
 
 mod archive;
 mod check;
@@ -27,18 +27,18 @@ pub(crate) use metadata::{milliseconds, pretty};
 use crate::files;
 use crate::status::StatusPaths;
 
-/// What `init` puts into `TODO.md`. It has no check boxes, so it never counts as done.
+/// The initial `TODO.md`. Without check boxes it never counts as done.
 const TODO: &str = "# TODO\n\nThe agent keeps its list of items here, as check boxes.\n";
 
-/// Where workspaces, templates and archives are.
+/// The directories of workspaces, templates and archives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkspaceDirectories {
     pub workspaces: PathBuf,
     pub templates: PathBuf,
     pub global_templates: Option<PathBuf>,
     pub archive: PathBuf,
-    /// Where a loop keeps what an agent must not be able to delete by cleaning up its project;
-    /// `None` where there is no record, and then it is in the workspace itself.
+    /// The directory for loop state that an agent must not be able to delete in its project; `None`
+    /// without a record, then the state is in the workspace itself.
     pub loop_state: Option<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkspaceError {
     move |error| WorkspaceError::Io { path, error }
 }
 
-/// One workspace that exists.
+/// An existing workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workspace {
     name: Name,
@@ -76,7 +76,7 @@ pub struct Workspace {
 }
 
 impl WorkspaceDirectories {
-    /// The usual places in a project.
+    /// The default directories in a project.
     pub fn of_project(project: &Path) -> Self {
         let agent = project.join(".agent");
         Self {
@@ -88,7 +88,7 @@ impl WorkspaceDirectories {
         }
     }
 
-    /// The workspace of a name, whether it exists or not.
+    /// The workspace with this name, existing or not.
     pub(crate) fn workspace(&self, name: &Name) -> Workspace {
         let dir = self.workspaces.join(name);
         let loop_state = match &self.loop_state {
@@ -98,14 +98,14 @@ impl WorkspaceDirectories {
         Workspace { name: name.clone(), dir, loop_state }
     }
 
-    /// Tells these workspaces from those of another worktree, which shares the record.
+    /// Distinguishes these workspaces from those of another worktree, which shares the record.
     pub(crate) fn fingerprint(&self) -> String {
         let top = self.workspaces.canonicalize();
         let top = top.as_deref().unwrap_or(&self.workspaces);
         blake3::hash(top.as_os_str().as_bytes()).to_hex()[..16].to_owned()
     }
 
-    /// Makes a workspace. It appears with everything in it, or not at all.
+    /// Creates a workspace atomically.
     pub fn create(&self, name: &Name, metadata: &Metadata) -> Result<Workspace, WorkspaceError> {
         let dir = self.workspaces.join(name);
         if dir.symlink_metadata().is_ok() {
@@ -124,12 +124,13 @@ impl WorkspaceDirectories {
         })();
         made.inspect_err(|_| discard(&staged))?;
         let workspace = self.workspace(name);
-        // Of an earlier workspace of this name that was deleted by other means than ours.
+        // State of an earlier workspace with this name that was deleted without retake.
         workspace.forget_saved().map_err(at(&workspace.loop_state))?;
         Ok(workspace)
     }
 
-    /// Makes a workspace for another try of a task: with its files and settings, and without its past.
+    /// Creates a workspace for another attempt at a task: with its files and settings, without its
+    /// history.
     pub fn copy_of(&self, task: &Workspace, name: &Name) -> Result<Workspace, WorkspaceError> {
         let metadata = Metadata {
             name: name.to_string(),
@@ -155,7 +156,7 @@ impl WorkspaceDirectories {
         let workspace = self.workspace(name);
         match workspace.metadata_path().symlink_metadata() {
             Ok(_) => Ok(workspace),
-            // An agent deleted it while it worked.
+            // An agent deleted it during its work.
             Err(_) if workspace.saved_metadata().is_some() => Ok(workspace),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(WorkspaceError::NotFound(name.clone()))
@@ -164,7 +165,7 @@ impl WorkspaceDirectories {
         }
     }
 
-    /// Every workspace, by name. One whose metadata cannot be read is listed with its error.
+    /// Every workspace, by name. A workspace with unreadable metadata is listed with the error.
     pub fn list(&self) -> Result<Vec<Listed>, WorkspaceError> {
         let mut all = Vec::new();
         for name in names(&self.workspaces)? {
@@ -176,9 +177,9 @@ impl WorkspaceDirectories {
         Ok(all)
     }
 
-    /// Deletes a workspace. What is archived stays.
+    /// Deletes a workspace. Its archives stay.
     pub fn delete(&self, workspace: &Workspace) -> Result<(), WorkspaceError> {
-        // Out of the way first, so that a crash never leaves half a workspace under its name.
+        // Renamed first, so that a crash never leaves a partial workspace under its name.
         let gone = self.stage(&workspace.name)?;
         let inside = gone.join("workspace");
         std::fs::rename(&workspace.dir, &inside).map_err(at(&workspace.dir))?;
@@ -186,14 +187,14 @@ impl WorkspaceDirectories {
         std::fs::remove_dir_all(&gone).map_err(at(&gone))
     }
 
-    /// An empty directory beside the workspaces, of a name that no workspace can have.
+    /// An empty directory next to the workspaces, with a name that no workspace can have.
     fn stage(&self, name: &Name) -> Result<PathBuf, WorkspaceError> {
         std::fs::create_dir_all(&self.workspaces).map_err(at(&self.workspaces))?;
         stage_in(&self.workspaces, name)
     }
 }
 
-/// A workspace and what its metadata says, if it can be read.
+/// A workspace with its metadata, if readable.
 pub type Listed = (Workspace, Result<Metadata, WorkspaceError>);
 
 impl Workspace {
@@ -221,7 +222,7 @@ impl Workspace {
         self.dir.join("TODO.md")
     }
 
-    /// Where the agent reports about the task.
+    /// The files in which the agent reports about the task.
     pub fn status_paths(&self) -> StatusPaths {
         StatusPaths { status: self.status_path(), todo: self.todo_path() }
     }
@@ -242,18 +243,19 @@ impl Workspace {
         self.dir.join(crate::log::file_name(started))
     }
 
-    /// A copy in an empty directory, with a state of its own, for what must leave this one as it is.
+    /// A copy in an empty directory, with separate state, for work that must not change this one.
     pub fn copy_to(&self, dir: &Path) -> Result<Self, WorkspaceError> {
         archive::copy(&self.dir, dir, &archive::PASSING)?;
         Ok(Self { name: self.name.clone(), dir: dir.to_owned(), loop_state: dir.join(".loop") })
     }
 
-    /// Where the lock, requests and copies of a loop are, out of reach of an agent that tidies up.
+    /// The directory of a loop's lock, requests and copies, which an agent cannot delete by
+    /// cleaning up.
     pub fn loop_state_dir(&self) -> &Path {
         &self.loop_state
     }
 
-    /// Makes that directory, readable for nobody else.
+    /// Creates that directory, readable only by the user.
     pub(crate) fn make_loop_state_dir(&self) -> io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.loop_state)
     }
@@ -274,8 +276,8 @@ impl Workspace {
         }
     }
 
-    /// The workspace's metadata. The user's file counts, unless a loop runs, whose agent could have
-    /// written it, or it cannot be read, because an agent destroyed it.
+    /// The workspace's metadata. The user's file is used, unless a loop runs, whose agent could
+    /// have written it, or an agent made it unreadable.
     pub fn metadata(&self) -> Result<Metadata, WorkspaceError> {
         let file = Metadata::load(&self.metadata_path());
         let running = WorkspaceLock::holder(self).is_some();
@@ -301,15 +303,15 @@ impl Workspace {
         Ok(metadata.save(&self.metadata_path())?)
     }
 
-    /// A loop begins: its counters are saved where its agent does not get.
+    /// A loop begins: its counters are saved where its agent cannot write.
     pub(crate) fn begin_loop(&self, metadata: &Metadata) -> Result<(), WorkspaceError> {
         self.make_loop_state_dir().map_err(at(&self.loop_state))?;
         Ok(metadata.without_settings().save(&self.saved_metadata_path())?)
     }
 
-    /// Changes the metadata while a loop runs, and brings back what its agent deleted or destroyed.
-    /// `settings` and `instructions` are those that the loop began with; instructions that were
-    /// changed stay as they are, since they may be the user's for the next loop.
+    /// Changes the metadata during a loop, and restores what its agent deleted or damaged.
+    /// `settings` and `instructions` are those at the start of the loop; changed instructions stay,
+    /// because they may be the user's for the next loop.
     pub(crate) fn update_in_loop(
         &self,
         settings: &Metadata,
@@ -331,7 +333,7 @@ impl Workspace {
         self.replace_metadata(&metadata)
     }
 
-    /// `None` when there are none, or nothing but white space.
+    /// `None` if missing or blank.
     pub fn instructions(&self) -> Result<Option<String>, WorkspaceError> {
         self.text(&self.instructions_path())
     }
@@ -357,7 +359,7 @@ impl Workspace {
     }
 }
 
-/// The names in a directory that can be names of ours, sorted.
+/// The valid names in a directory, sorted.
 fn names(dir: &Path) -> Result<Vec<Name>, WorkspaceError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -375,7 +377,7 @@ fn names(dir: &Path) -> Result<Vec<Name>, WorkspaceError> {
     Ok(names)
 }
 
-/// A fresh directory in `parent` that no listing shows.
+/// A new directory in `parent` that no listing shows.
 fn stage_in(parent: &Path, name: &Name) -> Result<PathBuf, WorkspaceError> {
     for attempt in 0u32.. {
         let path = parent.join(format!(".{name}.{}-{attempt}", std::process::id()));
@@ -388,7 +390,7 @@ fn stage_in(parent: &Path, name: &Name) -> Result<PathBuf, WorkspaceError> {
     unreachable!("the loop returns before it runs out of numbers")
 }
 
-/// Gives a finished directory its name, unless the name is taken.
+/// Renames a finished directory to its name, unless the name is taken.
 fn publish(
     staged: &Path,
     dir: &Path,
@@ -402,6 +404,6 @@ fn publish(
 }
 
 fn discard(staged: &Path) {
-    // The error that led here matters more; the directory's name is nobody's.
+    // The original error matters more; the directory's name is unused.
     let _ = std::fs::remove_dir_all(staged);
 }

@@ -1,11 +1,11 @@
-//! Names of workspaces, archives and templates. A name becomes part of a path, so it is checked
-//! before it is ever joined to one.
+//! Names of workspaces, archives and templates. A name becomes part of a path, so it is validated
+//! before it is joined to one.
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Longest name; an archive's is a workspace's with a time behind it.
+/// Maximum length; an archive's name is a workspace's with a time appended.
 const LONGEST: usize = 128;
 
 /// Letters, digits, `_` and `-`.

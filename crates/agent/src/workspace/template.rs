@@ -1,4 +1,4 @@
-//! Templates: instructions kept for the next task of the same sort.
+//! Templates: instructions kept for similar tasks.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub struct TemplateFile {
     pub delay: Option<f64>,
 }
 
-/// A template and where it is.
+/// A template and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     pub about: TemplateFile,
@@ -44,7 +44,7 @@ const ABOUT: &str = ".template.json";
 const INSTRUCTIONS: &str = "INSTRUCTIONS.md";
 
 impl WorkspaceDirectories {
-    /// Keeps a workspace's instructions as a template. `about` may carry a description, tags and
+    /// Saves a workspace's instructions as a template. `about` may contain a description, tags and
     /// an estimate; the rest comes from the workspace.
     pub fn save_template(
         &self,
@@ -81,7 +81,7 @@ impl WorkspaceDirectories {
         Ok(Template { about, dir, global })
     }
 
-    /// A template by name; the project's own comes before a global one.
+    /// A template by name; the project's own takes precedence over a global one.
     pub fn template(&self, name: &Name) -> Result<Template, WorkspaceError> {
         for (root, global) in self.template_roots() {
             let dir = root.join(name);
@@ -99,7 +99,7 @@ impl WorkspaceDirectories {
         Err(WorkspaceError::NoTemplate(name.clone()))
     }
 
-    /// Every template, by name; one that a project's own hides is left out.
+    /// Every template, by name; without global ones that a project's own replaces.
     pub fn templates(&self) -> Result<Vec<Template>, WorkspaceError> {
         let mut all = Vec::new();
         for (root, _) in self.template_roots() {
@@ -110,7 +110,7 @@ impl WorkspaceDirectories {
         Ok(all.iter().filter_map(|name| self.template(name).ok()).collect())
     }
 
-    /// Makes a workspace of a template.
+    /// Creates a workspace from a template.
     pub fn use_template(
         &self,
         template: &Name,

@@ -33,7 +33,7 @@ fn a_killed_runner_loses_nothing() {
     assert!(called.stdout.contains("Continuing the loop"), "{}", called.snapshot());
     assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted, 3 completed");
     assert_eq!(sandbox.stop_reason(), "budget_tokens");
-    assert!(sandbox.prompt(4).contains("was cut off"));
+    assert!(sandbox.prompt(4).contains("was interrupted"));
     let iteration = &sandbox.shown()["iterations"][1];
     assert_eq!(iteration["tokens"], 55);
     assert!(iteration["runId"].is_string() && iteration["endedAt"].is_string());

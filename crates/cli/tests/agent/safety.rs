@@ -186,7 +186,7 @@ fn an_interrupt_ends_politely() {
     // The next one reports it, and continues the numbers.
     sandbox.agent("", &["start; complete; result"]);
     assert_eq!(sandbox.run_agent(&[]).code, 0);
-    assert!(sandbox.prompt(sandbox.calls()).contains("was cut off"));
+    assert!(sandbox.prompt(sandbox.calls()).contains("was interrupted"));
     assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted, 3 interrupted, 4 completed");
 }
 

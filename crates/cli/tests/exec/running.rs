@@ -181,7 +181,7 @@ fn a_refused_request_names_every_problem() {
     for expected in [
         "the timeout is 0; give a positive number",
         "--env-file nope: No such file",
-        "\"1A\" is not a name for a variable",
+        "\"1A\" is not a valid variable name",
         "--limit memory: \"much\" is not a size",
         "--nice: \"99\" is not between -20 and 19",
         "--capture takes one of all, stdout, stderr, none, not some",

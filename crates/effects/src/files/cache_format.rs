@@ -1,5 +1,5 @@
-//! The cache file's bytes: little-endian, in the order of the fields. Any change here is a new
-//! version, and an old cache is then built anew.
+//! The format of the cache file: little-endian, in the order of the fields. Any change is a new
+//! version; a cache of another version is rebuilt.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -19,16 +19,16 @@ const STAT: usize = 40;
 const ENTRY: usize = STAT + 8 + 32 + 4 + 2 + 1;
 const SUBDIR: usize = 7;
 
-/// What a cache file says.
+/// The content of a cache file.
 pub(super) struct Saved {
     pub(super) start: i64,
     pub(super) seed: u64,
-    /// Id of each segment, and how many records it has.
+    /// The id of each segment, and its number of records.
     pub(super) segments: Vec<(u64, u64)>,
     pub(super) directories: Vec<Arc<Directory>>,
 }
 
-/// Directories with a secret in a name are left out.
+/// Leaves out directories with a secret in a name.
 pub(super) fn write(
     out: &mut impl Write,
     root: &Path,
@@ -42,7 +42,8 @@ pub(super) fn write(
     out.write_all(&tree.segments.seed.to_le_bytes())?;
     write_len(out, tree.segments.all.len())?;
     for segment in &tree.segments.all {
-        // One that could not be opened keeps its index, since entries count on the order.
+        // A segment that could not be opened keeps its index, because entries refer to it by
+        // position.
         let (id, records) =
             segment.as_ref().map_or((0, 0), |segment| (segment.id, segment.records()));
         out.write_all(&id.to_le_bytes())?;
@@ -112,8 +113,8 @@ fn encode_entry(entry: &FileEntry) -> [u8; ENTRY] {
     out
 }
 
-/// Reads a cache. The checksum is only known at its end, so nothing is believed: every length is
-/// held against `limit`, the size of the file.
+/// Reads a cache. The checksum is known only at the end, so the content is untrusted: every length
+/// is checked against `limit`, the size of the file.
 pub(super) fn read(from: &mut impl Read, root: &Path, limit: u64) -> io::Result<Saved> {
     let mut from = CacheReader { inner: from, limit };
     if from.array::<16>()? != MAGIC || u32::from_le_bytes(from.array()?) != VERSION {
@@ -153,7 +154,7 @@ impl<R: Read> CacheReader<'_, R> {
         Ok(array)
     }
 
-    /// A number of things that take at least `size` bytes each.
+    /// The number of items that take at least `size` bytes each.
     fn len(&mut self, size: usize) -> io::Result<usize> {
         let len = u64::from_le_bytes(self.array()?);
         if len > self.limit / size as u64 {
@@ -225,14 +226,14 @@ fn decode_entry(from: &[u8; ENTRY], names: &[u8]) -> io::Result<FileEntry> {
     Ok(entry)
 }
 
-/// `N` bytes of a record of fixed length.
+/// `N` bytes of a fixed-length record.
 fn part<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     let mut part = [0; N];
     part.copy_from_slice(&from[at..at + N]);
     part
 }
 
-/// A name must be one: where it says, ending in a NUL, and no path.
+/// Checks that a name is within bounds, ends in a NUL, and is not a path.
 fn checked(name: Name, names: &[u8]) -> io::Result<Name> {
     let (at, len) = (name.at as usize, usize::from(name.len));
     let valid = names.get(at..at + len + 1).is_some_and(|bytes| {

@@ -1,4 +1,4 @@
-//! What lies between two snapshots.
+//! The differences between two snapshots.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,22 +15,23 @@ use super::snapshot::{
     Directory, FileEntry, Snapshot, SnapshotTree, UNKNOWN, UNREADABLE, bytes, join, sort,
 };
 
-/// Files and symbolic links that differ between two moments. Paths are relative to the root, every
-/// list is sorted by the bytes of the paths, and no path is in two of the first three.
+/// Files and symbolic links that differ between two snapshots. Paths are relative to the root,
+/// every list is sorted by the bytes of the paths, and no path is in two of the first three.
 ///
-/// A directory is not listed: it shows by what is in it.
+/// Directories are not listed, only their content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     pub created: Vec<PathBuf>,
-    /// Other content, permissions, type or link target.
+    /// Different content, permissions, type or link target.
     pub modified: Vec<PathBuf>,
     pub deleted: Vec<PathBuf>,
-    /// Same content under another name. Other permissions besides list `to` as modified, too.
+    /// Same content under another name. With different permissions, `to` is also listed as
+    /// modified.
     pub renamed: Vec<Rename>,
-    /// What could not be read, before or after; a directory stands for all that it holds, of which
-    /// nothing is said.
+    /// What could not be read, before or after; for a directory, the changes of everything in it
+    /// are unknown.
     pub unreadable: Vec<PathBuf>,
-    /// For text files that were created, modified or deleted, where both sides are known.
+    /// For text files that were created, modified or deleted, if both sides are known.
     pub lines: BTreeMap<PathBuf, LineChange>,
 }
 
@@ -41,7 +42,7 @@ pub struct Rename {
 }
 
 impl Changes {
-    /// Nothing changed, as far as could be read.
+    /// Whether nothing changed, as far as it could be read.
     pub fn is_empty(&self) -> bool {
         self.created.is_empty()
             && self.modified.is_empty()
@@ -51,7 +52,7 @@ impl Changes {
 }
 
 impl Snapshot {
-    /// What changed from this snapshot to a later one of the same root.
+    /// The changes from this snapshot to a later one of the same root.
     pub fn changes(&self, later: &Self) -> Changes {
         let (before, after) = (&*self.tree, &*later.tree);
         let (mut found, mut other_rules) = (ComparedFiles::default(), false);
@@ -71,7 +72,7 @@ impl Snapshot {
         );
         let since = before.start.saturating_sub(TICK);
         found.created.retain(|(path, entry)| {
-            // Under other rules a file may appear that was there all the time.
+            // With other rules, a file may appear that existed before.
             let old = other_rules && entry.stat.ctime < since && !entry.has(UNKNOWN);
             !old && !holds(&before.closed, path)
         });
@@ -83,7 +84,7 @@ impl Snapshot {
 
         let mut lines = BTreeMap::new();
         let mut count = |path: &PathBuf, old: Option<&FileEntry>, new: Option<&FileEntry>| {
-            // What a link points to is no text.
+            // The target of a link is not text.
             let texts = old.iter().chain(&new).all(|e| !e.is_link() && !e.has(UNREADABLE));
             let old = old.map(|old| (&before.segments, old));
             let new = new.map(|new| (&after.segments, new));
@@ -123,7 +124,7 @@ struct ComparedFiles<'t> {
     created: Vec<Side<'t>>,
     modified: Vec<(PathBuf, &'t FileEntry, &'t FileEntry)>,
     deleted: Vec<Side<'t>>,
-    /// Renamed, and of other permissions besides.
+    /// Renamed files with different permissions.
     chmodded: Vec<PathBuf>,
 }
 
@@ -150,11 +151,11 @@ impl<'t> ComparedFiles<'t> {
         );
     }
 
-    /// Takes out of created and deleted what is the same content under another name. Empty files
-    /// are all alike, so they tell nothing.
+    /// Moves files from created and deleted that have the same content under another name. Empty
+    /// files are excluded, because all are alike.
     ///
-    /// Of several candidates the same inode is taken first, then the same file name, then the first
-    /// in order. An inode alone proves nothing: file systems hand a freed one out again at once.
+    /// Of several candidates it prefers the same inode, then the same file name, then the first in
+    /// order. An inode alone proves nothing: file systems reuse freed ones at once.
     fn renamed(&mut self) -> Vec<Rename> {
         self.deleted.sort_unstable_by(|(a, _), (b, _)| bytes(a).cmp(bytes(b)));
         self.created.sort_unstable_by(|(a, _), (b, _)| bytes(a).cmp(bytes(b)));
@@ -194,7 +195,7 @@ impl<'t> ComparedFiles<'t> {
     }
 }
 
-/// In what a file must be like another, besides its content, to be taken for it.
+/// What must be equal, besides the content, for a rename.
 #[derive(Clone, Copy)]
 enum RenameMatch {
     Inode,
@@ -205,7 +206,7 @@ enum RenameMatch {
 type Key<'s> = ([u8; 32], bool, Option<(u32, u64)>, Option<&'s OsStr>);
 
 impl RenameMatch {
-    /// Equal for those that are alike; `None` for what is like nothing.
+    /// Equal for matching files; `None` for a file that matches nothing.
     fn key<'s>(self, (path, entry): &'s Side<'_>) -> Option<Key<'s>> {
         let inode = matches!(self, Self::Inode).then_some((entry.stat.dev, entry.stat.ino));
         let name = if matches!(self, Self::Name) { path.file_name() } else { None };
@@ -219,7 +220,7 @@ fn differ(old: &FileEntry, new: &FileEntry) -> bool {
         return false;
     }
     let content = if old.has(UNREADABLE) || new.has(UNREADABLE) {
-        // The size is all that is known for certain of a content that cannot be read.
+        // Of unreadable content only the size is known.
         old.stat.size != new.stat.size
     } else {
         old.hash != new.hash
@@ -227,7 +228,7 @@ fn differ(old: &FileEntry, new: &FileEntry) -> bool {
     content || old.stat.mode != new.stat.mode
 }
 
-/// Walks two sorted lists side by side.
+/// Walks two sorted lists in parallel.
 fn walk_both<'t, T>(
     old: &'t [T],
     new: &'t [T],
@@ -250,7 +251,7 @@ fn walk_both<'t, T>(
     }
 }
 
-/// Whether the path is one of these, which are sorted, or lies in one of them.
+/// Whether the path is one of `paths`, which are sorted, or is inside one of them.
 fn holds(paths: &[Box<[u8]>], path: &Path) -> bool {
     let path = bytes(path);
     let slashes = memchr::memchr_iter(b'/', path);

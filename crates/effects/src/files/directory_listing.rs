@@ -1,4 +1,4 @@
-//! The names in one directory that count.
+//! The counted names in one directory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,15 +13,15 @@ use super::snapshot::{Directory, FileEntry, IgnoreFilesPresent, Name, Subdir, Su
 use super::syscalls::{self, Stat};
 use super::tracking_rules::{SubtreeRelation, Subtrees, TrackingRules, is_private, short};
 
-/// What is known of one directory before its files are examined.
+/// One directory before its files are examined.
 pub(super) struct DirectoryListing {
     pub(super) directory: OpenDirectory,
     pub(super) ignore_files: Arc<IgnoreFiles>,
     pub(super) present: IgnoreFilesPresent,
     pub(super) fingerprint: [u8; 16],
-    /// As it was in the last snapshot.
+    /// The same directory in the last snapshot.
     pub(super) old: Option<Arc<Directory>>,
-    /// `None` if the old names and subdirectories still hold.
+    /// `None` if the old names and subdirectories are still valid.
     pub(super) fresh: Option<DirectoryNames>,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct DirectoryListing {
 pub(super) struct OpenDirectory {
     pub(super) path: Vec<u8>,
     pub(super) fd: OwnedFd,
-    /// Taken before its names were read.
+    /// Read before the directory's names.
     pub(super) stat: Stat,
-    /// On a file system whose times can be relied on.
+    /// Whether the file system's times are reliable.
     pub(super) local: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct DirectoryNames {
     pub(super) bytes: Vec<u8>,
     pub(super) files: Vec<NamedItem>,
     pub(super) subdirs: Vec<Subdir>,
-    /// Paths that counted last time, are still there and do not count any more.
+    /// Paths that counted last time, still exist, and do not count with the present rules.
     pub(super) hidden: Vec<Box<[u8]>>,
 }
 
@@ -88,8 +88,7 @@ impl DirectoryListing {
         Some((item.name, listed))
     }
 
-    /// The directory with what was found out about its files, in order; the old one if that is
-    /// still right.
+    /// The directory with its examined files in order; the old one if it is still correct.
     pub(super) fn into_directory(self, entries: &[FileEntry], reliable: bool) -> Arc<Directory> {
         if let Some(old) = &self.old
             && old.reliable == reliable
@@ -129,7 +128,7 @@ impl DirectoryListing {
 }
 
 impl Directory {
-    /// Whether this is what a new look at the directory would say, too.
+    /// Whether a new listing would give the same result.
     fn is(&self, listing: &DirectoryListing, entries: &[FileEntry]) -> bool {
         let same = |old: Name, new: Name| old.bytes(&self.names) == new.bytes(listing.names());
         let alike = |(old, new): (&FileEntry, &FileEntry)| {
@@ -150,15 +149,15 @@ impl Directory {
 /// Reads directories under one set of rules.
 pub(super) struct DirectoryReader<'a> {
     pub(super) rules: &'a TrackingRules,
-    /// The path to the root from the topmost ignore file; empty or ends in a slash.
+    /// The path from the topmost ignore file to the root; empty or ending in a slash.
     pub(super) prefix: &'a [u8],
     pub(super) passing: bool,
-    /// Directory times can be believed.
+    /// Whether directory times are reliable.
     pub(super) lasting: bool,
 }
 
 impl DirectoryReader<'_> {
-    /// Finds out which names count. `buffer` is for the kernel's answers.
+    /// Determines which names count. `buffer` is for directory entries.
     pub(super) fn list(
         &self,
         directory: OpenDirectory,
@@ -201,7 +200,8 @@ impl DirectoryReader<'_> {
         short(&hasher)
     }
 
-    /// Keeps what counts and sorts it. The names' bytes stay as they are: they are packed later.
+    /// Keeps and sorts the names that count. The bytes of the names stay in place: they are packed
+    /// later.
     fn choose(
         &self,
         mut names: DirectoryNames,
@@ -278,20 +278,20 @@ impl DirectoryReader<'_> {
     }
 }
 
-/// Whether a directory has excluded or included subtrees somewhere below; most have neither, and
-/// their names need not be held against the lists.
+/// Whether a directory has excluded or included subtrees below it; most have none, and their names
+/// need no comparison with the lists.
 #[derive(Clone, Copy)]
 struct SubtreesBelow {
     excluded: bool,
     included: bool,
 }
 
-/// All names, and which of the telling ones are among them.
+/// Reads all names, and notes which special ones are among them.
 fn read_names(
     fd: BorrowedFd<'_>,
     buffer: &mut [MaybeUninit<u8>],
 ) -> Result<(DirectoryNames, IgnoreFilesPresent), Errno> {
-    // A descriptor is read to its end once; a second reading begins anew.
+    // A second reading must start at the beginning.
     rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(0))?;
     let (mut names, mut present) = (DirectoryNames::default(), IgnoreFilesPresent::default());
     let mut raw = RawDir::new(fd, buffer);
@@ -299,7 +299,7 @@ fn read_names(
         let entry = match entry {
             Ok(entry) => entry,
             Err(Errno::INTR) => continue,
-            // The directory was removed while it was read: it holds nothing any more.
+            // The directory was removed during the reading, so it is empty.
             Err(Errno::NOENT) => break,
             Err(error) => return Err(error),
         };

@@ -1,8 +1,8 @@
-//! Looks at one file: by `stat` where that is enough, by its content where not.
+//! Examines one file: by `stat` if that suffices, otherwise by its content.
 //!
-//! The stat that is recorded is the one taken *before* the content was read. A change after it
-//! gives the file a later ctime, so a hash that missed the change is never believed again; a change
-//! before it is in the hash.
+//! The recorded stat is the one taken *before* the content was read. A later change gives the file
+//! a later ctime, so that a hash without the change is never reused; an earlier change is in the
+//! hash.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -15,44 +15,44 @@ use super::line_store::LineStoreWriter;
 use super::snapshot::{FileEntry, Name, RELIABLE, UNKNOWN, UNREADABLE};
 use super::syscalls::{self, Stat};
 
-/// What is read at once of a file too large for line counts.
+/// Read size for files too large for line counts.
 const STREAM: usize = 256 << 10;
-/// How often a name may turn into something else while it is read before it is called unreadable.
+/// How often a name may change its type during reading before it counts as unreadable.
 const TRIES: usize = 4;
 
-/// How far behind the clock the time stamped on a file may be, in nanoseconds.
+/// How far a file's timestamp may lag behind the clock, in nanoseconds.
 pub(super) const TICK: i64 = 10_000_000;
 
-/// What is the same for all files of a scan.
+/// Constants of one scan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScanTime {
     /// Clock at the start of the scan.
     pub(super) start: i64,
-    /// Believe no stat: hash everything.
+    /// Ignore stats and hash everything.
     pub(super) exact: bool,
 }
 
 impl ScanTime {
-    /// Kernels before 6.13 stamp files once per tick, so a change right after the stat may leave
-    /// the same times behind. Only what was last changed well before the scan is believed; file
-    /// systems whose clocks are coarse or someone else's get a wider margin.
+    /// Kernels before 6.13 update file times once per tick, so a change right after the stat may
+    /// leave the same times. Only files whose last change is well before the scan are reliable;
+    /// file systems with coarse or remote clocks get a wider margin.
     pub(super) fn reliable(&self, stat: &Stat, local: bool) -> bool {
         let margin = if local { TICK } else { 2_000_000_000 };
         stat.ctime < self.start.saturating_sub(margin)
     }
 }
 
-/// What is known of a name before it is looked at.
+/// What is known about a name before it is examined.
 #[derive(Clone, Copy)]
 pub(super) enum KnownBefore<'e> {
-    /// From the last snapshot.
+    /// The entry of the last snapshot.
     Known(&'e FileEntry),
-    /// The directory says it is a regular file.
+    /// The directory lists it as a regular file.
     File,
     Other,
 }
 
-/// One worker's means of reading files.
+/// One worker's buffers for reading files.
 pub(super) struct FileExaminer<'s> {
     pub(super) scan_time: ScanTime,
     buffer: Vec<u8>,
@@ -61,8 +61,8 @@ pub(super) struct FileExaminer<'s> {
 
 impl<'s> FileExaminer<'s> {
     pub(super) fn new(scan_time: ScanTime, lines: LineStoreWriter<'s>) -> Self {
-        // Only the pages that are used take memory. One byte more than the limit tells a file at
-        // the limit from a larger one; the rest lets reads begin on a page, which is faster.
+        // Only used pages take memory. One byte beyond the limit distinguishes a file at the limit
+        // from a larger one; the rest makes reads page-aligned, which is faster.
         Self { scan_time, buffer: vec![0; line_records::MAX_BYTES + 1 + PAGE], lines }
     }
 
@@ -70,7 +70,7 @@ impl<'s> FileExaminer<'s> {
         self.lines.finish();
     }
 
-    /// `None` if there is no file or link of that name (any more).
+    /// `None` if there is no file or link with that name (any more).
     pub(super) fn examine(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -85,7 +85,7 @@ impl<'s> FileExaminer<'s> {
             KnownBefore::File | KnownBefore::Other => None,
         };
         for attempt in 0..TRIES {
-            // A file that was never seen has to be opened anyway, and then tells its stat.
+            // A new file must be opened anyway, which provides its stat.
             let stat = if attempt > 0 || !matches!(listed, KnownBefore::File) {
                 match syscalls::stat_at(dir, c_name) {
                     Ok(stat) => Some(stat),
@@ -101,7 +101,7 @@ impl<'s> FileExaminer<'s> {
                 && !known.has(UNREADABLE)
                 && !self.scan_time.exact
             {
-                // Its old name lies in the old directory.
+                // Its old name is stored in the old directory.
                 return Some(known.named(name));
             }
             match stat.map(|stat| stat.kind()) {
@@ -115,7 +115,7 @@ impl<'s> FileExaminer<'s> {
                     }
                     Ok(None) => {}
                     Err(Errno::NOENT) => return None,
-                    // Has become a link, a socket or a directory: look again.
+                    // It has become a link, a socket or a directory: examine it again.
                     Err(Errno::LOOP | Errno::NXIO) => {}
                     Err(_) => match stat.map_or_else(|| syscalls::stat_at(dir, c_name), Ok) {
                         Ok(stat) if stat.kind() == FileType::RegularFile => {
@@ -141,14 +141,14 @@ impl<'s> FileExaminer<'s> {
                         return Some(FileEntry::new(name, stat.unwrap_or_default(), UNREADABLE));
                     }
                 },
-                // Devices, FIFOs and sockets are no content, and opening them may do things.
+                // Devices, FIFOs and sockets have no content, and opening them may have effects.
                 Some(_) => return None,
             }
         }
         Some(unknown)
     }
 
-    /// `None` if it is no regular file.
+    /// `None` if it is not a regular file.
     fn read(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -166,7 +166,7 @@ impl<'s> FileExaminer<'s> {
         loop {
             let read = read_once(fd.as_fd(), &mut buffer[len..])?;
             len += read;
-            // A second read only to be told of the end would cost as much as the first.
+            // A second read only to see the end would cost as much as the first.
             if read == 0 || (len as u64 == stat.size && len < buffer.len()) {
                 let hash = *blake3::hash(&buffer[..len]).as_bytes();
                 let kept =
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::files::line_store::{LineStore, Segments};
 
-    /// A known state with the right stat and a wrong hash shows whether the file was read.
+    /// A known entry with the right stat and a wrong hash reveals whether the file was read.
     #[test]
     fn only_a_reliable_stat_is_believed() {
         let home = tempfile::tempdir().unwrap();

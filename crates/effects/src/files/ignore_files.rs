@@ -1,8 +1,8 @@
-//! The ignore files of the tree that hold in one directory, nearest first.
+//! The ignore files of the tree that apply to one directory, nearest first.
 //!
-//! The order is that of ripgrep: the configured patterns, then any `.ignore`, then `.gitignore`
-//! files up to the repository's top, then that repository's `info/exclude`. Ignore files hold with
-//! or without git. The user's global excludes do not: what counts must not depend on who looks.
+//! The order is ripgrep's: the configured patterns, then any `.ignore`, then `.gitignore` files up
+//! to the repository's top, then that repository's `info/exclude`. Ignore files apply with or
+//! without git. The user's global excludes do not: the result must not depend on the user.
 
 use std::ffi::CStr;
 use std::io::Read as _;
@@ -21,8 +21,7 @@ use super::tracking_rules::{TrackingRules, short};
 /// A longer ignore file is cut here.
 const MAX_FILE: u64 = 4 << 20;
 
-/// One ignore file; compiled only when something has to be matched, which in an unchanged tree is
-/// never.
+/// One ignore file; compiled on first use, which never comes in an unchanged tree.
 #[derive(Debug)]
 struct File {
     text: Vec<u8>,
@@ -35,7 +34,7 @@ impl File {
             let mut builder = GitignoreBuilder::new("");
             let text = self.text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.text);
             for line in text.split(|byte| *byte == b'\n') {
-                // A line that is no pattern ignores nothing and spoils no other, as with git.
+                // An invalid line is skipped without affecting others, as in git.
                 _ = builder.add_line(None, &String::from_utf8_lossy(line));
             }
             builder.build().unwrap_or_else(|_| Gitignore::empty())
@@ -56,19 +55,19 @@ fn verdict(matcher: &Gitignore, path: &[u8], is_dir: bool) -> Option<bool> {
 #[derive(Debug)]
 pub(super) struct IgnoreFiles {
     parent: Option<Arc<Self>>,
-    /// How much of a full path leads to the directory these files lie in.
+    /// The length of the part of a full path that leads to the directory of these files.
     skip: usize,
     ignore: Option<File>,
     gitignore: Option<File>,
     exclude: Option<File>,
-    /// The top of a repository: outer `.gitignore` files say nothing about it.
+    /// Whether this is the top of a repository: outer `.gitignore` files do not apply.
     repository: bool,
     pub(super) fingerprint: [u8; 16],
 }
 
 impl IgnoreFiles {
-    /// No ignore files, only the caller's rules: at the topmost directory, and again at the top of a
-    /// subtree that counts whatever the files above it say.
+    /// Only the caller's rules, without ignore files: for the topmost directory, and for the top of
+    /// a subtree that is always counted.
     pub(super) fn bare(rules: &TrackingRules) -> Arc<Self> {
         Arc::new(Self {
             parent: None,
@@ -81,10 +80,10 @@ impl IgnoreFiles {
         })
     }
 
-    /// The ignore files that hold at `root`, and the path to it from the topmost of them.
+    /// The ignore files that apply at `root`, and the path from the topmost of them to it.
     ///
-    /// Inside a repository the ignore files between its top and the root hold, unless they ignore
-    /// the root itself: who tracks an ignored directory wants to know what happens in it.
+    /// Inside a repository the ignore files between its top and the root apply, unless they ignore
+    /// the root itself: tracking an ignored directory must report its changes.
     pub(super) fn above(root: &Path, rules: &TrackingRules) -> (Arc<Self>, Vec<u8>) {
         let bare = Self::bare(rules);
         let top = root.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok());
@@ -110,8 +109,8 @@ impl IgnoreFiles {
         (ignore_files, path)
     }
 
-    /// With the ignore files of one more directory. `path` leads to it, ending in a slash
-    /// unless it is empty.
+    /// Adds the ignore files of one more directory. `path` leads to it, and ends in a slash unless
+    /// it is empty.
     pub(super) fn extended(
         self: &Arc<Self>,
         dir: BorrowedFd<'_>,
@@ -145,8 +144,7 @@ impl IgnoreFiles {
         })
     }
 
-    /// Whether the tree's own files leave this path out. The path starts at the topmost
-    /// ignore file.
+    /// Whether the tree's own files exclude this path. The path starts at the topmost ignore file.
     pub(super) fn ignores(&self, path: &[u8], is_dir: bool) -> bool {
         let links = || std::iter::successors(Some(self), |link| link.parent.as_deref());
         let ask = |file: &Option<File>, link: &Self| {
@@ -171,7 +169,8 @@ impl IgnoreFiles {
 }
 
 impl TrackingRules {
-    /// Whether the configured patterns ignores_by_pattern about this path, which is relative to the root.
+    /// Whether the configured patterns ignore this path, relative to the root; `None` if no pattern
+    /// matches.
     pub(super) fn ignores_by_pattern(&self, path: &[u8], is_dir: bool) -> Option<bool> {
         (!self.configured.is_empty()).then(|| verdict(&self.configured, path, is_dir)).flatten()
     }
@@ -193,8 +192,8 @@ fn read(dir: BorrowedFd<'_>, name: &CStr) -> Option<File> {
 }
 
 fn read_all(fd: OwnedFd) -> Option<Vec<u8>> {
-    // A directory or a pipe of that name says nothing; unreadable rules are reported as an
-    // unreadable file, and ignore nothing.
+    // A directory or a pipe with that name has no rules; an unreadable file is reported as such,
+    // and ignores nothing.
     let regular = syscalls::stat_of(fd.as_fd()).ok()?.kind() == rustix::fs::FileType::RegularFile;
     let mut text = Vec::new();
     regular
@@ -203,8 +202,8 @@ fn read_all(fd: OwnedFd) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// `info/exclude` of the repository whose top this is, also of a linked worktree or a submodule,
-/// whose `.git` is a file that names the directory.
+/// `info/exclude` of the repository with this top. Handles linked worktrees and submodules, whose
+/// `.git` is a file that names the directory.
 fn read_exclude(dir: BorrowedFd<'_>) -> Option<File> {
     if let Ok(git) = syscalls::open_dir(dir, b".git") {
         let info = syscalls::open_dir(git.as_fd(), b"info").ok()?;

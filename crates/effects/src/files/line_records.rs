@@ -1,24 +1,25 @@
-//! How many lines were added and removed, without keeping any text.
+//! Counts added and removed lines without keeping any text.
 //!
-//! A line count needs the old lines only to tell them apart, so each line is kept as a 64-bit hash
-//! under a seed of the tracker's own: an eighth or less of the text, no secrets lying about, and
-//! nothing to compress. A record is checked against the content's hash and its own checksum before
+//! A line count only needs to tell old lines apart, so each line is kept as a 64-bit hash with a
+//! random seed per tracker: an eighth or less of the text, no secrets on disk, and nothing to
+//! compress. A record is checked against the content's hash and its own checksum; if anything is
+//! wrong, the counts are missing, never wrong.
 //! it is believed; whatever is wrong with it, the counts are then absent, never wrong.
 
 use imara_diff::{Algorithm, Diff, InternedInput};
 use retake_types::LineChange;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Larger files carry no line counts.
+/// Larger files have no line counts.
 pub(super) const MAX_BYTES: usize = 2 << 20;
-/// Files with more lines carry no line counts: comparing them takes more than linear time.
+/// Files with more lines have no line counts: comparing them takes more than linear time.
 const MAX_LINES: usize = 100_000;
 
 const MAGIC: u32 = 0x6c69_6e65;
 const HEAD: usize = 24;
 const TAIL: usize = 8;
 
-/// Where a file's record lies: a segment and an offset in it, or nowhere.
+/// The place of a file's record: a segment and an offset in it, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordPosition(pub(super) u64);
 
@@ -36,8 +37,8 @@ impl RecordPosition {
     }
 }
 
-/// Appends the record of a text to `out`; `false`, and nothing appended, if the content is binary
-/// or has too many lines.
+/// Appends the record of a text to `out`; appends nothing and returns `false` if the content is
+/// binary or has too many lines.
 pub(super) fn encode(content: &[u8], hash: &[u8; 32], seed: u64, out: &mut Vec<u8>) -> bool {
     // The same test as git's, but on the whole content.
     if content.len() > MAX_BYTES || memchr::memchr(0, content).is_some() {
@@ -52,7 +53,7 @@ pub(super) fn encode(content: &[u8], hash: &[u8; 32], seed: u64, out: &mut Vec<u
     let ends = memchr::memchr_iter(b'\n', content).map(|at| at + 1);
     let rest = (content.last().is_some_and(|byte| *byte != b'\n')).then_some(content.len());
     for end in ends.chain(rest) {
-        // The line's end belongs to it: a last line that gains its newline has changed.
+        // The newline is part of the line: a last line that gains one has changed.
         out.extend_from_slice(&xxh3_64_with_seed(&content[from..end], seed).to_le_bytes());
         from = end;
         count += 1;
@@ -67,7 +68,7 @@ pub(super) fn encode(content: &[u8], hash: &[u8; 32], seed: u64, out: &mut Vec<u
     true
 }
 
-/// The length of the record that begins with this head, if it is one of this content.
+/// The length of the record with this head, if it belongs to this content.
 pub(super) fn record_len(head: &[u8; HEAD], hash: &[u8; 32]) -> Option<usize> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let count = word(20) as usize;
@@ -75,7 +76,7 @@ pub(super) fn record_len(head: &[u8; HEAD], hash: &[u8; 32]) -> Option<usize> {
     ours.then_some(HEAD + count * 8 + TAIL)
 }
 
-/// The lines of a whole record whose checksum is right.
+/// The lines of a complete record with a correct checksum.
 pub(super) fn decode(record: &[u8]) -> Option<Vec<u64>> {
     let (body, sum) = record.split_last_chunk::<TAIL>()?;
     if xxh3_64(body) != u64::from_le_bytes(*sum) {
@@ -86,7 +87,7 @@ pub(super) fn decode(record: &[u8]) -> Option<Vec<u64>> {
 }
 
 /// Compares two texts. The work is bounded: Histogram falls back to Myers with git's heuristics,
-/// which give up on a smallest answer before they give up on time.
+/// which give up a minimal result to save time.
 pub(super) fn compare(before: &[u64], after: &[u64]) -> LineChange {
     let mut input = InternedInput::default();
     input.reserve(before.len() as u32, after.len() as u32);
@@ -156,7 +157,7 @@ mod tests {
         let after: Vec<u64> = (0..MAX_LINES as u64).map(|n| n + (1 << 40)).collect();
         let all = MAX_LINES as u64;
         assert_eq!(compare(&before, &after), LineChange { added: all, removed: all });
-        // Every second line moved somewhere else: the hard case for Myers.
+        // Every second line is moved elsewhere: the hard case for Myers.
         let shuffled: Vec<u64> = (0..all).map(|n| n * 7919 % all).collect();
         let change = compare(&before, &shuffled);
         assert_eq!(change.added, change.removed);

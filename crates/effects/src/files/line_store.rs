@@ -1,9 +1,9 @@
-//! Where line records are kept: append-only files beside the cache.
+//! Stores line records in append-only files next to the cache.
 //!
-//! A segment is only ever appended to, and only by the one process that holds its lock; others read
-//! it, or begin one of their own. Nothing refers to a record but by its offset, so what a crash
-//! leaves at the end does no harm. A process that holds a segment open can read it, also once another
-//! process has removed its name.
+//! A segment is only appended to, and only by the process that holds its lock; other processes read
+//! it, or start their own. Records are found only by offset, so garbage at the end after a crash is
+//! harmless. A process with an open segment can read it even after another process has removed its
+//! name.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,21 +20,21 @@ use super::syscalls;
 
 const MAGIC: [u8; 8] = *b"rtkline1";
 const HEAD: u64 = 16;
-/// Beyond this no more records are kept; the next tidying makes room.
+/// Beyond this no more records are kept; the next tidying frees space.
 const MAX_SEGMENT: u64 = 256 << 20;
-/// What a worker writes at once: little at first, since most scans find little to keep.
+/// Write sizes of a worker: small at first, since most scans find few new records.
 const CHUNKS: std::ops::RangeInclusive<usize> = 4 << 10..=128 << 10;
 
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) id: u64,
     file: File,
-    /// `None` once the file has no name: then it goes with its last user.
+    /// `None` once the file has no name: it is freed with its last user.
     path: Option<PathBuf>,
     end: AtomicU64,
-    /// Records appended so far, dead ones included.
+    /// Records appended so far, including dead ones.
     records: AtomicU64,
-    /// A saved cache refers to it, so it outlives this process.
+    /// A saved cache refers to it, so it must outlive this process.
     kept: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ impl Drop for Segment {
         if let Some(path) = &self.path
             && !self.kept.load(Ordering::Relaxed)
         {
-            // Left over, it is removed by the next process that saves.
+            // If this fails, the next process that saves removes it.
             _ = std::fs::remove_file(path);
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn segment_name(id: u64) -> String {
 }
 
 impl Segment {
-    /// Begins a segment in the cache's directory, or nameless among the temporary files.
+    /// Creates a segment in the cache's directory, or an unnamed one among the temporary files.
     fn create(directory: Option<&Path>, seed: u64) -> io::Result<Self> {
         loop {
             let id = syscalls::random()?;
@@ -78,7 +78,7 @@ impl Segment {
             if directory.is_none() {
                 segment.path.take().map_or(Ok(()), std::fs::remove_file)?;
             } else if segment.file.try_lock().is_err() || segment.file.metadata()?.nlink() == 0 {
-                // Someone who tidied up came between creating and locking.
+                // Another process tidied up between creating and locking.
                 continue;
             }
             let mut head = [0; HEAD as usize];
@@ -89,7 +89,7 @@ impl Segment {
         }
     }
 
-    /// Opens one that a cache refers to. The second value says whether it may be appended to.
+    /// Opens a segment of a cache. The second value says whether it may be appended to.
     fn open(directory: &Path, id: u64, records: u64, seed: u64) -> Option<(Self, bool)> {
         let path = directory.join(segment_name(id));
         let mut options = OpenOptions::new();
@@ -111,10 +111,10 @@ impl Segment {
         (at + len as u64 <= MAX_SEGMENT).then_some(at)
     }
 
-    /// Releases reserved room that was not used, if it is the last.
+    /// Releases unused reserved space, if it is the last.
     fn give_back(&self, end: u64, unused: usize) {
         let (relaxed, new) = (Ordering::Relaxed, end - unused as u64);
-        // Else someone has reserved behind it, and it stays a hole.
+        // Otherwise another worker has reserved space after it, and it stays a hole.
         _ = self.end.compare_exchange(end, new, relaxed, relaxed);
     }
 
@@ -134,17 +134,17 @@ impl Segment {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing more is appended by this process.
+    /// Ends appending by this process.
     pub(super) fn release(&self) -> io::Result<()> {
         self.file.unlock()
     }
 
-    /// Whether there is no more room.
+    /// Whether it is full.
     pub(super) fn is_full(&self) -> bool {
         self.end.load(Ordering::Relaxed) >= MAX_SEGMENT
     }
 
-    /// Whether no living process appends to the segment of this name.
+    /// Whether no live process appends to the segment with this name.
     pub(super) fn is_abandoned(path: &Path) -> bool {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(syscalls::NO_FOLLOW | syscalls::NON_BLOCKING);
@@ -161,12 +161,12 @@ impl Segment {
     }
 }
 
-/// The segments that the entries of a tree refer to, by position.
+/// The segments of a tree, by position.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Segments {
     pub(super) seed: u64,
     pub(super) all: Vec<Option<Arc<Segment>>>,
-    /// The one this process may append to.
+    /// The segment that this process may append to.
     own: Option<u16>,
 }
 
@@ -179,7 +179,7 @@ impl Segments {
         Self { seed, ..Self::default() }
     }
 
-    /// Opens those a cache names; what is missing or foreign leaves its records unknown.
+    /// Opens the segments of a cache; records in missing or foreign ones are unknown.
     pub(super) fn open(directory: &Path, seed: u64, named: &[(u64, u64)]) -> Self {
         let mut segments = Self::seeded(seed);
         for (at, (id, records)) in named.iter().enumerate() {
@@ -205,7 +205,7 @@ impl Segments {
     }
 }
 
-/// Counts the lines that lie between two states of a file, of which either may be missing.
+/// Counts the changed lines between two states of a file; either may be missing.
 pub(super) fn count_changes(
     before: Option<(&Segments, &FileEntry)>,
     after: Option<(&Segments, &FileEntry)>,
@@ -222,7 +222,7 @@ pub(super) fn count_changes(
     Some(line_records::compare(&lines(before)?, &lines(after)?))
 }
 
-/// Takes the records of one scan, from several workers at once.
+/// Stores the records of one scan by several workers.
 #[derive(Debug)]
 pub(super) struct LineStore {
     segments: Mutex<Segments>,
@@ -238,7 +238,7 @@ impl LineStore {
         Self { segments: segments.into(), directory, problem: None.into(), seed }
     }
 
-    /// What the snapshot will refer to, and why lines could not be kept, if they could not.
+    /// The segments for the snapshot, and the error if lines could not be kept.
     pub(super) fn finish(self) -> (Segments, Option<io::Error>) {
         let segments = self.segments.into_inner().unwrap_or_else(PoisonError::into_inner);
         (segments, self.problem.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -263,13 +263,13 @@ impl LineStore {
     }
 }
 
-/// One worker's way into the [`LineStore`]: gathers records and writes them in large pieces.
+/// One worker's writer for the [`LineStore`]: buffers records and writes them in large pieces.
 #[derive(Debug)]
 pub(super) struct LineStoreWriter<'s> {
     sink: &'s LineStore,
     open: Option<(u16, Arc<Segment>)>,
     buffer: Vec<u8>,
-    /// Offset of the buffer's first byte, and how much was reserved for it.
+    /// Offset of the buffer's first byte, and the reserved length.
     at: u64,
     room: usize,
     chunk: usize,
@@ -282,7 +282,8 @@ impl<'s> LineStoreWriter<'s> {
         Self { sink, open: None, buffer: Vec::new(), at: 0, room: 0, chunk, failed: false }
     }
 
-    /// Keeps the lines of a text. Content that has none, and any failure, gives [`RecordPosition::NONE`].
+    /// Stores the lines of a text. Returns [`RecordPosition::NONE`] for binary content, and after
+    /// any failure.
     pub(super) fn push(&mut self, content: &[u8], hash: &[u8; 32]) -> RecordPosition {
         if self.failed || content.is_empty() {
             return RecordPosition::NONE;
@@ -304,7 +305,7 @@ impl<'s> LineStoreWriter<'s> {
         self.reserve_record(start).unwrap_or(RecordPosition::NONE)
     }
 
-    /// Reserves room for the record that begins at `start` and ends with the buffer.
+    /// Reserves space for the record that begins at `start` and ends with the buffer.
     fn reserve_record(&mut self, start: usize) -> io::Result<RecordPosition> {
         let mut start = start;
         if self.buffer.len() > self.room {
@@ -316,7 +317,7 @@ impl<'s> LineStoreWriter<'s> {
             let room = record.len().max(self.chunk);
             self.chunk = (self.chunk * 2).min(*CHUNKS.end());
             let Some(at) = self.open.as_ref().and_then(|(_, segment)| segment.reserve(room)) else {
-                // Full: the rest of this scan goes without line counts.
+                // Full: the rest of this scan has no line counts.
                 (self.failed, self.room) = (true, 0);
                 return Ok(RecordPosition::NONE);
             };
@@ -338,7 +339,7 @@ impl<'s> LineStoreWriter<'s> {
         Ok(())
     }
 
-    /// Must be called: what is not written is not found later.
+    /// Must be called: unwritten records are lost.
     pub(super) fn finish(mut self) {
         if let Err(error) = self.flush() {
             self.sink.fail(error);

@@ -1,18 +1,18 @@
-//! Which files changed between two moments.
+//! Finds the files that changed between two moments.
 //!
 //! A [`Tracker`] takes [`Snapshot`]s of a directory; two of them give [`Changes`]. Content decides:
-//! a `touch` is no change, an edit that keeps size and mtime is one. Between snapshots, also of
-//! different processes, a cache of each file's stat and BLAKE3 hash saves the reading: a file whose
-//! device, inode, size, mode, mtime and ctime are as before has the content it had before, provided
-//! that its ctime lay safely before the last scan. ctime cannot be set, so there is one exception:
-//! a store through a shared memory mapping to a page that is already dirty moves no timestamp until
-//! the page is written back. [`Tracker::exact`] hashes everything and sees that, too.
+//! a `touch` is not a change, an edit that keeps size and mtime is one. Between snapshots, also of
+//! different processes, a cache of each file's stat and BLAKE3 hash saves reading: a file with the
+//! same device, inode, size, mode, mtime and ctime has the same content, provided that its ctime
+//! was safely before the last scan. ctime cannot be set, which leaves one exception: a store
+//! through a shared memory mapping to a page that is already dirty changes no timestamp until the
+//! page is written back. [`Tracker::exact`] hashes everything and finds that, too.
 //!
-//! Ignore files hold as they do in ripgrep, with or without git. Files that git tracks although
-//! they are ignored are left out: the index is not consulted.
+//! Ignore files apply as in ripgrep, with or without git. Ignored files that git tracks are left
+//! out: the index is not read.
 //!
 //! Never follows a symbolic link below the root, never opens anything but directories and regular
-//! files, and never writes into the tree unless its cache is put there.
+//! files, and never writes into the tree unless its cache is placed there.
 
 mod cache_format;
 mod changes;

@@ -1,8 +1,7 @@
-//! A tree as it was at one moment, in little memory.
+//! A tree at one moment, in little memory.
 //!
-//! One [`Directory`] holds the files of one directory in two flat arrays. Two snapshots share the
-//! directories in which nothing changed, so a second snapshot of an unchanged tree costs a pointer
-//! per directory.
+//! One [`Directory`] holds the files of one directory in two flat arrays. Snapshots share unchanged
+//! directories, so a second snapshot of an unchanged tree costs a pointer per directory.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -15,11 +14,11 @@ use super::line_records::RecordPosition;
 use super::line_store::Segments;
 use super::syscalls::Stat;
 
-/// The content could not be read, so `hash` says nothing.
+/// The content could not be read, so `hash` is meaningless.
 pub(super) const UNREADABLE: u8 = 1;
-/// Not even `stat` worked: only the name is known.
+/// Even `stat` failed: only the name is known.
 pub(super) const UNKNOWN: u8 = 2;
-/// `stat` alone can tell next time: the last change lies safely before the scan began.
+/// `stat` suffices next time: the last change was safely before the scan.
 pub(super) const RELIABLE: u8 = 4;
 
 /// One file or symbolic link.
@@ -29,7 +28,7 @@ pub(super) struct FileEntry {
     pub(super) lines: RecordPosition,
     /// BLAKE3 of the content, or of a link's target.
     pub(super) hash: [u8; 32],
-    /// With `name_len` a [`Name`], taken apart so that it shares a word with the flags.
+    /// A [`Name`] together with `name_len`, split so that it shares a word with the flags.
     name_at: u32,
     name_len: u16,
     pub(super) flags: u8,
@@ -59,7 +58,7 @@ impl FileEntry {
     }
 }
 
-/// Where a name lies in its directory's `names`, where it ends in a NUL.
+/// The place of a name in its directory's `names`, where it ends in a NUL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) at: u32,
@@ -77,7 +76,7 @@ impl Name {
     }
 }
 
-/// Names of files that decide what is left out; their presence is remembered, not their content.
+/// Names of files with ignore rules; only their presence is recorded, not their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct IgnoreFilesPresent {
     pub(super) gitignore: bool,
@@ -101,10 +100,10 @@ pub(super) struct Directory {
     /// Relative to the root, without slashes at either end; empty for the root itself.
     pub(super) path: Box<[u8]>,
     pub(super) stat: Stat,
-    /// The listing can be taken over as long as `stat` stays the same.
+    /// Whether the listing stays valid while `stat` is unchanged.
     pub(super) reliable: bool,
     pub(super) present: IgnoreFilesPresent,
-    /// Stands for all rules that decided what of this directory is counted.
+    /// A fingerprint of all rules that decided what counts in this directory.
     pub(super) rules: [u8; 16],
     pub(super) names: Box<[u8]>,
     /// Sorted by name.
@@ -112,7 +111,7 @@ pub(super) struct Directory {
     pub(super) subdirs: Box<[Subdir]>,
 }
 
-/// A directory in a directory, and under which rules it is entered.
+/// A subdirectory, and the rules under which it is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Subdir {
     pub(super) name: Name,
@@ -121,11 +120,11 @@ pub(super) struct Subdir {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubdirRule {
-    /// Under the rules of its parent.
+    /// The rules of its parent apply.
     Plain,
-    /// It is left out, but holds a subtree that counts.
+    /// It is excluded, but contains a subtree that counts.
     Passing,
-    /// The top of a subtree that counts whatever is said above it.
+    /// The top of a subtree that counts regardless of rules above it.
     Top,
 }
 
@@ -172,10 +171,10 @@ pub struct Snapshot {
 pub(super) struct SnapshotTree {
     /// Sorted by path, as bytes.
     pub(super) directories: Vec<Arc<Directory>>,
-    /// Directories that could not be read, sorted: nothing is known of what they hold.
+    /// Unreadable directories, sorted: their content is unknown.
     pub(super) closed: Vec<Box<[u8]>>,
-    /// What earlier snapshots of this tracker counted and this one does not, though it is still
-    /// there: other rules, not a deletion. A directory stands for all that it holds.
+    /// Paths that earlier snapshots of this tracker counted and this one does not although they
+    /// exist: different rules, not a deletion. A directory stands for everything in it.
     pub(super) hidden: Vec<Box<[u8]>>,
     /// Clock at the start of the scan.
     pub(super) start: i64,
@@ -188,7 +187,7 @@ impl SnapshotTree {
         at.ok().map(|at| &self.directories[at])
     }
 
-    /// Whether a file or directory of this path is counted.
+    /// Whether a file or directory with this path is counted.
     pub(super) fn counts(&self, path: &[u8]) -> bool {
         let (directory, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -199,7 +198,7 @@ impl SnapshotTree {
 }
 
 impl Snapshot {
-    /// How many files and links are counted.
+    /// The number of counted files and links.
     pub fn len(&self) -> usize {
         self.tree.directories.iter().map(|directory| directory.entries.len()).sum()
     }
@@ -208,13 +207,13 @@ impl Snapshot {
         self.tree.directories.iter().all(|directory| directory.entries.is_empty())
     }
 
-    /// Bytes of all paths together, as a measure of what of a snapshot's memory is names.
+    /// The total length of all paths, which shows how much of a snapshot's memory is names.
     pub fn path_bytes(&self) -> usize {
         let bytes = |directory: &Arc<Directory>| directory.path.len() + directory.names.len();
         self.tree.directories.iter().map(bytes).sum()
     }
 
-    /// All counted paths relative to the root, in order.
+    /// All counted paths relative to the root, sorted.
     pub fn paths(&self) -> Vec<PathBuf> {
         let mut paths: Vec<_> = (self.tree.directories.iter())
             .flat_map(|directory| directory.entries.iter().map(|entry| directory.path_of(entry)))
@@ -224,7 +223,7 @@ impl Snapshot {
     }
 }
 
-/// Sorts by the bytes of the paths, which is the order every list of paths is in.
+/// Sorts by the bytes of the paths, the order of every list of paths.
 pub(super) fn sort(paths: &mut [PathBuf]) {
     paths.sort_unstable_by(|a, b| bytes(a).cmp(bytes(b)));
 }

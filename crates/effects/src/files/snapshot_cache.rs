@@ -1,7 +1,7 @@
 //! The last snapshot on disk, so that the next process need not hash everything.
 //!
-//! Only a cache: one that is torn, foreign, of another version or otherwise not exactly right is as
-//! good as none. It is written aside and renamed, under a lock that is held for no longer.
+//! Only a cache: a torn, foreign, outdated or otherwise incorrect one is ignored. It is written to
+//! a temporary file and renamed, under a lock that is held only for that.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -26,10 +26,10 @@ const LOCK: &str = "lock";
 const SUM: usize = 16;
 /// How long to wait for another process that is saving, in steps.
 const PATIENCE: (u32, Duration) = (400, Duration::from_millis(5));
-/// More segments than this are put together.
+/// More segments than this are merged.
 const MAX_SEGMENTS: usize = 8;
 
-/// A directory that holds the cache of one root.
+/// The cache directory of one root.
 #[derive(Debug, Clone)]
 pub(super) struct SnapshotCache {
     directory: PathBuf,
@@ -49,7 +49,7 @@ impl SnapshotCache {
         move |source| Error::Cache { action, path, source }
     }
 
-    /// Makes sure that the directory exists and is the user's alone.
+    /// Makes sure that the directory exists and that only the user can access it.
     pub(super) fn prepare(&self) -> Result<(), Error> {
         let make = || -> io::Result<()> {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
@@ -63,7 +63,7 @@ impl SnapshotCache {
         make().map_err(self.failed("prepare"))
     }
 
-    /// What was saved, if it is whole and of this root.
+    /// The saved tree, if it is intact and belongs to this root.
     pub(super) fn load(&self, root: &Path) -> Option<SnapshotTree> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(syscalls::NO_FOLLOW | syscalls::NON_BLOCKING);
@@ -76,7 +76,7 @@ impl SnapshotCache {
         let summed = Checksummed { inner: (&file).take(payload), sum: Xxh3::new() };
         let mut reader = BufReader::with_capacity(256 << 10, summed);
         let saved = cache_format::read(&mut reader, root, payload).ok()?;
-        // Whatever lies behind the last value would be summed, too.
+        // Detects trailing data, which the checksum would cover as well.
         if reader.read(&mut [0]).ok()? != 0 {
             return None;
         }
@@ -95,8 +95,8 @@ impl SnapshotCache {
         })
     }
 
-    /// Writes the tree, and removes what is not needed any more. Returns the tree as it was
-    /// saved, which differs if its line records had to be moved together.
+    /// Writes the tree and removes obsolete files. Returns the saved tree, which differs if its
+    /// line records were merged.
     pub(super) fn save(
         &self,
         root: &Path,
@@ -150,7 +150,7 @@ impl SnapshotCache {
         tree: &SnapshotTree,
         redactor: &mut dyn TextRedactor,
     ) -> io::Result<()> {
-        // Left by a process that died; no other process writes while we have the lock.
+        // Left by a dead process; while the lock is held no other process writes.
         remove(aside)?;
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(aside)?;
@@ -162,8 +162,8 @@ impl SnapshotCache {
         (&file).write_all(&sum)
     }
 
-    /// The tree with all its line records in one new segment, if there are too many segments, too
-    /// many dead records, or one that someone else has removed.
+    /// The tree with all its line records merged into one new segment, if there are too many
+    /// segments or dead records, or if another process removed a segment.
     fn gathered(&self, tree: &SnapshotTree) -> Option<SnapshotTree> {
         let segments = &tree.segments;
         let needed: usize = tree.directories.iter().map(|directory| live(directory)).sum();
@@ -204,7 +204,7 @@ impl SnapshotCache {
         Some(SnapshotTree { directories, closed, hidden, start: tree.start, segments })
     }
 
-    /// Removes segments that neither the saved tree nor a living process refers to.
+    /// Removes segments that neither the saved tree nor a live process refers to.
     fn tidy(&self, tree: &SnapshotTree) -> io::Result<()> {
         let used: Vec<String> = tree
             .segments
@@ -226,7 +226,7 @@ impl SnapshotCache {
         Ok(())
     }
 
-    /// Removes everything that was kept.
+    /// Removes everything that was saved.
     pub(super) fn clear(&self) -> Result<(), Error> {
         let clear = || -> io::Result<()> {
             for entry in std::fs::read_dir(&self.directory)? {
@@ -246,7 +246,7 @@ impl SnapshotCache {
     }
 }
 
-/// That it is gone already is as good: its last user may have removed it.
+/// A missing file is fine: its last user may have removed it.
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -262,7 +262,7 @@ fn live(directory: &Directory) -> usize {
     directory.entries.iter().filter(|entry| entry.lines.get().is_some()).count()
 }
 
-/// Sums what passes.
+/// Computes a checksum of the data that passes.
 struct Checksummed<I> {
     inner: I,
     sum: Xxh3,

@@ -1,5 +1,5 @@
-//! The few system calls the tracker makes. Nothing here follows a symbolic link, and nothing here
-//! opens anything but directories and regular files.
+//! The system calls of the tracker. Nothing here follows a symbolic link, or opens anything but
+//! directories and regular files.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 pub(super) const NON_BLOCKING: i32 = OFlags::NONBLOCK.bits().cast_signed();
 
-/// What tells one state of a file from another without reading it.
+/// What distinguishes two states of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Stat {
     pub(super) dev: u32,
@@ -32,12 +32,12 @@ impl Stat {
 impl From<rustix::fs::Stat> for Stat {
     fn from(stat: rustix::fs::Stat) -> Self {
         Self {
-            // The kernel's device numbers have 32 bits; the xor only matters if that changes.
+            // The kernel's device numbers have 32 bits; the xor matters only if that changes.
             dev: (stat.st_dev ^ (stat.st_dev >> 32)) as u32,
             mode: stat.st_mode,
             ino: stat.st_ino,
             size: stat.st_size.cast_unsigned(),
-            // Anyone can set an mtime beyond the year 2262; it is only ever compared for equality.
+            // Anyone can set an mtime beyond the year 2262; it is only compared for equality.
             mtime: stat
                 .st_mtime
                 .wrapping_mul(1_000_000_000)
@@ -58,8 +58,8 @@ pub(super) fn stat_of(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     rustix::fs::fstat(fd).map(Stat::from)
 }
 
-/// Opens for reading. Should the name have become a FIFO or a device since it was listed, this
-/// neither waits nor makes it a controlling terminal; the caller looks at what it got.
+/// Opens for reading. If the name has become a FIFO or a device since it was listed, this neither
+/// blocks nor makes it a controlling terminal; the caller checks the type.
 pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -69,14 +69,14 @@ pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Err
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens a directory below `root`, refusing symbolic links in every component: a directory that is
-/// swapped for a link while the tree is walked must not lead out of the tree.
+/// Opens a directory below `root`, refusing symbolic links in every component: a directory replaced
+/// by a link during the walk must not lead out of the tree.
 pub(super) fn open_dir(root: BorrowedFd<'_>, relative: &[u8]) -> Result<OwnedFd, Errno> {
     if relative.is_empty() {
         return rustix::fs::openat(root, ".", DIRECTORY, Mode::empty());
     }
     match rustix::fs::openat2(root, relative, DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        // Kernels before 5.6, filters that know no openat2, and paths longer than PATH_MAX.
+        // Kernels before 5.6, filters that reject openat2, and paths longer than PATH_MAX.
         Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG) => open_stepwise(root, relative),
         result => result,
     }
@@ -91,8 +91,8 @@ fn open_stepwise(root: BorrowedFd<'_>, relative: &[u8]) -> Result<OwnedFd, Errno
     here.ok_or(Errno::INVAL)
 }
 
-/// Whether a change of a directory's entries always shows in its times. True of local file systems
-/// known to do so; on others directories are read every time.
+/// Whether a change of a directory's entries always shows in its times. True for known local file
+/// systems; on others, directories are read every time.
 pub(super) fn keeps_directory_times(fd: BorrowedFd<'_>) -> bool {
     const KNOWN: [u32; 6] = [
         0xef53,      // ext2, ext3, ext4
@@ -106,7 +106,7 @@ pub(super) fn keeps_directory_times(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|found| KNOWN.contains(&(found.f_type as u32)))
 }
 
-/// The clock that stamps files, in nanoseconds.
+/// The clock for file timestamps, in nanoseconds.
 pub(super) fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))

@@ -1,4 +1,4 @@
-//! Takes snapshots of one directory, each with the help of the last.
+//! Takes snapshots of one directory, each based on the last.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -18,7 +18,7 @@ use super::syscalls;
 use super::tracking_rules::TrackingRules;
 use super::tree_scan::{ScanResult, TreeScan};
 
-/// Follows one directory from snapshot to snapshot.
+/// Tracks one directory from snapshot to snapshot.
 #[derive(Debug)]
 pub struct Tracker {
     root: PathBuf,
@@ -27,7 +27,7 @@ pub struct Tracker {
     exact: bool,
     stop: Option<Arc<AtomicBool>>,
     last: Option<Arc<SnapshotTree>>,
-    /// What is on disk.
+    /// The tree on disk.
     saved: Option<Arc<SnapshotTree>>,
     problem: Option<Error>,
 }
@@ -49,15 +49,15 @@ impl Tracker {
         })
     }
 
-    /// Keeps what is learned in a directory of its own, for this root alone ([`cache_name`] gives a
-    /// name for it). It is made if it does not exist, readable only by the user.
+    /// Saves snapshots in a directory for this root only ([`cache_name`] gives a name for it).
+    /// Creates the directory if necessary, readable only by the user.
     pub fn with_cache(mut self, directory: &Path) -> Self {
         self.cache = Some(SnapshotCache::new(directory));
         self
     }
 
-    /// Believes no `stat` and hashes every file, every time. Finds the one change that `stat` does
-    /// not show: a store through a memory mapping to a page that was already dirty.
+    /// Ignores `stat` and hashes every file, every time. Finds the one change that `stat` does not
+    /// show: a store through a memory mapping to a page that was already dirty.
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
@@ -73,14 +73,13 @@ impl Tracker {
         &self.root
     }
 
-    /// What stood in the way of keeping lines or reading the cache in the last snapshot. The
-    /// snapshot itself is right all the same.
+    /// What prevented the last snapshot from keeping lines or reading the cache. The snapshot
+    /// itself is still correct.
     pub fn problem(&self) -> Option<&Error> {
         self.problem.as_ref()
     }
 
-    /// The last snapshot that was taken, or else the one that was last kept for this root, by
-    /// whichever process.
+    /// The last snapshot, or else the last saved one of this root, by any process.
     pub fn last(&mut self) -> Option<Snapshot> {
         self.load();
         self.last.clone().map(|tree| Snapshot { tree })
@@ -95,7 +94,7 @@ impl Tracker {
         }
     }
 
-    /// Looks at the whole tree.
+    /// Scans the whole tree.
     pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
         self.problem = None;
         self.load();
@@ -107,7 +106,7 @@ impl Tracker {
             Some(last) => last.segments.clone(),
             None => Segments::new().map_err(bad)?,
         };
-        // Without a directory to keep them the lines live in a nameless temporary file.
+        // Without a cache directory the lines are stored in an unnamed temporary file.
         let directory = self.cache.as_ref().and_then(|cache| match cache.prepare() {
             Ok(()) => Some(cache.directory()),
             Err(error) => {
@@ -149,11 +148,11 @@ impl Tracker {
         Ok(Snapshot { tree })
     }
 
-    /// Keeps the last snapshot for the next process. Costs nothing if nothing has changed since it
-    /// was last kept.
+    /// Saves the last snapshot for the next process. Costs nothing if nothing has changed since the
+    /// last save.
     ///
-    /// A directory whose path, or the name of one of whose files, holds a secret is not kept: the
-    /// next process reads it anew.
+    /// A directory whose path or file names contain a secret is not saved: the next process reads
+    /// it again.
     pub fn save(&mut self, redactor: &mut dyn TextRedactor) -> Result<(), Error> {
         let (Some(cache), Some(last)) = (&self.cache, &self.last) else { return Ok(()) };
         let same = self.saved.as_ref().is_some_and(|saved| {
@@ -170,13 +169,13 @@ impl Tracker {
     }
 }
 
-/// A name for the cache of this root, to be used in a directory that holds several.
+/// A name for the cache of this root within a directory of several caches.
 pub fn cache_name(root: &Path) -> String {
     let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
     blake3::hash(bytes(&root)).to_hex()[..16].to_owned()
 }
 
-/// Removes a cache and everything beside it. A tracker that is using it continues without.
+/// Removes a cache and everything next to it. A tracker that is using it continues without it.
 pub fn clear_cache(directory: &Path) -> Result<(), Error> {
     SnapshotCache::new(directory).clear()
 }
@@ -193,7 +192,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, name).unwrap();
         }
-        // Until everything lies far enough in the past.
+        // Wait until all changes are safely in the past.
         std::thread::sleep(std::time::Duration::from_millis(12));
         let mut tracker = Tracker::new(home.path(), TrackingRules::new()).unwrap();
         let before = tracker.snapshot().unwrap();
@@ -206,7 +205,7 @@ mod tests {
             .collect();
         let expected = [("", true), ("a", true), ("b", false), ("c", true)];
         assert_eq!(shared, expected.map(|(path, same)| (path.into(), same)));
-        // Also where everything is read anew.
+        // Also if everything is read again.
         std::thread::sleep(std::time::Duration::from_millis(12));
         let reliable = tracker.snapshot().unwrap();
         let exact = tracker.exact(true).snapshot().unwrap();

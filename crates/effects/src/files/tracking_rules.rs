@@ -1,4 +1,4 @@
-//! What the caller leaves out and takes in. What the tree itself says is in `ignore_files`.
+//! What the caller excludes and includes. Rules of the tree itself are in `ignore_files`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,11 +8,11 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
 
-/// What a tracker leaves out and takes in, beyond the ignore files of the tree.
+/// What a tracker excludes and includes, beyond the ignore files of the tree.
 ///
-/// Always left out, whatever is said here: `.git`, and below any `.agent` the directories `data`
-/// and `worktrees`. Always counted, even where an ignore file says otherwise:
-/// `.agent/workspaces/*/working` and `.agent/workspaces/*/reports`.
+/// Always excluded: `.git`, and below any `.agent` the directories `data` and `worktrees`. Always
+/// counted, even if an ignore file excludes them: `.agent/workspaces/*/working` and
+/// `.agent/workspaces/*/reports`.
 #[derive(Debug, Clone)]
 pub struct TrackingRules {
     ignore: Vec<String>,
@@ -38,7 +38,7 @@ impl TrackingRules {
         Self::default()
     }
 
-    /// Patterns in the syntax of `.gitignore`, relative to the root. They outrank every ignore
+    /// Patterns in the syntax of `.gitignore`, relative to the root. They override every ignore
     /// file.
     pub fn ignore<S: AsRef<str>>(
         mut self,
@@ -55,21 +55,21 @@ impl TrackingRules {
         Ok(self)
     }
 
-    /// Leaves out a file or subtree entirely. The path is relative to the root; a component `*`
-    /// stands for any one name. One that lies outside the root, or is the root, has no effect.
+    /// Excludes a file or subtree entirely. The path is relative to the root; a component `*`
+    /// matches any name. The root itself and paths outside of it have no effect.
     pub fn exclude(mut self, path: &Path) -> Self {
         self.excluded.0.extend(Subtree::parse(path));
         self
     }
 
-    /// Counts a subtree though ignore files above it leave it out. Ignore files within it, and the
-    /// configured patterns, still hold. The path is as in [`TrackingRules::exclude`], which wins.
+    /// Counts a subtree that ignore files above it exclude. Ignore files inside it, and the
+    /// configured patterns, still apply. The path is as in [`TrackingRules::exclude`], which wins.
     pub fn include(mut self, path: &Path) -> Self {
         self.included.0.extend(Subtree::parse(path));
         self
     }
 
-    /// Stands for these rules: other rules, another value.
+    /// A hash of these rules.
     pub(super) fn fingerprint(&self) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new();
         let mut part = |bytes: &[u8]| {
@@ -94,13 +94,13 @@ pub(super) fn short(hasher: &blake3::Hasher) -> [u8; 16] {
     fingerprint
 }
 
-/// Where a path stands to a list of subtrees.
+/// The relation of a path to a list of subtrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubtreeRelation {
     Apart,
-    /// Some subtree lies below it.
+    /// A subtree is below it.
     Above,
-    /// It is the top of one.
+    /// It is the top of a subtree.
     Top,
     Within,
 }
@@ -138,7 +138,7 @@ impl Subtree {
 pub(super) struct Subtrees(Vec<Subtree>);
 
 impl Subtrees {
-    /// The strongest claim that any of the subtrees has on the path.
+    /// The strongest relation of any subtree to the path.
     pub(super) fn relation(&self, path: &[u8]) -> SubtreeRelation {
         let mut strongest = SubtreeRelation::Apart;
         for subtree in &self.0 {
@@ -155,7 +155,7 @@ impl Subtrees {
     }
 }
 
-/// Retake's own data and git's, wherever they lie in the tree.
+/// Whether this is retake's own data or git's, anywhere in the tree.
 pub(super) fn is_private(directory: &[u8], name: &[u8]) -> bool {
     match name {
         b".git" => true,

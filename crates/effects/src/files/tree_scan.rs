@@ -1,7 +1,7 @@
-//! Walks a tree with several workers and looks at every file that counts.
+//! Walks a tree with several workers and examines every file that counts.
 //!
-//! A directory whose times are those of the last snapshot, under the same rules, is not read again:
-//! its names are known, and each file costs one `stat`. Large directories are split among workers.
+//! A directory with unchanged times and rules since the last snapshot is not read again: its names
+//! are known, and each file costs one `stat`. Large directories are split among workers.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,15 +21,15 @@ use super::work_queue::WorkQueue;
 
 /// How many files one worker takes at a time.
 const PART: usize = 512;
-/// A longer path is not entered but reported: nothing good is that deep, and each level would cost
-/// as much as all above it.
+/// A longer path is reported instead of entered: real trees are not that deep, and each level would
+/// cost as much as all above it.
 const MAX_PATH: usize = 64 << 10;
 const NAMES_BUFFER: usize = 64 << 10;
 
 pub(super) struct TreeScan<'a> {
     pub(super) root: OwnedFd,
     pub(super) rules: &'a TrackingRules,
-    /// The ignore files that hold at the root, and the path to the root from the topmost of them.
+    /// The ignore files that apply at the root, and the path from the topmost of them to the root.
     pub(super) above: (Arc<IgnoreFiles>, Vec<u8>),
     pub(super) previous: Option<&'a SnapshotTree>,
     pub(super) scan_time: ScanTime,
@@ -50,7 +50,7 @@ enum Task {
     Part { split: Arc<SplitDirectory>, at: usize },
 }
 
-/// A large directory in the hands of several workers; the last one to finish puts it together.
+/// A large directory shared by several workers; the last one to finish assembles it.
 struct SplitDirectory {
     listing: DirectoryListing,
     parts: Mutex<Vec<Vec<FileEntry>>>,
@@ -64,7 +64,7 @@ impl TreeScan<'_> {
         let all = Mutex::new(ScanResult::default());
         std::thread::scope(|scope| {
             for _ in 1..self.workers.max(1) {
-                // With fewer threads than wished for the work is done all the same.
+                // If a thread cannot be started, the others do the work.
                 _ = std::thread::Builder::new()
                     .name("retake-scan".to_owned())
                     .spawn_scoped(scope, || Worker::new(&self, &queue).work(&all));
@@ -86,7 +86,7 @@ struct Worker<'s> {
     found: ScanResult,
     buffer: Vec<MaybeUninit<u8>>,
     entries: Vec<FileEntry>,
-    /// The file systems met so far, and whether they are local.
+    /// The file systems seen so far, and whether they are local.
     devices: Vec<(u32, bool)>,
 }
 
@@ -126,7 +126,7 @@ impl<'s> Worker<'s> {
     fn enter(&mut self, path: Vec<u8>, ignore_files: &Arc<IgnoreFiles>, passing: bool) {
         let mut listing = match self.list(&path, ignore_files, passing) {
             Ok(listing) => listing,
-            // Gone, or no longer a directory, since its parent was read.
+            // Removed, or no longer a directory, since its parent was read.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return,
             Err(_) => return self.found.closed.push(path.into_boxed_slice()),
         };
@@ -161,7 +161,7 @@ impl<'s> Worker<'s> {
         let parts = count.div_ceil(PART);
         let split = Arc::new(SplitDirectory { listing, parts: vec![Vec::new(); parts].into() });
         self.queue.push((0..parts).map(|at| Task::Part { split: split.clone(), at }));
-        self.let_go(split);
+        self.finish_part(split);
     }
 
     fn list(
@@ -187,7 +187,7 @@ impl<'s> Worker<'s> {
         reader.list(directory, ignore_files, old, &mut self.buffer)
     }
 
-    /// Asked once per file system.
+    /// Determined once per file system.
     fn is_local(&mut self, fd: &OwnedFd, dev: u32) -> bool {
         if let Some((_, local)) = self.devices.iter().find(|(known, _)| *known == dev) {
             return *local;
@@ -222,11 +222,11 @@ impl<'s> Worker<'s> {
         let to = split.listing.len().min((at + 1) * PART);
         self.examine(&split.listing, at * PART, to, &mut entries);
         split.parts.lock().unwrap_or_else(PoisonError::into_inner)[at] = entries;
-        self.let_go(split);
+        self.finish_part(split);
     }
 
-    /// The last one to finish puts the directory together.
-    fn let_go(&mut self, split: Arc<SplitDirectory>) {
+    /// The last worker to finish assembles the directory.
+    fn finish_part(&mut self, split: Arc<SplitDirectory>) {
         if let Some(split) = Arc::into_inner(split) {
             let parts = split.parts.into_inner().unwrap_or_else(PoisonError::into_inner);
             self.complete(split.listing, &parts.concat());

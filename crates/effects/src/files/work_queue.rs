@@ -1,5 +1,5 @@
-//! Tasks for several workers, where a task may bring more tasks. Ends when none is left and no worker
-//! is busy with one.
+//! Tasks for several workers, where a task may add tasks. Ends when no task is left and no worker
+//! is busy.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -32,15 +32,15 @@ impl<T> WorkQueue<T> {
         }
     }
 
-    /// Lets no worker begin another task.
+    /// Prevents workers from starting another task.
     pub(super) fn stop(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
         self.changed.notify_all();
     }
 
-    /// Works until everything is done.
+    /// Works until all tasks are done.
     pub(super) fn work(&self, mut on: impl FnMut(T)) {
-        /// Counts the worker out even if its task panics: the others must not wait forever.
+        /// Unregisters the worker even if its task panics, so that the others do not wait forever.
         struct Working<'q, T>(&'q WorkQueue<T>);
         impl<T> Drop for Working<'_, T> {
             fn drop(&mut self) {

@@ -1,12 +1,12 @@
-//! Combines what the recognisers found with the report files.
+//! Combines the results of recognisers with the report files.
 //!
-//! - What is only a lone line that looks like a summary gives way to anything better founded.
-//! - A report and the text of the same run are one: the report's counts are taken unless the
+//! - A lone line that looks like a summary is dropped if there is anything more reliable.
+//! - A report and the text of the same run are merged: the report's counts are used unless the
 //!   text counts more tests, since a report may cover only a part.
-//! - Reports that repeat each other count once.
+//! - Repeated reports count once.
 //! - Results of several frameworks are summed under the name `mixed`.
-//! - The exit code has a say: a run that failed without a failed test has a problem, one that
-//!   succeeded with a failed test is doubted.
+//! - The exit code is considered: a run that failed without a failed test has a problem, one that
+//!   succeeded with a failed test gets a lower confidence.
 
 use std::collections::HashSet;
 
@@ -35,23 +35,23 @@ pub(super) fn combine_results(
     Some(sum.into_results())
 }
 
-/// Of weakly founded candidates at most one stays, and none beside better ones.
+/// Keeps at most one unreliable candidate, and none next to better ones.
 fn keep_the_best(text: &mut Vec<FrameworkResults>, reported: bool) {
     let best = text.iter().map(|found| found.confidence).max();
     if best > Some(Confidence::Low) || reported {
         text.retain(|found| found.confidence > Confidence::Low);
     } else {
-        // What a test prints comes before what its tool says in the end.
+        // Output of a test comes before the final output of its tool.
         let order = |found: &FrameworkResults| (found.summary_at, found.counts.total());
         let last = (0..text.len()).max_by_key(|at| order(&text[*at]));
         *text = last.map(|at| text.swap_remove(at)).into_iter().collect();
     }
 }
 
-/// Candidates without a test are dropped beside others; what went wrong is kept.
+/// Drops candidates without tests if there are others; their problems are kept.
 fn drop_empty(all: &mut Vec<FrameworkResults>) {
     let some = all.iter().any(|found| found.counts.total() > 0);
-    // Without any test, the one that knows most of what went wrong is kept.
+    // Without any test, keeps the candidate with the most problems.
     let keep = if some { None } else { all.iter().map(|found| found.problems.len()).max() };
     let mut problems = Vec::new();
     let mut kept = false;
@@ -103,7 +103,7 @@ fn by_framework(reports: Vec<FrameworkResults>) -> Vec<FrameworkResults> {
     sums
 }
 
-/// Whether the text and the report tell of the same tests.
+/// Whether the text and the report describe the same tests.
 fn same_run(text: &FrameworkResults, report: &FrameworkResults) -> bool {
     if text.source == ResultsSource::Report {
         return false;
@@ -111,7 +111,7 @@ fn same_run(text: &FrameworkResults, report: &FrameworkResults) -> bool {
     if text.framework == report.framework {
         return true;
     }
-    // A report by an unknown tool, or text in a protocol that many tools write.
+    // A report by an unknown tool, or text in a protocol that many tools use.
     let anonymous = report.framework == Framework::Junit || text.framework == Framework::Tap;
     let alike = text.counts == report.counts || text.details.list.is_empty();
     anonymous && (alike || !names(text).is_disjoint(&names(report)))
@@ -130,7 +130,7 @@ fn merge_report(text: &mut FrameworkResults, report: FrameworkResults) {
         return;
     }
     if !shared {
-        // Under other names the same tests would appear twice.
+        // With different names the same tests would be listed twice.
         if report.details.list.len() > text.details.list.len() {
             text.details = report.details;
         }
@@ -153,7 +153,7 @@ fn merge_report(text: &mut FrameworkResults, report: FrameworkResults) {
     }
 }
 
-/// One after the other, as if one run had given both.
+/// Adds results, as if one run had produced both.
 pub(super) fn add(mut sum: FrameworkResults, other: FrameworkResults) -> FrameworkResults {
     sum.counts += other.counts;
     sum.details.append(other.details);
@@ -179,7 +179,7 @@ fn check_exit_code(sum: &mut FrameworkResults, exit: Option<i32>) {
     match exit {
         None => sum.partial = true,
         Some(0) if sum.counts.failed > 0 => {
-            // As behind a pipe, where the last program's code is what is seen.
+            // As in a pipe, which returns the exit code of its last program.
             sum.confidence = match sum.confidence {
                 Confidence::High => Confidence::Medium,
                 Confidence::Medium | Confidence::Low => Confidence::Low,

@@ -1,4 +1,4 @@
-//! The results one recogniser found: exact counts, bounded details.
+//! The results of one recogniser: exact counts, bounded details.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +34,7 @@ impl TestCounts {
         *field = field.saturating_add(tests);
     }
 
-    /// Takes one back, when a test turns out to have gone another way.
+    /// Reverts a count, when a test turns out to have another result.
     pub(super) fn uncount(&mut self, status: TestStatus) {
         match status {
             TestStatus::Passed => self.passed = self.passed.saturating_sub(1),
@@ -60,12 +60,12 @@ impl std::ops::AddAssign for TestCounts {
     }
 }
 
-/// Details by name, with room kept for failures.
+/// Details by name, with space reserved for failures.
 #[derive(Default)]
 pub(super) struct Details {
     pub(super) list: Vec<TestDetail>,
-    /// Hash of a name to its latest index in the list. The hash is keyed, so output cannot make
-    /// names collide.
+    /// Hash of a name to its latest index in the list. The hash is keyed, so that output cannot
+    /// cause collisions.
     index_by_hash: HashMap<u64, usize>,
     hasher: RandomState,
     failures: usize,
@@ -73,7 +73,7 @@ pub(super) struct Details {
 }
 
 impl Details {
-    /// One more test, even if one of that name is there: two binaries may share a name.
+    /// Adds a test, even if the name exists: two binaries may share a name.
     pub(super) fn push(&mut self, name: &[u8], status: TestStatus, duration_ms: Option<u64>) {
         let full = if status.is_failure() {
             self.failures >= MAX_FAILURE_DETAILS
@@ -90,7 +90,7 @@ impl Details {
         self.list.push(TestDetail { name, status, duration_ms, error: None });
     }
 
-    /// One test whose row may come more than once: the last word counts. Gives what it was.
+    /// Adds a test whose row may be repeated: the last one counts. Returns the previous status.
     pub(super) fn put(
         &mut self,
         name: &[u8],
@@ -119,14 +119,14 @@ impl Details {
         self.list.get_mut(index)
     }
 
-    /// Why the test of that name failed, unless a reason is known.
+    /// Sets why a test failed, unless a reason is known.
     pub(super) fn explain(&mut self, name: &[u8], why: &[u8]) {
         if let Some(detail) = self.get(name).filter(|detail| detail.error.is_none()) {
             detail.error = message(why);
         }
     }
 
-    /// Takes over another list, within the bounds.
+    /// Appends another list, within the limits.
     pub(super) fn append(&mut self, other: Self) {
         self.omitted += other.omitted;
         for detail in other.list {
@@ -138,14 +138,14 @@ impl Details {
         }
     }
 
-    /// How the tests that are known by name went.
+    /// The counts of the tests known by name.
     pub(super) fn counts(&self) -> TestCounts {
         let mut counts = TestCounts::default();
         self.list.iter().for_each(|detail| counts.count(detail.status));
         counts
     }
 
-    /// Removes the latest test of that name. Gives what it was.
+    /// Removes the latest test with that name. Returns its status.
     pub(super) fn forget(&mut self, name: &[u8]) -> Option<TestStatus> {
         let status = self.get(name)?.status;
         let name = text(name, MAX_NAME);
@@ -154,8 +154,8 @@ impl Details {
         Some(status)
     }
 
-    /// Removes what was added at these indices, which are in order. Costs no more than was added
-    /// since the first of them.
+    /// Removes the entries in these sorted ranges. The cost depends only on the entries since the
+    /// first of them.
     pub(super) fn remove(&mut self, ranges: &[std::ops::Range<usize>]) {
         let Some(first) = ranges.first().filter(|range| range.start < self.list.len()) else {
             return;
@@ -177,8 +177,8 @@ impl Details {
     }
 }
 
-/// A message under way. Of one that is too long the beginning and the end are kept: the end of a
-/// traceback says what went wrong.
+/// A message being collected. Of a long one the beginning and the end are kept, because the end of
+/// a traceback names the error.
 #[derive(Default)]
 pub(super) struct Message {
     head: Vec<u8>,
@@ -187,7 +187,7 @@ pub(super) struct Message {
     cut: bool,
 }
 
-/// What is kept of the beginning of a long message, and of its end.
+/// How much of the beginning of a long message is kept; the rest is for its end.
 const HEAD: usize = MAX_ERROR / 4;
 const TAIL: usize = MAX_ERROR - HEAD - 16;
 
@@ -230,7 +230,7 @@ impl Message {
     }
 }
 
-/// As much of a name as makes a difference, for keeping it aside.
+/// The significant part of a name, to store it.
 pub(super) fn clipped(name: &[u8]) -> &[u8] {
     &name[..name.len().min(MAX_NAME + 1)]
 }
@@ -250,14 +250,14 @@ pub(super) fn text(bytes: &[u8], limit: usize) -> String {
     text
 }
 
-/// `bytes` as a message: without blank ends; nothing is `None`.
+/// `bytes` as a message without surrounding blanks; `None` if empty.
 pub(super) fn message(bytes: &[u8]) -> Option<String> {
     let bytes = bytes.trim_ascii_end();
     let start = bytes.iter().position(|byte| !matches!(byte, b'\n' | b'\r'))?;
     Some(text(&bytes[start..], MAX_ERROR))
 }
 
-/// The results one recogniser found.
+/// The results of one recogniser.
 pub(super) struct FrameworkResults {
     pub(super) framework: Framework,
     pub(super) confidence: Confidence,
@@ -266,16 +266,16 @@ pub(super) struct FrameworkResults {
     pub(super) counts: TestCounts,
     pub(super) details: Details,
     pub(super) problems: Vec<String>,
-    /// More tests would have run: the runner stopped early.
+    /// Whether more tests would have run: the runner stopped early.
     pub(super) partial: bool,
-    /// Something of the output is missing. A report file may know it.
+    /// Whether output is missing, which a report file may contain.
     pub(super) cut: bool,
-    /// The number of the line with its last summary.
+    /// The line number of its last summary.
     pub(super) summary_at: u64,
-    /// Nothing of it can be missing before the first line that was seen, and after the last.
+    /// Whether its first seen line is certainly its first, and its last one its last.
     pub(super) begins: bool,
     pub(super) ends: bool,
-    /// Tests that had begun and whose end was not seen.
+    /// Tests that started but whose end was not seen.
     pub(super) running: Vec<Vec<u8>>,
 }
 
@@ -317,7 +317,7 @@ impl FrameworkResults {
     }
 }
 
-/// Adds what went wrong outside of any test, once.
+/// Adds an error outside of any test, once.
 pub(super) fn add_problem(problems: &mut Vec<String>, problem: impl AsRef<[u8]>) {
     if problems.len() >= MAX_PROBLEMS {
         return;

@@ -1,12 +1,12 @@
-//! The indented titles above a line: some reporters name a test only by where it stands.
+//! The indented titles above a line: some reporters identify a test only by its position.
 
 const DEPTH: usize = 16;
 const TITLE: usize = 256;
 
-/// The last title seen at each depth, two blanks a level.
+/// The last title at each depth, two blanks per level.
 ///
 /// A title of the first level must follow a blank line or another line of that level, so that
-/// what a test prints between the rows seldom passes for one.
+/// output of tests rarely passes for one.
 #[derive(Default)]
 pub(super) struct IndentedTitles {
     titles: [Vec<u8>; DEPTH],
@@ -26,7 +26,7 @@ impl IndentedTitles {
         }
     }
 
-    /// Whether there is a title at every level above a line of this indentation.
+    /// Whether every level above a line of this indentation has a title.
     pub(super) fn complete_above(&self, indent: usize) -> bool {
         let levels = (indent / 2).saturating_sub(1);
         self.titles.iter().take(levels).all(|title| !title.is_empty())

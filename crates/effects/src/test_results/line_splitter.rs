@@ -1,21 +1,21 @@
-//! Lines out of chunks: what a terminal would leave visible of each, in bounded memory.
+//! Splits chunks into lines as a terminal would show them, in bounded memory.
 
 use memchr::{memchr, memrchr};
 
-/// What is kept of one line; the rest of a longer one is dropped.
+/// Maximum length of a line; the rest of a longer one is dropped.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
 /// Assembles one stream's lines.
 ///
-/// A carriage return starts the line over, so the last part that is not empty is the line. Where
-/// the chunks were split makes no difference.
+/// A carriage return restarts the line, so the last non-empty part is the line. The boundaries of
+/// chunks do not matter.
 #[derive(Default)]
 pub(super) struct LineSplitter {
     /// The part since the last carriage return.
     current: Vec<u8>,
-    /// The last part before it that was not empty.
+    /// The last non-empty part before it.
     overwritten: Vec<u8>,
-    /// Something of the unfinished line has been seen, be it only a carriage return.
+    /// Whether anything of the unfinished line was seen, even only a carriage return.
     open: bool,
 }
 
@@ -45,7 +45,7 @@ impl LineSplitter {
         }
     }
 
-    /// Hands out the last line, if it lacks its newline.
+    /// Passes the last line, if it lacks its newline.
     pub(super) fn flush(&mut self, mut each: impl FnMut(&[u8])) {
         if !self.open {
             return;
@@ -98,7 +98,7 @@ pub(super) fn strip_escapes(line: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(rest);
 }
 
-/// What follows the sequence whose ESC is already taken; an unfinished one takes the whole line.
+/// The text after the sequence whose ESC was consumed; an unfinished sequence extends to the end.
 fn after_escape(rest: &[u8]) -> &[u8] {
     let Some((&kind, body)) = rest.split_first() else { return rest };
     match kind {

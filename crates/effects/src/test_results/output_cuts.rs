@@ -1,7 +1,7 @@
-//! Which parts of a test tool's output the command line keeps from being seen.
+//! Determines which parts of a test tool's output a command line hides.
 //!
-//! Knows the programs that people pipe test output through. Reads a command line as far as it takes to
-//! find pipes; it never runs or expands anything.
+//! Knows the programs that filter test output in pipes. Parses a command line only as far as needed
+//! to find pipes; it never runs or expands anything.
 
 /// Which ends of the output may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,7 +10,8 @@ pub struct OutputCuts {
     pub end: bool,
 }
 
-/// Programs that pass on a part of what they read: whether they may drop the beginning, and the end.
+/// Programs that pass on only a part of their input: whether they may drop the beginning, and the
+/// end.
 const FILTERS: [(&str, bool, bool); 14] = [
     ("tail", true, false),
     ("head", false, true),
@@ -28,19 +29,20 @@ const FILTERS: [(&str, bool, bool); 14] = [
     ("cut", true, true),
 ];
 
-/// Programs that look for text in files.
+/// Programs that search files.
 const SEARCHES: [&str; 6] = ["grep", "egrep", "fgrep", "rg", "ag", "ack"];
 
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
 
 impl OutputCuts {
-    /// What a command line, as a shell reads it, may cut off the output of its programs. `None` if
-    /// they only search files: what they find was not printed by a test tool.
+    /// What a command line, parsed like a shell, may cut off the output of its programs. `None` if
+    /// they only search files: a test tool did not print the results.
     pub fn of_command_line(line: &str) -> Option<Self> {
         Self::of_commands(&commands(line))
     }
 
-    /// The same for a program with its arguments, which a shell reads only if the program is one.
+    /// The same for a program with its arguments, parsed as a shell line only if the program is a
+    /// shell.
     pub fn of_arguments<S: AsRef<str>>(arguments: &[S]) -> Option<Self> {
         let words = arguments.iter().map(|word| word.as_ref().to_owned()).collect();
         Self::of_commands(&[SimpleCommand { words, piped: false }])
@@ -70,7 +72,7 @@ impl OutputCuts {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SimpleCommand {
     words: Vec<String>,
-    /// It reads what the one before it prints.
+    /// Whether it reads the output of the previous one.
     piped: bool,
 }
 
@@ -85,7 +87,7 @@ impl SimpleCommand {
         git || SEARCHES.iter().any(|name| self.is(name))
     }
 
-    /// The command that a shell gets with `-c`.
+    /// The command in a shell's `-c` option.
     fn script(&self) -> Option<&str> {
         if !SHELLS.iter().any(|shell| self.is(shell)) {
             return None;
@@ -103,7 +105,7 @@ fn is_assignment(word: &str) -> bool {
     })
 }
 
-/// The programs of a command line, as a shell would separate them.
+/// The programs of a command line, separated as by a shell.
 fn commands(line: &str) -> Vec<SimpleCommand> {
     let mut all = Vec::new();
     let mut command = SimpleCommand::default();
@@ -130,7 +132,7 @@ fn commands(line: &str) -> Vec<SimpleCommand> {
                     }
                 }
             }
-            // `2>&1`, `>&2`, `&>file` are no ends of a command.
+            // `2>&1`, `>&2`, `&>file` do not end a command.
             '&' if word.as_ref().is_some_and(|word| word.ends_with('>'))
                 || characters.peek() == Some(&'>') =>
             {
@@ -138,7 +140,7 @@ fn commands(line: &str) -> Vec<SimpleCommand> {
             }
             '|' | '&' | ';' | '\n' | '(' | ')' | '{' | '}' => {
                 command.words.extend(word.take());
-                // Of `||` and `&&` the second is not special.
+                // The second character of `||` and `&&` is not special.
                 let doubled = characters.next_if_eq(&character).is_some();
                 let _both_streams = character == '|' && characters.next_if_eq(&'&').is_some();
                 end_command(&mut command, character == '|' && !doubled);

@@ -1,8 +1,7 @@
-//! Finds test results in the bytes that a run prints: gives each line to the recognisers that may
-//! need it.
+//! Finds test results in the output of a run: passes each line to the recognisers that may need it.
 //!
-//! Speed comes from not looking: a line goes only to recognisers that named its first visible
-//! bytes, or asked for every line because they are inside something. Knows no framework's format.
+//! It is fast because it skips most lines: a line goes only to recognisers that registered its
+//! first visible bytes, or that asked for every line. It has no knowledge of frameworks' formats.
 
 use std::sync::LazyLock;
 
@@ -15,28 +14,28 @@ use super::recogniser::{Attention, Line, Recogniser};
 use super::reports::TestReport;
 use retake_types::{Stream, TestResults};
 
-/// Finds test results in what a run prints, while it prints it.
+/// Finds test results in the output of a run as it is printed.
 ///
-/// Memory is bounded whatever the input.
+/// Memory is bounded for any input.
 pub struct TestOutputParser {
     lines: [LineSplitter; 2],
     dispatch: Dispatch,
     cuts: OutputCuts,
 }
 
-/// Who wants lines that begin with two bytes, one bit each. Made once: an agent's tools print
-/// thousands of short texts, each looked through by itself.
+/// The recognisers of lines with two given first bytes, one bit each. Built once: an agent's tools
+/// print thousands of short texts, each parsed separately.
 static BEGINNINGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     let mut by_beginning = vec![0; 1 << 16].into_boxed_slice();
     for (bit, (_, beginnings)) in frameworks::all().into_iter().enumerate() {
         for beginning in beginnings {
             let from = beginning_of(beginning);
-            // A single byte goes with any second one.
+            // A single byte matches with any second one.
             let to = if beginning.len() == 1 { from + 0x100 } else { from + 1 };
             by_beginning[from..to].iter_mut().for_each(|wanted| *wanted |= 1 << bit);
         }
     }
-    // An escape hides what is visible first.
+    // The visible text may follow an escape.
     for other in 0..=0xffusize {
         by_beginning[0x1b << 8 | other] = u32::MAX;
         by_beginning[other << 8 | 0x1b] = u32::MAX;
@@ -44,8 +43,8 @@ static BEGINNINGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     by_beginning
 });
 
-/// Whether a line may be one that a test tool prints, given its first two bytes behind the indentation
-/// (zeros where it has fewer). Output without any such line holds no test results.
+/// Whether a test tool may print such a line, given its first two bytes after the indentation
+/// (zeros if there are fewer). Output without any such line contains no test results.
 #[inline]
 pub fn may_begin_test_line(beginning: [u8; 2]) -> bool {
     BEGINNINGS[beginning_of(&beginning)] != 0
@@ -55,11 +54,11 @@ struct Dispatch {
     recognisers: Vec<Box<dyn Recogniser>>,
     by_beginning: &'static [u32],
     attentive: u32,
-    /// Who has a stream to itself.
+    /// The recogniser that has a stream to itself.
     alone: [u32; 2],
     titles: [IndentedTitles; 2],
     after_blank: [bool; 2],
-    /// A line that is not blank was seen.
+    /// Whether a non-blank line was seen.
     begun: [bool; 2],
     number: u64,
     clean: Vec<u8>,
@@ -72,12 +71,12 @@ impl Default for TestOutputParser {
 }
 
 impl TestOutputParser {
-    /// For output that comes as the test tool prints it.
+    /// For complete output of a test tool.
     pub fn new() -> Self {
         Self::of_cut_output(OutputCuts::default())
     }
 
-    /// For output of which something may be missing.
+    /// For output of which parts may be missing.
     pub fn of_cut_output(cuts: OutputCuts) -> Self {
         let all = frameworks::all();
         let recognisers = all.into_iter().map(|(recogniser, _)| recogniser).collect();
@@ -95,7 +94,7 @@ impl TestOutputParser {
         Self { lines: [LineSplitter::default(), LineSplitter::default()], dispatch, cuts }
     }
 
-    /// Takes the next bytes of a stream. Where they are split makes no difference.
+    /// Processes the next bytes of a stream. Boundaries do not matter.
     pub fn push(&mut self, stream: Stream, bytes: &[u8]) {
         let dispatch = &mut self.dispatch;
         self.lines[stream as usize].push(bytes, |line| dispatch.line(stream, line, false));
@@ -103,7 +102,7 @@ impl TestOutputParser {
 
     /// Ends the run. `exit_code` is `None` if it did not exit by itself.
     ///
-    /// `None`: nothing showed that tests ran.
+    /// `None` if nothing shows that tests ran.
     pub fn finish(
         mut self,
         exit_code: Option<i32>,
@@ -148,7 +147,7 @@ impl Dispatch {
         }
     }
 
-    /// The line is worth a closer look.
+    /// Passes a line to its recognisers.
     fn show(&mut self, stream: Stream, raw: &[u8], unfinished: bool) {
         let of_stream = stream as usize;
         let mut clean = std::mem::take(&mut self.clean);

@@ -1,4 +1,4 @@
-//! What a recogniser of one framework's output is given, and what it gives back.
+//! The input and output of a recogniser of one framework's output.
 
 use retake_types::Stream;
 
@@ -6,22 +6,22 @@ use super::framework_results::FrameworkResults;
 use super::indented_titles::IndentedTitles;
 use super::output_cuts::OutputCuts;
 
-/// One line as a recogniser sees it: without escapes, without blanks at its end.
+/// One line for a recogniser: without escapes, without trailing blanks.
 pub(super) struct Line<'a> {
     pub(super) stream: Stream,
     /// With its indentation.
     pub(super) whole: &'a [u8],
-    /// Without it.
+    /// Without indentation.
     pub(super) text: &'a [u8],
     /// Blank bytes before `text`.
     pub(super) indent: usize,
-    /// The line before it on this stream was blank.
+    /// Whether the previous line on this stream was blank.
     pub(super) after_blank: bool,
-    /// Nothing but blank lines came before it on this stream.
+    /// Whether only blank lines precede it on this stream.
     pub(super) leads: bool,
-    /// How many lines of both streams came before it.
+    /// The number of earlier lines on both streams.
     pub(super) number: u64,
-    /// Its end did not come: a name at the end of it may be cut.
+    /// Whether its newline is missing: a name at its end may be cut.
     pub(super) unfinished: bool,
     pub(super) titles: &'a IndentedTitles,
 }
@@ -33,21 +33,21 @@ impl Line<'_> {
     }
 }
 
-/// Which lines a recogniser wants next.
+/// The lines that a recogniser needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attention {
-    /// Those that begin as it said.
+    /// Only those with the registered beginnings.
     Idle,
-    /// Every one.
+    /// Every line.
     All,
-    /// Every one, and no other recogniser gets lines of this stream: a test printed them.
+    /// Every line, hidden from other recognisers of this stream: a test printed them.
     Alone,
 }
 
-/// Recognises one framework's output, line by line. Keeps no more than bounded state.
+/// Recognises one framework's output, line by line, with bounded state.
 pub(super) trait Recogniser {
     fn line(&mut self, line: &Line<'_>) -> Attention;
 
-    /// The results; `None` if nothing showed that the framework ran.
+    /// The results; `None` if nothing shows that the framework ran.
     fn finish(self: Box<Self>, cuts: OutputCuts) -> Option<FrameworkResults>;
 }

@@ -1,6 +1,6 @@
-//! Parses the numbers, durations and separators that summaries and rows are made of.
+//! Parses the numbers, durations and separators in summaries and rows.
 
-/// A number at the start, and what follows it.
+/// A number at the start, and the rest.
 pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits == 0 || digits > 15 {
@@ -15,7 +15,7 @@ pub(super) fn whole_number(text: &[u8]) -> Option<u64> {
     number(text).filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value)
 }
 
-/// A decimal number at the start in thousandths, rounded up, and what follows it.
+/// A decimal number at the start in thousandths, rounded up, and the rest.
 ///
 /// A comma is a decimal point too, as some locales have it.
 pub(super) fn thousandths(text: &[u8]) -> Option<(u64, &[u8])> {
@@ -68,26 +68,26 @@ pub(super) fn duration(text: &[u8]) -> Option<u64> {
 /// Seconds without a unit, in milliseconds: rounded up, never 0.
 pub(super) fn seconds(text: &[u8]) -> Option<u64> {
     let (value, rest) = thousandths(text.trim_ascii())?;
-    // `1e-05`, which some writers use for next to nothing.
+    // `1e-05`, which some writers print for very short times.
     let tiny = rest.starts_with(b"e-") || rest.starts_with(b"E-");
     if tiny { Some(1) } else { rest.is_empty().then_some(value.max(1)) }
 }
 
-/// Where `needle` first occurs. For short lines this beats a searcher that must be built first.
+/// The first occurrence of `needle`. For short lines this is faster than building a searcher.
 pub(super) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
     let anchor = anchor(needle);
     let byte = *needle.get(anchor)?;
     memchr::memchr_iter(byte, text.get(anchor..)?).find(|at| text[*at..].starts_with(needle))
 }
 
-/// Where `needle` last occurs.
+/// The last occurrence of `needle`.
 pub(super) fn rfind(text: &[u8], needle: &[u8]) -> Option<usize> {
     let anchor = anchor(needle);
     let byte = *needle.get(anchor)?;
     memchr::memrchr_iter(byte, text.get(anchor..)?).find(|at| text[*at..].starts_with(needle))
 }
 
-/// The index of a byte that lines seldom contain.
+/// The index of a byte that lines rarely contain.
 #[inline]
 fn anchor(needle: &[u8]) -> usize {
     needle
@@ -96,7 +96,7 @@ fn anchor(needle: &[u8]) -> usize {
         .unwrap_or_else(|| needle.iter().position(|byte| *byte != b' ').unwrap_or(0))
 }
 
-/// `text` up to the last ` (…)`, and what is inside.
+/// `text` up to the last ` (…)`, and its content.
 pub(super) fn trailing_parenthesis(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let inner = text.strip_suffix(b")")?;
     let open = rfind(inner, b" (")?;

@@ -1,4 +1,4 @@
-//! One run of a test tool, kept: what it printed, and what its own report says.
+//! One recorded run of a test tool: its output, and its own report.
 
 #![expect(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::unwrap_used, reason = "a failed set-up is a failed test")]
@@ -25,18 +25,18 @@ pub(crate) struct Recorded {
 pub(crate) struct Expected {
     pub(crate) command: String,
     pub(crate) exit: i32,
-    /// No results at all can be told from what was printed.
+    /// No results can be inferred from the output.
     #[serde(default)]
     pub(crate) unknown: bool,
-    /// The output names every test, not only those that failed.
+    /// The output names every test, not only failed ones.
     #[serde(default)]
     pub(crate) complete: bool,
-    /// Problems outside of tests that must be found, or must not.
+    /// Problems outside of tests must, or must not, be found.
     #[serde(default)]
     pub(crate) problem: bool,
     #[serde(default)]
     pub(crate) partial: bool,
-    /// Not even failed tests are named as the report names them.
+    /// The output names failed tests differently from the report.
     #[serde(default)]
     pub(crate) nameless: bool,
     pub(crate) passed: u64,
@@ -136,7 +136,7 @@ impl Recorded {
         check(results.all_passed() == passes, "allPassed is wrong".into());
         for detail in &results.details {
             let known = expected.tests.get(&detail.name);
-            // Text seldom tells an error from a failure.
+            // Text rarely distinguishes an error from a failure.
             let same = known.is_some_and(|known| {
                 *known == detail.status || known.is_failure() && detail.status.is_failure()
             });

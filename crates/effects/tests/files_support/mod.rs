@@ -1,4 +1,4 @@
-//! A directory to play in, and what happened in it.
+//! A test directory, and the changes in it.
 
 #![expect(dead_code, reason = "each test file uses its own part of this")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
@@ -63,8 +63,8 @@ impl TrackedTree {
         std::fs::set_permissions(self.at(path), std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Waits until a snapshot will believe the `stat` of this path: its ctime must lie far enough
-    /// in the past.
+    /// Waits until the next snapshot considers the `stat` of this path reliable: its ctime must be
+    /// far enough in the past.
     pub(crate) fn settle(&self, path: &str) {
         let metadata = std::fs::symlink_metadata(self.at(path)).unwrap();
         let changed = Duration::new(metadata.ctime() as u64, metadata.ctime_nsec() as u32);
@@ -83,7 +83,7 @@ impl TrackedTree {
         Tracker::new(&self.root(), rules).unwrap()
     }
 
-    /// A tracker as a new process would make it.
+    /// A tracker as in a new process.
     pub(crate) fn cached(&self) -> Tracker {
         self.tracker().with_cache(&self.cache())
     }
@@ -92,7 +92,7 @@ impl TrackedTree {
         paths(&self.tracker_with(rules).snapshot().unwrap())
     }
 
-    /// What a tracker without any memory says about the time in which `act` was done.
+    /// The changes that a tracker without a cache reports for `act`.
     pub(crate) fn during(&self, act: impl FnOnce()) -> Changes {
         let mut tracker = self.tracker();
         let before = tracker.snapshot().unwrap();
@@ -105,7 +105,7 @@ pub(crate) fn paths(snapshot: &Snapshot) -> Vec<String> {
     snapshot.paths().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
 
-/// One line for each change, in the order of the lists.
+/// One line per change, in the order of the lists.
 pub(crate) fn shown(changes: &Changes) -> Vec<String> {
     let text = |path: &Path| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
     let list = |mark: &str, paths: &[PathBuf]| -> Vec<String> {

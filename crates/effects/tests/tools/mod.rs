@@ -1,4 +1,4 @@
-//! Real test tools: where they come from, and the cases they are run on.
+//! Real test tools: their installation, and the cases they run.
 
 #![expect(clippy::unwrap_used, reason = "a failed set-up is a failed test")]
 
@@ -17,9 +17,9 @@ pub(crate) struct Case {
     pub(crate) framework: &'static str,
     name: &'static str,
     sample: &'static str,
-    /// Run by `sh` in a copy of the sample; its output is what gets parsed.
+    /// Run by `sh` in a copy of the sample; its output is parsed.
     command: &'static str,
-    /// Run afterwards by `sh`, to make the machine report.
+    /// Run afterwards by `sh`, to create the machine report.
     report: &'static str,
     /// Arguments to `oracle.py`; empty when no tests ran.
     oracle: &'static str,
@@ -30,11 +30,11 @@ pub(crate) struct Case {
 enum Flag {
     /// Every test is named.
     Complete,
-    /// Something other than a test goes wrong.
+    /// Something other than a test fails.
     Problem,
     Partial,
     Unknown,
-    /// Not even failed tests are named as the report names them.
+    /// The output names failed tests differently from the report.
     Nameless,
 }
 use Flag::{Complete, Nameless, Partial, Problem, Unknown};
@@ -163,7 +163,8 @@ impl Case {
 }
 
 impl Tools {
-    /// Python and Node packages come from their registries; the rest must be on the system.
+    /// Python and Node packages come from their registries; the rest must be installed on the
+    /// system.
     pub(crate) fn install() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tools");
         let wanted = format!("{PYTHON_PACKAGES:?}{NODE_PACKAGES:?}");
@@ -207,7 +208,7 @@ impl Tools {
         if project.join("package.json").exists() {
             std::os::unix::fs::symlink(modules, project.join("node_modules")).unwrap();
         }
-        // The report is made by the same shell, so that it sees what the command exported.
+        // The report is created by the same shell, so that it sees exported variables.
         let script = format!(
             "{}\nstatus=$?\nexec >/dev/null 2>&1\n{}\necho $status >../status",
             case.command,
@@ -255,7 +256,7 @@ impl Tools {
         command.arg("-c").arg(script).current_dir(project).env("PATH", path);
         for (name, _) in std::env::vars_os() {
             let name_text = name.to_string_lossy();
-            // What the outer cargo and its runner say about themselves.
+            // Variables of the outer cargo and its runner.
             if ["CARGO", "RUST", "NEXTEST", "NODE", "CI", "PYTEST"].iter().any(|prefix| {
                 name_text.starts_with(prefix)
                     && name_text != "CARGO_HOME"

@@ -14,36 +14,36 @@ pub(super) struct Start<'a> {
     pub(super) fds: [RawFd; MAX_FDS],
     pub(super) original: &'a SignalDispositions,
     pub(super) keeper: i32,
-    /// Whether the keeper is in the working directory already, or why it could not enter it.
+    /// Whether the keeper is already in the working directory, or why it could not enter it.
     pub(super) entered: Option<Result<(), i32>>,
 }
 
-/// The child, before it is the program. It shares the keeper's memory, so it only makes system
-/// calls and notes which one failed.
+/// The child before exec. It shares the keeper's memory, so it only makes system calls and records
+/// which one failed.
 pub(super) extern "C" fn become_program(start: *mut c_void) -> c_int {
-    // SAFETY: the keeper passed a `Start` that lives until we exec or end.
+    // SAFETY: the keeper passed a `Start` that lives until exec or exit.
     let start = unsafe { &*start.cast::<Start>() };
-    // SAFETY: the keeper is suspended; nobody else touches the block.
+    // SAFETY: the keeper is suspended; nothing else accesses the block.
     let head = unsafe { &mut *start.head };
     head.failed = Some(steps(start, head).err().unwrap_or((SpawnStage::Exec, syscalls::errno())));
     127
 }
 
-/// Returns only if a step fails; `Ok` means that the last one, exec, did.
+/// Returns only if a step fails; `Ok` means that the last step, exec, failed.
 fn steps(start: &Start, head: &SpawnHead) -> Result<(), (SpawnStage, i32)> {
     let step = |stage: SpawnStage, result: c_int| {
         if result < 0 { Err((stage, syscalls::errno())) } else { Ok(()) }
     };
     let [directory, stdout, stderr, ref rest @ ..] = start.fds;
-    // Without a stdin of its own the child reads the keeper's, which is /dev/null.
+    // Without its own stdin the child reads the keeper's, which is /dev/null.
     let (stdin, rest) =
         if head.has_stdin { (Some(rest[0]), &rest[1..]) } else { (None, &rest[..]) };
     let cgroups = if head.terminal.is_some() { &rest[1..] } else { rest };
-    // SAFETY: plain system calls on our own, not yet started, process. Pointers in the head are
-    // finished C arrays in shared memory.
+    // SAFETY: plain system calls on this process, which has not started yet. Pointers in the head
+    // are complete C arrays in shared memory.
     unsafe {
-        // Should the keeper be killed, the program goes too. It was our parent a moment ago; if it
-        // is not now, it died in between.
+        // If the keeper is killed, the program must die too. The keeper was the parent a moment
+        // ago; if it no longer is, it died in between.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != start.keeper {
             return Err((SpawnStage::Session, libc::ESRCH));
@@ -62,7 +62,7 @@ fn steps(start: &Start, head: &SpawnHead) -> Result<(), (SpawnStage, i32)> {
             None if head.directory.is_null() => {
                 step(SpawnStage::Directory, libc::fchdir(directory))?
             }
-            // A descriptor would lead into the mounts of the runner.
+            // A descriptor would lead to the mounts of the runner.
             None => step(SpawnStage::Directory, libc::chdir(head.directory))?,
         }
         if let Some(stdin) = stdin {
@@ -73,7 +73,7 @@ fn steps(start: &Start, head: &SpawnHead) -> Result<(), (SpawnStage, i32)> {
         match head.group {
             ProcessGroup::Own => {}
             ProcessGroup::Foreground => {
-                // Every signal is still blocked, so this does not stop us.
+                // All signals are still blocked, so this cannot stop the process.
                 step(SpawnStage::Terminal, libc::tcsetpgrp(0, libc::getpid()))?;
             }
             ProcessGroup::Session => {

@@ -1,4 +1,4 @@
-//! A keeper that is confined: how it is made, and how the runner learns that it is.
+//! A confined keeper: how it is started, and how it reports success to the runner.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
@@ -18,40 +18,40 @@ const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 /// Why a confined keeper could not be started.
 #[derive(Debug)]
 pub enum ConfineError {
-    /// No process could be made, for a reason of its own.
+    /// No process could be started.
     Process(io::Error),
     Sandbox(SandboxFailure),
 }
 
-/// Whether the calls of a confined keeper are answered.
+/// Whether the notified calls of a confined keeper are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watched {
-    /// All that are notified; where none can be, none needs to be.
+    /// All notified calls are answered; without notifications, no answers are needed.
     AsFarAsPossible,
-    /// They are notified and cannot be answered.
+    /// Calls are notified but cannot be answered.
     No,
 }
 
-/// As `fork`, with these namespaces of its own.
+/// Like `fork`, with these new namespaces.
 ///
 /// # Safety
 ///
-/// As for `fork`: in the child only what is safe after a fork of a threaded program.
+/// As for `fork`: only calls that are safe after forking a threaded program in the child.
 pub(super) unsafe fn clone_process(flags: i32) -> libc::pid_t {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: no stack, no addresses: a copy of this process.
     unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as libc::pid_t }
 }
 
-/// The same in a network that others made. Only a process that joins the user namespace it belongs to
-/// may do that, so one in between joins, makes the process as a sibling of its own, and ends.
+/// The same in an existing network. Only a process that joins the owning user namespace may enter
+/// it, so an intermediate process joins, creates the process as its sibling, and exits.
 ///
 /// # Safety
 ///
 /// As for [`clone_process`].
 pub(super) unsafe fn clone_joined(flags: i32, network: &SharedNetwork) -> libc::pid_t {
     let mut ends = [-1; 2];
-    // SAFETY: plain system calls; the one in between calls nothing else and ends by `_exit`.
+    // SAFETY: plain system calls; the intermediate process makes no others and ends by `_exit`.
     unsafe {
         if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
             return -1;
@@ -63,7 +63,7 @@ pub(super) unsafe fn clone_joined(flags: i32, network: &SharedNetwork) -> libc::
                 Err(_) => -1,
             };
             if made == 0 {
-                // The process itself.
+                // The new process.
                 libc::close(ends[0]);
                 libc::close(ends[1]);
                 return 0;
@@ -95,17 +95,17 @@ pub(super) unsafe fn clone_joined(flags: i32, network: &SharedNetwork) -> libc::
 }
 
 impl Keeper {
-    /// A keeper that is confined before it starts anything, and everything it starts with it. There
-    /// is none that could not be confined.
+    /// Starts a keeper that is confined before it starts anything, as is everything it starts.
+    /// Fails if it cannot be confined.
     pub fn start_confined(
         settings: KeeperSettings,
         confinement: Confinement,
     ) -> Result<Self, ConfineError> {
-        // Its directories are found by name, among its own mounts.
+        // Its mounts differ, so it enters directories by path.
         let settings = KeeperSettings { own_mounts: true, ..settings };
         let mut keeper = Self::fork_confined(settings, confinement)?;
         if keeper.confined()? == Watched::No {
-            // A keeper whose calls are notified cannot be used where nobody answers.
+            // A keeper with notified calls is unusable if nothing answers them.
             keeper.end_and_reap();
             let lost = || ConfineError::Process(io::Error::from_raw_os_error(libc::EPROTO));
             let mut confinement = keeper.confinement.take().ok_or_else(lost)?;
@@ -132,7 +132,7 @@ impl Keeper {
             }
         })?;
         let Some(confinement) = &mut keeper.confinement else { return Ok(keeper) };
-        // The process is on its way by now. One that has failed says so in its report.
+        // The process has begun by now. If it failed, its report says so.
         if confinement.plan().map_err(ConfineError::Process)? {
             keeper.order(KeeperOrder::Confine);
         }
@@ -178,13 +178,13 @@ impl Keeper {
         }
     }
 
-    /// Begins to answer the notifications of a confined keeper: unanswered, its calls would fail.
+    /// Starts answering the notifications of a confined keeper: unanswered, its calls would fail.
     fn entered(
         &mut self,
         (notified, shared): (bool, bool),
         fds: [RawFd; MAX_FDS],
     ) -> Result<Watched, ConfineError> {
-        // SAFETY: came with the message; ours alone.
+        // SAFETY: received with the message; owned only here.
         let owned = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
         let mut sockets: Vec<OwnedFd> = fds.into_iter().filter(|fd| *fd >= 0).map(owned).collect();
         let Some(confinement) = &mut self.confinement else { return Ok(Watched::AsFarAsPossible) };
@@ -196,7 +196,7 @@ impl Keeper {
         }
         confinement.open_network(sockets).map_err(ConfineError::Process)?;
         let (root, listener) = (further.next(), further.next());
-        // None arrives when this program has no descriptor to spare.
+        // None arrives if this program is out of descriptors.
         let missing = || ConfineError::Process(io::Error::from_raw_os_error(libc::EMFILE));
         let root = root.ok_or_else(missing)?;
         if notified {
@@ -210,23 +210,23 @@ impl Keeper {
         Ok(Watched::AsFarAsPossible)
     }
 
-    /// Whether a retake inside of its confinement has recorded anything.
+    /// Whether a retake inside the confinement has recorded anything.
     pub fn has_nested_record(&self) -> bool {
         let parts = self.confinement.as_ref().zip(self.root.as_ref());
         parts.is_some_and(|(confinement, root)| confinement.has_nested_record(root.as_fd()))
     }
 
-    /// What its runs are confined by.
+    /// The confinement of its runs.
     pub fn confinement(&self) -> Option<&Confinement> {
         self.confinement.as_ref()
     }
 
-    /// The network of its runs, where others may join it.
+    /// The network of its runs, if others may join it.
     pub fn shared_network(&self) -> Option<&Arc<SharedNetwork>> {
         self.shared_network.as_ref()
     }
 
-    /// Sees what its runs are denied; `None` where nothing is confined, or nothing can be seen.
+    /// Observes what its runs are denied; `None` without confinement or notifications.
     pub fn denials(&self) -> Option<&DenialWatch> {
         self.denials.as_ref()
     }

@@ -1,7 +1,7 @@
-//! The working directory of a confined keeper, which its children begin in.
+//! The working directory of a confined keeper, in which its children start.
 //!
-//! A confined process that changes its directory is looked at (see the denials of
-//! `retake-sandbox`), so the keeper does it, once for all commands that run in the same one. Under
+//! Changing the directory is a watched call for a confined process (see denials in
+//! `retake-sandbox`), so the keeper changes it once for all commands in the same directory. Under
 //! the rules of `serve.rs`: no allocation, no lock, no panic.
 
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ use crate::syscalls;
 pub(super) struct KeeperDirectory {
     path: [u8; libc::PATH_MAX as usize],
     length: usize,
-    /// Device and number of what was entered. While the keeper is there, no other has the same.
+    /// Device and inode of the entered directory. While the keeper is in it, they are not reused.
     entered: (u64, u64),
 }
 
@@ -20,21 +20,21 @@ impl KeeperDirectory {
         Self { path: [0; libc::PATH_MAX as usize], length: 0, entered: (0, 0) }
     }
 
-    /// Enters a directory by its name, unless the name still leads to where the keeper is.
+    /// Enters a directory by path, unless the path still leads to the keeper's current directory.
     pub(super) fn enter(&mut self, path: &CStr) -> Result<(), i32> {
         let bytes = path.to_bytes();
         let found = identity(path)?;
         if found == self.entered && self.path.get(..self.length) == Some(bytes) {
             return Ok(());
         }
-        // The confinement may have begun there. Later the same directory may be one of another mount.
+        // The confinement may have started there. Later the same directory may be on another mount.
         let is_there = self.entered == (0, 0) && identity(c".") == Ok(found);
         self.length = 0;
         // SAFETY: a C string.
         if !is_there && unsafe { libc::chdir(path.as_ptr()) } < 0 {
             return Err(syscalls::errno());
         }
-        // Of the directory itself: the name may lead elsewhere by now.
+        // Identifies the directory itself: the path may lead elsewhere by now.
         self.entered = identity(c".")?;
         if let Some(place) = self.path.get_mut(..bytes.len()) {
             place.copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! The keeper: a small, long-lived process between the runner and what it runs.
+//! The keeper: a small, long-lived process between the runner and its commands.
 //!
 //! Theory of operation. The runner forks its keeper early, while its memory is small. The keeper
 //! does all spawning, so neither the cost of a spawn nor the child's reported memory depends on
@@ -35,21 +35,22 @@ use crate::leftovers::{self, LeftoverProcess};
 use crate::syscalls::{self, MAX_FDS, Received};
 use crate::variable::Variable;
 
-/// How long the keeper may take to end when nothing is left to kill, and when something is.
+/// How long the keeper may take to exit with nothing left to kill, and otherwise.
 const IDLE_EXIT: Duration = Duration::from_millis(500);
 const KILLING_EXIT: Duration = Duration::from_secs(3);
 
-/// Whose session the keeper and its children live in.
+/// The session of the keeper and its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeeperSession {
-    /// One without a controlling terminal: a password prompt fails at once instead of hanging.
+    /// A session without a controlling terminal: a password prompt fails at once instead of
+    /// hanging.
     #[default]
     Own,
-    /// The runner's: needed to lend the child the runner's terminal.
+    /// The runner's session: needed to lend its terminal to the child.
     Shared,
 }
 
-/// The signal mask and ignored signals that children start with, and the limit that SIGXFSZ is about.
+/// The signal mask and ignored signals of children, and the file size limit (for SIGXFSZ).
 #[derive(Clone, Copy)]
 pub struct SignalDispositions {
     mask: libc::sigset_t,
@@ -58,7 +59,7 @@ pub struct SignalDispositions {
 }
 
 impl SignalDispositions {
-    /// Those of the calling thread and process now.
+    /// The current ones of the calling thread and process.
     pub fn current() -> Self {
         let mut mask = syscalls::signal_set(false);
         let mut ignored = 0;
@@ -91,7 +92,7 @@ impl SignalDispositions {
         self.mask
     }
 
-    /// The signals that children do not ignore.
+    /// All signals except those that children ignore.
     pub(crate) fn not_ignored(&self) -> libc::sigset_t {
         let mut set = syscalls::signal_set(true);
         for signal in (1..=64).filter(|&signal| self.ignores(signal)) {
@@ -111,12 +112,12 @@ impl SignalDispositions {
 pub struct KeeperSettings {
     pub session: KeeperSession,
     pub dispositions: SignalDispositions,
-    /// Every child of this program belongs to a run. When a keeper is killed, all that it leaves is
-    /// then ended, also what carries no mark of its run. Not for a program that starts processes of
-    /// its own.
+    /// Every child of this program belongs to a run. When a keeper is killed, everything it leaves
+    /// is then ended, including processes without the mark of its run. Not for a program that
+    /// starts its own processes.
     pub owns_children: bool,
-    /// It is started among other mounts than those its runner lives with. Directories are then
-    /// entered by their names, and one that is gone is not replaced.
+    /// Its mounts differ from the runner's. Directories are then entered by path, and a dead keeper
+    /// is not replaced.
     pub own_mounts: bool,
 }
 
@@ -131,34 +132,34 @@ impl Default for KeeperSettings {
     }
 }
 
-/// The runner's handle on its keeper. Dropping it ends the keeper and whatever still runs below it,
-/// and waits for that.
+/// The runner's handle of its keeper. Dropping it ends the keeper and all processes below it, and
+/// waits for that.
 pub struct Keeper {
     pid: i32,
     socket: Option<OwnedFd>,
     block: SharedBlock,
     settings: KeeperSettings,
-    /// Processes of earlier runs that were allowed to stay.
+    /// Processes of earlier runs that may keep running.
     kept: Vec<i32>,
-    /// What it and everything it starts is confined by.
+    /// The confinement of the keeper and everything it starts.
     confinement: Option<Confinement>,
-    /// The root directory as it is inside of the confinement.
+    /// The root directory inside the confinement.
     root: Option<OwnedFd>,
     shared_network: Option<Arc<SharedNetwork>>,
-    /// Sees what of it is denied.
+    /// Observes denials inside the confinement.
     denials: Option<DenialWatch>,
     /// For the next run.
     death_mark: Option<OwnedFd>,
-    /// It was asked to end and was not waited for yet.
+    /// Whether it was told to exit but not waited for yet.
     ending: bool,
 }
 
-/// A keeper that ends by itself: nothing can be run with it any more. Dropping this waits for its end.
+/// A keeper that is exiting: it accepts no more runs. Dropping this waits for its exit.
 pub struct EndingKeeper {
     _keeper: Keeper,
 }
 
-/// What the keeper says, in the runner's terms.
+/// A keeper's report, converted for the runner.
 pub(crate) enum KeeperReport {
     Started {
         pid: i32,
@@ -182,7 +183,7 @@ pub(crate) enum KeeperReport {
     Lost,
 }
 
-/// One spawn, ready for the kernel.
+/// One spawn, ready for the keeper.
 pub(crate) struct Spawn<'a> {
     pub(crate) program: &'a CString,
     pub(crate) arguments: &'a [CString],
@@ -192,22 +193,23 @@ pub(crate) struct Spawn<'a> {
     pub(crate) files: Option<u64>,
     pub(crate) fsize: Option<u64>,
     pub(crate) directory: RawFd,
-    /// The same by its name.
+    /// The working directory by path.
     pub(crate) directory_name: &'a CStr,
     pub(crate) stdout: RawFd,
     pub(crate) stderr: RawFd,
-    /// `None` reads nothing.
+    /// `None` is an empty stdin.
     pub(crate) stdin: Option<RawFd>,
-    /// The user's terminal, and how to leave it should the runner be killed.
+    /// The user's terminal, and how to restore it if the runner is killed.
     pub(crate) terminal: Option<(RawFd, TerminalState)>,
     pub(crate) cgroup_files: &'a [RawFd],
 }
 
 impl Keeper {
-    /// Forks the keeper. Do it early: the cost grows with the memory in use at this moment, and
-    /// only at this moment.
+    /// Forks the keeper. Do this early: the cost grows with the memory in use at the time of the
+    /// fork.
     ///
-    /// Makes the calling process a subreaper, so that it inherits the runs of a keeper that dies.
+    /// Makes the calling process a subreaper, so that it inherits the processes of a keeper that
+    /// dies.
     pub fn start(settings: KeeperSettings) -> io::Result<Self> {
         Self::fork(settings, None)
     }
@@ -219,18 +221,18 @@ impl Keeper {
             File::options().read(true).write(true).open("/dev/null")?.into(),
         )?;
         let scratch = Scratch::new()?;
-        // SAFETY: the child of the fork calls only `serve`, which allocates nothing and never
+        // SAFETY: the child of the fork calls only `serve`, which does not allocate and never
         // returns; signals stay blocked until it has its own dispositions.
         let pid = unsafe {
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
             let everything = syscalls::signal_set(true);
             let mut before = syscalls::signal_set(false);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const everything, &raw mut before);
-            // Not the C library's `fork`: what that does for programs that go on writing to streams and
-            // allocating makes both processes copy pages.
+            // Not the C library's `fork`: its preparations for further use of streams and the
+            // allocator make both processes copy pages.
             let pid = match confinement.as_ref().map_or(0, Confinement::clone_flags) {
                 0 => confined::clone_process(0),
-                // With namespaces of its own.
+                // With new namespaces.
                 flags => match confinement.as_ref().and_then(Confinement::joined_network) {
                     None => confined::clone_process(flags),
                     Some(network) => confined::clone_joined(flags, network),
@@ -270,7 +272,7 @@ impl Keeper {
         })
     }
 
-    /// Has the keeper end, together with whatever still runs below it, without waiting for that yet.
+    /// Tells the keeper to exit together with all processes below it, without waiting yet.
     #[must_use]
     pub fn end(mut self) -> EndingKeeper {
         self.ending = self.socket.take().is_some();
@@ -282,9 +284,9 @@ impl Keeper {
         self.pid
     }
 
-    /// A file, open for writing and empty, for the next run. Should this program die before the run
-    /// after that begins, the keeper gives the file a length of 1: its modification time is then the
-    /// moment of death.
+    /// Sets an empty, writable file for the next run. If this program dies before the following run
+    /// begins, the keeper sets the file's length to 1: its modification time is then the time of
+    /// death.
     pub fn mark_death_in(&mut self, file: Option<OwnedFd>) {
         self.death_mark = file;
     }
@@ -293,15 +295,15 @@ impl Keeper {
         self.settings.owns_children
     }
 
-    /// Replaces a keeper that is gone, so that the next run can take place. A run does that itself;
-    /// it is for who asks something of the confinement of the next run before.
+    /// Replaces a dead keeper for the next run. A run does that itself; this is for callers that
+    /// query the next run's confinement first.
     pub fn restart_if_lost(&mut self) -> io::Result<()> {
         if self.socket.is_none() {
             if let Some(confinement) = self.confinement.take() {
-                let lost = |_| io::Error::other("the process that kept the runs here was killed");
+                let lost = |_| io::Error::other("the keeper process was killed");
                 *self = Self::start_confined(self.settings, confinement).map_err(lost)?;
             } else if self.settings.own_mounts {
-                return Err(io::Error::other("the process that kept the runs here was killed"));
+                return Err(io::Error::other("the keeper process was killed"));
             }
             if self.socket.is_none() {
                 *self = Self::start(self.settings)?;
@@ -310,7 +312,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Readable when a report has come; `-1`, which `poll` skips, when the keeper is gone.
+    /// Readable when a report has arrived; `-1`, which `poll` skips, when the keeper is gone.
     pub(crate) fn socket(&self) -> RawFd {
         self.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
@@ -325,7 +327,7 @@ impl Keeper {
         head.cgroup_files = spawn.cgroup_files.len();
         head.has_stdin = spawn.stdin.is_some();
         head.terminal = spawn.terminal.map(|(_, lent)| lent);
-        // Closed here once it is sent: the keeper has its own.
+        // Closed here after sending: the keeper has its own copy.
         let death_mark = self.death_mark.take();
         head.has_death_mark = death_mark.is_some();
         let mut fds = [-1; MAX_FDS];
@@ -354,17 +356,17 @@ impl Keeper {
         self.order(KeeperOrder::Keep(pid));
     }
 
-    /// The living processes of the current run, without those of earlier ones.
+    /// The live processes of the current run, without those of earlier runs.
     pub(crate) fn processes(&mut self) -> Vec<LeftoverProcess> {
         leftovers::living_below(self.pid, &mut self.kept)
     }
 
     fn order(&self, order: KeeperOrder) {
-        // A keeper that is gone shows as a lost one when its reports are read.
+        // Reading its reports detects a dead keeper.
         _ = syscalls::send(self.socket(), &order, &[]);
     }
 
-    /// The next report, if one has come. A lost keeper is reported once.
+    /// The next report, if any. A lost keeper is reported once.
     pub(crate) fn report(&mut self) -> Option<KeeperReport> {
         let socket = self.socket.as_ref()?.as_raw_fd();
         match syscalls::receive::<protocol::RawReport>(socket) {
@@ -375,10 +377,10 @@ impl Keeper {
             }
             Received::Message(report, fds) => Some(match report {
                 protocol::RawReport::Started { pid } => {
-                    // None arrives when this program has no descriptor to spare.
-                    // SAFETY: came with the message; ours alone.
+                    // None arrives if this program is out of descriptors.
+                    // SAFETY: received with the message; owned only here.
                     let pidfd = (fds[0] >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fds[0]) });
-                    // In a process namespace of its own the keeper knows another number.
+                    // In its own process namespace the keeper has another number for the process.
                     let pid = match (&self.confinement, &pidfd) {
                         (Some(_), Some(pidfd)) => pid_of(pidfd).unwrap_or(pid),
                         _ => pid,
@@ -394,7 +396,7 @@ impl Keeper {
                 protocol::RawReport::Stopped(signal) => KeeperReport::Stopped(signal),
                 protocol::RawReport::Empty { usage } => KeeperReport::Empty { usage: usage.into() },
                 protocol::RawReport::Stuck => KeeperReport::Stuck,
-                // Only ever the first report, which was read at its start.
+                // Only the first report, which was read at the start.
                 protocol::RawReport::Confined { .. } | protocol::RawReport::NotConfined(_) => {
                     return None;
                 }
@@ -402,13 +404,13 @@ impl Keeper {
         }
     }
 
-    /// Ends a keeper that no longer answers.
+    /// Kills a keeper that no longer responds.
     pub(crate) fn destroy(&mut self) {
         self.signal_keeper(Signal::KILL);
         self.end_and_reap();
     }
 
-    /// Signals the keeper itself: our own child, not yet waited for.
+    /// Signals the keeper, a child that was not waited for yet.
     pub(crate) fn signal_keeper(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid) {
             // If it is gone, its socket shows it.
@@ -416,8 +418,8 @@ impl Keeper {
         }
     }
 
-    /// Closes the socket, which ends the keeper, and reaps it. One that someone keeps stopping is
-    /// killed; processes that may stay are left alone either way.
+    /// Closes the socket, which ends the keeper, and reaps it. A keeper that stays stopped is
+    /// killed; processes that may keep running are left alone in either case.
     fn end_and_reap(&mut self) {
         let asked = std::mem::take(&mut self.ending);
         if self.socket.take().is_none() && !asked {
@@ -435,9 +437,9 @@ impl Keeper {
     }
 }
 
-/// The number that this program knows a process by.
+/// The process id in this program's namespace.
 fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
-    /// The kernel's `pidfd_info`, its first version.
+    /// The first version of the kernel's `pidfd_info`.
     #[repr(C)]
     struct Information {
         mask: u64,
@@ -448,7 +450,7 @@ fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
     const WANTED: u64 = 1;
     const GET_INFORMATION: libc::Ioctl = 0xc040_ff0b_u32 as libc::Ioctl;
     let mut found = Information { mask: WANTED, cgroup: 0, pid: 0, others: [0; 11] };
-    // SAFETY: the kernel fills the structure, whose size is a part of the request.
+    // SAFETY: the kernel fills the structure, whose size is encoded in the request.
     let told = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFORMATION, &raw mut found) == 0 };
     let pid = i32::try_from(found.pid).ok().filter(|pid| told && *pid > 0);
     // Kernels before 6.13 do not know the request.
@@ -457,7 +459,7 @@ fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
 
 fn pid_in_text(pidfd: &OwnedFd) -> Option<i32> {
     let file = File::open(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    // It is written anew for each read, and has a few short lines.
+    // One read returns the whole file, which has a few short lines.
     let mut text = [0; 512];
     let got = (&file).read(&mut text).ok()?;
     let text = std::str::from_utf8(&text[..got]).ok()?;

@@ -1,8 +1,8 @@
-//! What the runner and its keeper say to each other.
+//! The messages between the runner and its keeper.
 //!
-//! Orders and reports are small messages on a socket. The bulky part of a spawn (arguments,
-//! environment) lies in memory both share since the fork, at the same address in both, so the
-//! runner writes finished C arrays there and the keeper uses them as they are.
+//! Orders and reports are small messages on a socket. The large parts of a spawn (arguments,
+//! environment) are in memory that both share since the fork, at the same address, so the runner
+//! writes complete C arrays there and the keeper uses them directly.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
@@ -13,40 +13,41 @@ use crate::variable::Variable;
 /// Runner to keeper.
 #[derive(Clone, Copy)]
 pub(super) enum KeeperOrder {
-    /// Enter the confinement: its plan is made. Only where one is waited for, and then first.
+    /// Enter the confinement: its plan is complete. Sent first, and only to a keeper that waits for
+    /// it.
     Confine,
-    /// Start what the shared block says, with descriptors of the working directory, stdout,
-    /// stderr, stdin if it has one, the user's terminal if it is in use, cgroup files, then the
-    /// death mark if there is one.
+    /// Spawn from the shared block, with descriptors of the working directory, stdout, stderr,
+    /// stdin if there is one, the user's terminal if it is in use, cgroup files, then the death
+    /// mark if there is one.
     Spawn,
     /// Send the signal to every process of the run.
     Signal(i32),
-    /// Kill every process of the run, again and again, until none is left.
+    /// Kill every process of the run repeatedly until none is left.
     Kill,
-    /// Leave this process alone from now on.
+    /// Leave this process running from now on.
     Keep(i32),
 }
 
 /// Keeper to runner.
 #[derive(Clone, Copy)]
 pub(super) enum RawReport {
-    /// The keeper is confined, as was asked. The first report of such a keeper. The sockets that
-    /// the confinement hands out come along, then the namespaces that others may join, then its
-    /// root directory, then the listener if its calls are notified.
+    /// The keeper is confined as requested; its first report. With the sockets that the confinement
+    /// provides, the namespaces that others may join, its root directory, and the listener if its
+    /// calls are notified.
     Confined { notified: bool, shared: bool },
-    /// It could not be, and has ended.
+    /// Confinement failed, and the keeper has exited.
     NotConfined(retake_sandbox::SetupFailure),
-    /// The program runs; a descriptor of the process comes along.
+    /// The program runs; with a descriptor of the process.
     Started { pid: i32 },
-    /// Nothing runs.
+    /// Nothing was started.
     Failed { stage: SpawnStage, errno: i32 },
-    /// The child ended; `alone` says that nothing else of the run is left.
+    /// The child exited; `alone` says that no other process of the run is left.
     Exited { status: i32, usage: RawUsage, alone: bool },
     /// The child was stopped by this signal.
     Stopped(i32),
-    /// The last process of the run is gone; the usage is of all but the child itself.
+    /// The last process of the run is gone; the usage excludes the child itself.
     Empty { usage: RawUsage },
-    /// Killing has no effect: processes stuck in the kernel, or not ours to signal.
+    /// Killing has no effect: processes are stuck in the kernel, or retake may not signal them.
     Stuck,
 }
 
@@ -103,23 +104,23 @@ impl RawUsage {
     }
 }
 
-/// How the child meets its terminal and its siblings.
+/// The child's process group, session and terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ProcessGroup {
-    /// A process group of its own, in the keeper's session.
+    /// A new process group in the keeper's session.
     #[default]
     Own,
-    /// The same, made the foreground group of the inherited terminal.
+    /// The same, as the foreground group of the inherited terminal.
     Foreground,
-    /// A session of its own with the given pseudo-terminal as its controlling terminal.
+    /// A new session with the given pseudo-terminal as its controlling terminal.
     Session,
 }
 
-/// The user's terminal as it was before the run.
+/// The state of the user's terminal before the run.
 #[derive(Clone, Copy)]
 pub(crate) struct TerminalState {
     pub(crate) modes: libc::termios,
-    /// The foreground group to give it back to, if the child takes its place.
+    /// The foreground group to restore, if the child replaces it.
     pub(crate) group: Option<i32>,
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct TerminalState {
 #[repr(C)]
 pub(super) struct SpawnHead {
     pub(super) program: *const c_char,
-    /// The working directory by its name; null where its descriptor counts.
+    /// The path of the working directory; null to use its descriptor.
     pub(super) directory: *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
@@ -142,20 +143,20 @@ pub(super) struct SpawnHead {
     pub(super) failed: Option<(SpawnStage, i32)>,
 }
 
-/// The shared memory. The kernel takes at most 6 MiB of arguments and environment together, so
-/// what does not fit here could not run anyway. Untouched pages cost nothing.
+/// The shared memory. The kernel accepts at most 6 MiB of arguments and environment, so anything
+/// larger could not run anyway. Untouched pages cost nothing.
 pub(super) struct SharedBlock {
     base: NonNull<u8>,
 }
 
 const BLOCK_SIZE: usize = 8 << 20;
 
-// SAFETY: the block is plain memory; its one user at a time is the owner of the keeper.
+// SAFETY: the block is plain memory; only the owner of the keeper uses it.
 unsafe impl Send for SharedBlock {}
 
 impl SharedBlock {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: a fresh anonymous mapping.
+        // SAFETY: a new anonymous mapping.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -176,7 +177,7 @@ impl SharedBlock {
         self.base.as_ptr().cast()
     }
 
-    /// Lays out a spawn. Fails with `E2BIG` when it is larger than any kernel would take.
+    /// Writes a spawn into the block. Fails with `E2BIG` if it exceeds every kernel's limit.
     pub(super) fn fill(
         &mut self,
         program: &CStr,
@@ -190,8 +191,8 @@ impl SharedBlock {
         let directory = directory.map(|name| self.string(&mut at, name)).transpose()?;
         let argv = self.array(&mut at, arguments.iter().map(|text| text.as_bytes_with_nul()))?;
         let envp = self.array(&mut at, environment.iter().map(Variable::bytes_with_nul))?;
-        // SAFETY: the block begins with the head, is aligned to a page, and no order is under way,
-        // so the keeper does not look.
+        // SAFETY: the block begins with the head, is page-aligned, and no order is pending, so the
+        // keeper does not access it.
         unsafe {
             self.head().write(SpawnHead {
                 program,
@@ -212,10 +213,10 @@ impl SharedBlock {
         }
     }
 
-    /// Takes a string with its closing NUL.
+    /// Copies a string with its closing NUL.
     fn string(&self, at: &mut usize, bytes: &[u8]) -> io::Result<*const c_char> {
         let place = self.reserve(at, bytes.len(), 1)?;
-        // SAFETY: `reserve` made sure of the room.
+        // SAFETY: `reserve` ensured the space.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
         Ok(place.cast())
     }

@@ -1,7 +1,8 @@
-//! The keeper's own life: it spawns, reaps, signals, and ends everything when the runner is gone.
+//! The keeper's main loop: it spawns, reaps and signals processes, and ends everything when the
+//! runner is gone.
 //!
-//! This code runs in a fork of a possibly threaded program: it must not allocate, lock, panic or
-//! touch anything but system calls and memory set aside before the fork.
+//! This code runs in a fork of a possibly threaded program: it must not allocate, lock or panic,
+//! and may use only system calls and memory that was set aside before the fork.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -14,7 +15,7 @@ use crate::process_tree::{self, TreeEntry};
 use crate::syscalls::{self, MAX_FDS, Received};
 use retake_sandbox::{Confinement, Handed, SharedNetwork};
 
-/// Memory the keeper works in, made before the fork. Untouched pages cost nothing.
+/// Memory for the keeper, allocated before the fork. Untouched pages cost nothing.
 pub(super) struct Scratch {
     stack: &'static mut [u8],
     found: &'static mut [TreeEntry],
@@ -28,11 +29,11 @@ const SIGNALLED: usize = 4 << 10;
 const KEPT: usize = 1 << 10;
 
 impl Scratch {
-    /// The memory lives as long as the keeper process; the runner gives its own view back with
+    /// The memory lives as long as the keeper process; the runner unmaps its own view with
     /// [`Scratch::release`].
     pub(super) fn new() -> std::io::Result<Self> {
-        // SAFETY: a fresh, zeroed, page-aligned mapping is split into disjoint parts, and
-        // zero is a valid value of each element type.
+        // SAFETY: a new, zeroed, page-aligned mapping is split into disjoint parts, and zero is a
+        // valid value of each element type.
         unsafe {
             let base = libc::mmap(
                 std::ptr::null_mut(),
@@ -67,9 +68,9 @@ impl Scratch {
     }
 }
 
-/// What the keeper takes with it through the fork.
+/// What the keeper inherits through the fork.
 pub(super) struct KeeperInheritance<'a> {
-    /// The runner's end of the socket: kept open here, its end would never show.
+    /// The runner's end of the socket: while it is open here, its closing would go unnoticed.
     pub(super) runner: RawFd,
     pub(super) null: OwnedFd,
     pub(super) socket: OwnedFd,
@@ -93,23 +94,23 @@ struct KeeperProcess {
     child: Option<i32>,
     /// Usage of processes other than the child, since the last report.
     others: RawUsage,
-    /// A run is going on: its end has not been reported.
+    /// Whether a run is active: its end has not been reported.
     open: bool,
     killing: Option<u32>,
     terminal: Option<LentTerminal>,
-    /// Gets a length of 1 when the runner dies.
+    /// Its length is set to 1 when the runner dies.
     death_mark: Option<RawFd>,
-    /// Where a confined keeper is.
+    /// The current directory of a confined keeper.
     directory: Option<KeeperDirectory>,
 }
 
-/// The user's terminal, to be given back should the runner be killed.
+/// The user's terminal, restored if the runner is killed.
 struct LentTerminal {
     fd: RawFd,
     lent: TerminalState,
 }
 
-/// Never returns: ends the process when the runner is gone and nothing of its runs is left.
+/// Never returns: exits when the runner is gone and no process of its runs is left.
 pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
     let KeeperInheritance {
         runner,
@@ -122,7 +123,7 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
         confinement,
     } = inheritance;
     let socket = socket.as_raw_fd();
-    // SAFETY: our own copy of a descriptor that nothing here uses.
+    // SAFETY: this process's copy of a descriptor that nothing here uses.
     unsafe { libc::close(runner) };
     let directory = confinement.is_some().then(KeeperDirectory::new);
     let null_fd = null.as_raw_fd();
@@ -134,7 +135,7 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
             close_private(socket);
         }
     }
-    // Closed by both.
+    // Closed already.
     std::mem::forget(null);
     let mut keeper = KeeperProcess {
         socket,
@@ -160,11 +161,11 @@ pub(super) fn serve(inheritance: KeeperInheritance<'_>) -> ! {
     }
 }
 
-/// Enters the confinement, or says why that is not possible and ends.
+/// Enters the confinement, or reports the failure and exits.
 fn confine(confinement: &mut Confinement, (socket, null): (RawFd, RawFd), set_up: impl FnOnce()) {
-    // The process that makes the network is waited for.
+    // The keeper waits for the process that creates the network.
     handle(libc::SIGCHLD, wake as extern "C" fn(c_int) as usize);
-    // A runner that is gone shows as a closed socket on the next look.
+    // A dead runner is detected by its closed socket.
     match confinement.enter((socket, null), set_up, || begins(socket)) {
         Ok(handed) => {
             let Handed { sockets, root, listener, shared } = &handed;
@@ -183,7 +184,7 @@ fn confine(confinement: &mut Confinement, (socket, null): (RawFd, RawFd), set_up
                 count += 1;
             }
             _ = syscalls::send(socket, &report, &fds[..count]);
-            // All are closed here: the runner's death must end the listener.
+            // All copies are closed here: the runner's death must close the listener.
             let notified = listener.is_some();
             drop(handed);
             if notified {
@@ -198,7 +199,7 @@ fn confine(confinement: &mut Confinement, (socket, null): (RawFd, RawFd), set_up
     }
 }
 
-/// Waits until the runner says that the plan is made; no if it is gone.
+/// Waits until the runner reports that the plan is complete; `false` if it is gone.
 fn begins(socket: RawFd) -> bool {
     loop {
         match syscalls::receive::<KeeperOrder>(socket) {
@@ -212,17 +213,17 @@ fn begins(socket: RawFd) -> bool {
     }
 }
 
-/// Becomes a process of its own: named, in its own group, without the runner's descriptors, deaf
-/// to every signal but the death of children.
+/// Sets up the keeper process: its name, its own group, without the runner's descriptors, ignoring
+/// every signal except the death of children.
 fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
-    // SAFETY: plain system calls on our own process; the structures are initialised.
+    // SAFETY: plain system calls on this process; the structures are initialised.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"(keeper)".as_ptr());
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-        // Should someone stop us, the runner's death makes us go on and notice it.
+        // If the keeper is stopped, the runner's death continues it, so that it notices.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
-        // Without a controlling terminal there is nothing to leave, and a new session would cost a
-        // scheduling group of its own, which is slow on a loaded machine.
+        // Without a controlling terminal there is none to leave, and a new session would create a
+        // scheduling group, which is slow on a loaded machine.
         if session == KeeperSession::Own && has_terminal() {
             libc::setsid();
         } else {
@@ -232,7 +233,7 @@ fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
             handle(signal, if original.ignores(signal) { libc::SIG_IGN } else { libc::SIG_DFL });
         }
         handle(libc::SIGCHLD, wake as extern "C" fn(c_int) as usize);
-        // The runner may have raised its own; a keeper writes no files.
+        // The runner may have raised its own limit; a keeper writes no files.
         libc::setrlimit(libc::RLIMIT_FSIZE, &raw const original.file_size);
         for fd in 0..3 {
             libc::dup2(null, fd);
@@ -243,9 +244,9 @@ fn set_up(null: RawFd, original: &SignalDispositions, session: KeeperSession) {
 
 extern "C" fn wake(_: c_int) {}
 
-/// Has a signal handled, ignored or not.
+/// Sets a signal's handler.
 fn handle(signal: c_int, handler: libc::sighandler_t) {
-    // SAFETY: zero is a valid action; the handlers are those of the system, or do nothing.
+    // SAFETY: zero is a valid action; the handlers are the system's, or do nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -265,7 +266,7 @@ fn has_terminal() -> bool {
 /// `<(command)` or a make job server, stay open for them.
 fn close_private(socket: RawFd) {
     let close = |fd: RawFd| {
-        // SAFETY: plain descriptor calls on our own copies.
+        // SAFETY: plain calls on this process's copies of descriptors.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC != 0 && fd != socket {
@@ -279,20 +280,20 @@ fn close_private(socket: RawFd) {
                 close(fd);
             }
         }),
-        // No descriptor to spare, or no /proc: every number there may be.
+        // No free descriptor, or no /proc: tries every possible number.
         Err(_) => (3..65_536).for_each(close),
     }
 }
 
 impl KeeperProcess {
-    /// Sleeps until an order (then says so) or a child's death. SIGCHLD is let in only here, so
-    /// none is missed.
+    /// Sleeps until an order (then returns true) or a child's death. SIGCHLD is unblocked only
+    /// here, so none is missed.
     fn wait(&mut self) -> bool {
         let mut watched = libc::pollfd { fd: self.socket, events: libc::POLLIN, revents: 0 };
         let tick = libc::timespec { tv_sec: 0, tv_nsec: KILL_EVERY_NS };
         let timeout = if self.killing.is_some() { &raw const tick } else { std::ptr::null() };
         let mut mask = syscalls::signal_set(true);
-        // SAFETY: the structures are alive for the calls; a failure only means an early look.
+        // SAFETY: the structures outlive the calls; a failure only causes an early check.
         unsafe {
             libc::sigdelset(&raw mut mask, libc::SIGCHLD);
             libc::ppoll(&raw mut watched, 1, timeout, &raw const mask) > 0
@@ -343,12 +344,12 @@ impl KeeperProcess {
         }
     }
 
-    /// Whether the children that are left may all stay.
+    /// Whether all remaining children may keep running.
     fn only_kept(&mut self) -> bool {
         self.kept > 0 && self.child.is_none() && self.walk() == 0
     }
 
-    /// The processes of the run: everything below, without those that may stay.
+    /// The processes of the run: everything below, except processes that may keep running.
     fn walk(&mut self) -> usize {
         let own = self.pid();
         let count = process_tree::descendants(own, self.scratch.found);
@@ -359,7 +360,7 @@ impl KeeperProcess {
         for at in 0..count {
             let entry = self.scratch.found[at];
             let kept = self.scratch.kept[..self.kept].contains(&entry.pid);
-            // Parents come first, so dropping a kept one drops all below it.
+            // Parents come first, so skipping a kept one skips everything below it.
             let below = entry.parent == own
                 || self.scratch.found[..left].iter().any(|e| e.pid == entry.parent);
             if !kept && below {
@@ -385,7 +386,7 @@ impl KeeperProcess {
             Received::Message(KeeperOrder::Spawn, fds) => self.spawn(fds),
             Received::Message(KeeperOrder::Signal(signal), _) => self.signal(signal),
             Received::Message(KeeperOrder::Kill, _) => self.killing = Some(0),
-            // Only ever the first order, which was read before.
+            // Only the first order, which was read before.
             Received::Message(KeeperOrder::Confine, _) => {}
             Received::Message(KeeperOrder::Keep(pid), _) => {
                 if let Some(place) = self.scratch.kept.get_mut(self.kept) {
@@ -396,9 +397,9 @@ impl KeeperProcess {
         }
     }
 
-    /// Signals every process of the run, and then once more those that were made meanwhile.
+    /// Signals every process of the run, and then those that started meanwhile.
     fn signal(&mut self, signal: i32) {
-        // A stopped process acts on a signal only once it continues.
+        // A stopped process handles a signal only after it continues.
         let signals = match signal {
             libc::SIGSTOP | libc::SIGCONT | libc::SIGKILL => &[signal][..],
             _ => &[signal, libc::SIGCONT],
@@ -406,8 +407,8 @@ impl KeeperProcess {
         let own = self.pid();
         let first = self.walk();
         if let (0, Some(child)) = (first, self.child) {
-            // No /proc to walk: the child's group is all that can be reached.
-            // SAFETY: a child that was not yet waited for, so the numbers are still its own.
+            // Without /proc only the child's group can be reached.
+            // SAFETY: the child was not waited for yet, so the numbers are still its own.
             unsafe {
                 for &signal in signals {
                     libc::kill(-child, signal);
@@ -437,10 +438,11 @@ impl KeeperProcess {
         }
     }
 
-    /// The runner is gone: so is everything it started, and the terminal is given back.
+    /// The runner is gone: ends everything it started, and restores the terminal.
     fn end(&mut self) -> ! {
         if let Some(mark) = self.death_mark {
-            // SAFETY: a plain call on a descriptor we hold. If it fails, nobody knows the moment.
+            // SAFETY: a plain call on an open descriptor. If it fails, the time of death stays
+            // unknown.
             unsafe { libc::ftruncate(mark, 1) };
         }
         self.killing = Some(0);
@@ -457,7 +459,7 @@ impl KeeperProcess {
         unsafe { libc::_exit(0) }
     }
 
-    /// Like `wait`, without the socket, which is closed and would wake us for ever.
+    /// Like `wait`, without the socket, which is closed and would wake it forever.
     fn wait_for_children(&self) {
         let tick = libc::timespec { tv_sec: 0, tv_nsec: KILL_EVERY_NS };
         let mut mask = syscalls::signal_set(true);
@@ -469,7 +471,7 @@ impl KeeperProcess {
     }
 
     fn report(&self, report: &RawReport, fds: &[RawFd]) {
-        // A runner that is gone shows as a closed socket on the next look.
+        // A dead runner is detected by its closed socket.
         _ = syscalls::send(self.socket, report, fds);
     }
 
@@ -496,9 +498,10 @@ impl KeeperProcess {
         let start = Start { head, fds, original: &self.original, keeper, entered };
         let mut pidfd: c_int = -1;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-        // The stack grows down from the end, which must be aligned.
+        // The stack grows down from its end, which must be aligned.
         let top = self.scratch.stack.as_mut_ptr_range().end.map_addr(|end| end & !63);
-        // SAFETY: the child runs on its own stack while we are suspended, until it execs or ends.
+        // SAFETY: the child runs on its own stack while the keeper is suspended, until exec or
+        // exit.
         let pid = unsafe {
             libc::clone(
                 become_program,
@@ -513,7 +516,7 @@ impl KeeperProcess {
             let saved = self.death_mark == Some(fd)
                 || self.terminal.as_ref().is_some_and(|terminal| terminal.fd == fd);
             if fd >= 0 && !saved {
-                // SAFETY: received with the order, ours to close.
+                // SAFETY: received with the order and owned here.
                 unsafe { libc::close(fd) };
             }
         }
@@ -521,11 +524,11 @@ impl KeeperProcess {
             self.report(&RawReport::Failed { stage: SpawnStage::Clone, errno: clone_errno }, &[]);
             return;
         }
-        // SAFETY: just made by clone, ours alone.
+        // SAFETY: created by clone, owned only here.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        // SAFETY: the child, which shares our memory, has exec'd or ended.
+        // SAFETY: the child, which shared this memory, has called exec or exited.
         if let Some((stage, errno)) = unsafe { (*self.head).failed } {
-            // SAFETY: reaps the child that did not become the program.
+            // SAFETY: reaps the child whose start failed.
             unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
             self.report(&RawReport::Failed { stage, errno }, &[]);
         } else {
@@ -537,14 +540,14 @@ impl KeeperProcess {
 
     fn forget_terminal(&mut self) {
         if let Some(terminal) = self.terminal.take() {
-            // SAFETY: received with an earlier order, ours to close.
+            // SAFETY: received with an earlier order and owned here.
             unsafe { libc::close(terminal.fd) };
         }
     }
 
     fn forget_death_mark(&mut self) {
         if let Some(mark) = self.death_mark.take() {
-            // SAFETY: received with an earlier order, ours to close.
+            // SAFETY: received with an earlier order and owned here.
             unsafe { libc::close(mark) };
         }
     }
@@ -557,11 +560,11 @@ impl KeeperProcess {
 
 impl LentTerminal {
     fn give_back(&self) {
-        // SAFETY: plain calls on a descriptor we hold; every signal is blocked, so no SIGTTOU.
+        // SAFETY: plain calls on an open descriptor; every signal is blocked, so no SIGTTOU.
         unsafe {
             let now = libc::tcgetpgrp(self.fd);
             match self.lent.group {
-                // Only if no one else has taken it since, such as the user's shell.
+                // Only if no other group has become the foreground since, such as the user's shell.
                 Some(group) if now > 0 && libc::kill(-now, 0) != 0 => {
                     libc::tcsetattr(self.fd, libc::TCSANOW, &raw const self.lent.modes);
                     libc::tcsetpgrp(self.fd, group);

@@ -1,4 +1,4 @@
-//! Keys on their way from the user's terminal to the child's pseudo-terminal.
+//! Forwards keys from the user's terminal to the child's pseudo-terminal.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -9,9 +9,9 @@ use crate::terminal::RawMode;
 /// The user's terminal, whose keys go to the child.
 pub(super) struct Keyboard {
     pub(super) raw: RawMode,
-    /// Typed, and not yet taken by the pseudo-terminal.
+    /// Keys that the pseudo-terminal has not accepted yet.
     pub(super) pending: Vec<u8>,
-    /// Whether this program is in the terminal's foreground, so that the keys are for it.
+    /// Whether this program is in the terminal's foreground and receives its keys.
     pub(super) foreground: bool,
 }
 
@@ -22,7 +22,7 @@ impl Keyboard {
 }
 
 impl Supervision<'_> {
-    /// Notices when this program has come to the foreground of the user's terminal.
+    /// Detects that this program has come to the foreground of the user's terminal.
     pub(super) fn update_foreground(&mut self) {
         if let Some(keyboard) = &mut self.terminals.keyboard {
             let before = keyboard.foreground;
@@ -41,7 +41,7 @@ impl Supervision<'_> {
         }
     }
 
-    /// The descriptor to write keys to; `-1` while there are none.
+    /// The descriptor to write keys to; `-1` without pending keys.
     pub(super) fn key_sink(&self) -> RawFd {
         match (&self.terminals.keyboard, &self.terminals.pty) {
             (Some(keyboard), Some(pty)) if !keyboard.pending.is_empty() => pty.ours.as_raw_fd(),
@@ -60,12 +60,12 @@ impl Supervision<'_> {
             match syscalls::read_some(0, &mut keys) {
                 Ok(Some(n @ 1..)) => keyboard.pending.extend_from_slice(&keys[..n]),
                 Ok(None) => {}
-                // The user's terminal is gone: nothing more will be typed.
+                // The user's terminal is gone: no more keys arrive.
                 Ok(Some(_)) | Err(_) => self.terminals.keyboard = None,
             }
             return;
         }
-        // After `poll` reported room. What is not taken now is tried again.
+        // After `poll` reported writability. The rest is retried.
         if let Ok(n) = rustix::io::write(&pty.ours, &keyboard.pending) {
             keyboard.pending.drain(..n);
         }

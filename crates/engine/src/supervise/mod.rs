@@ -1,14 +1,14 @@
-//! One run from spawn to result: a single loop over the child, its output, the clock and requests
-//! to end or pause the run.
+//! Supervises one run from spawn to result: a single loop over the child, its output, the clock,
+//! and requests to end or pause the run.
 //!
-//! Theory of operation. [`Phase`] says what is alive and what is waited for; each turn of the loop
-//! polls the descriptors of a [`PollSet`] until the next instant that matters, and then handles
-//! what came: reports of the keeper (`reports.rs`), requests of signal handlers and other threads
-//! (`requests.rs`), instants that have passed (`phase.rs`), output (`output.rs`) and keys
-//! (`keyboard.rs`). Control comes before output.
+//! Theory of operation. [`Phase`] is the state of the run; each turn of the loop polls the
+//! descriptors of a [`PollSet`] until the next deadline, and then handles the events: reports of
+//! the keeper (`reports.rs`), requests of signal handlers and other threads (`requests.rs`),
+//! expired deadlines (`phase.rs`), output (`output.rs`) and keys (`keyboard.rs`). Control comes
+//! before output.
 //!
-//! Nothing in here waits for anything but `poll`: not for the child, not for a grandchild that
-//! holds a pipe open, not for the reader of our own output.
+//! Only `poll` waits: never the code for the child, for a grandchild that holds a pipe open, or for
+//! the reader of retake's output.
 
 mod keyboard;
 mod output;
@@ -37,54 +37,54 @@ use poll_set::{PollSet, Source};
 
 pub use phase::DRAIN;
 
-/// Where the child's output goes, live; `None` keeps it to the observer.
+/// The live destinations of the child's output; `None` passes it only to the observer.
 #[derive(Clone, Copy, Default)]
 pub struct LiveOutput<'a> {
     pub stdout: Option<BorrowedFd<'a>>,
     pub stderr: Option<BorrowedFd<'a>>,
 }
 
-/// What an observer sees of a run, in order.
+/// An event of a run, in order.
 pub enum ProcessEvent<'a> {
     /// The program runs.
     Started {
         pid: i32,
     },
-    /// The child, or something it left, wrote this.
+    /// The child, or a process it left, wrote this.
     Output {
         stream: Stream,
         bytes: &'a [u8],
     },
-    /// The tree and the clock are stopped; both continue when the observer returns.
-    /// `by_child` says that the child was stopped at its terminal, and not this program.
+    /// The tree and the clock are stopped; both continue when the observer returns. `by_child` says
+    /// that the child was stopped at its terminal, not this program.
     Suspended {
         by_child: bool,
     },
     Finished(&'a ProcessResult),
 }
 
-/// What the process did: how it ended, and everything measured on the way.
+/// How the process ended, and all measurements.
 #[derive(Clone, Debug)]
 pub struct ProcessResult {
     pub outcome: Outcome,
     pub pid: Option<i32>,
     pub start: SystemTime,
-    /// Until the child's end, by a clock that nobody sets.
+    /// Until the child's exit, by a monotonic clock.
     pub duration: Duration,
     pub usage: Usage,
     /// Bytes written to stdout and stderr.
     pub bytes: [u64; 2],
-    /// Something outlived the child and had to be ended, or still holds its output open.
+    /// Whether processes outlived the child and had to be ended, or still hold its output open.
     pub leaked: bool,
     pub left: Vec<LeftProcess>,
-    /// Bytes that were captured but that the reader of our own output did not take.
+    /// Bytes that were captured but not accepted by the reader of retake's output.
     pub unread: [u64; 2],
-    /// Why passing output on failed (`EPIPE`: its reader is gone), when that ended the run.
+    /// Why forwarding output failed (`EPIPE`: its reader is gone), if that ended the run.
     pub relay_error: Option<i32>,
 }
 
 impl Keeper {
-    /// Runs the command. Every failure is part of the result; nothing written before is lost.
+    /// Runs the command. Every failure is part of the result; earlier output is never lost.
     pub fn run(
         &mut self,
         command: &Command,
@@ -120,7 +120,7 @@ struct Supervision<'a> {
     clock: Instant,
     phase: Phase,
     timers: Timers,
-    /// Set once retake ends the run, by which it differs from a child that ends by itself.
+    /// Set once retake ends the run; unset if the child exits by itself.
     cause: Option<Cause>,
     child: Child,
     /// Stdout and stderr.
@@ -129,34 +129,34 @@ struct Supervision<'a> {
     limit_watch: Option<LimitWatch>,
     terminals: Terminals,
     left: Vec<LeftProcess>,
-    /// Nothing of the run was alive, and its pipes were still open.
+    /// Whether pipes were still open after every process of the run had exited.
     held_open: bool,
-    /// The keeper died before it could report the child's end.
+    /// Whether the keeper died before it reported the child's exit.
     lost_keeper: bool,
 }
 
-/// What is known of the child.
+/// What is known about the child.
 #[derive(Default)]
 struct Child {
     pid: Option<i32>,
-    /// Readable at the child's end; `None` before its start and after its end.
+    /// Readable when the child exits; `None` before its start and after its exit.
     pidfd: Option<OwnedFd>,
     exit: Option<Exit>,
     start_failure: Option<StartFailure>,
     usage: Usage,
 }
 
-/// The child's end.
+/// The child's exit.
 #[derive(Clone, Copy)]
 struct Exit {
     wait_status: i32,
-    /// Since the beginning of the run.
+    /// Since the start of the run.
     after: Duration,
 }
 
 /// The terminals of a run; most runs have none.
 struct Terminals {
-    /// The user's own, lent to the child.
+    /// The user's own terminal, lent to the child.
     lent: Option<UserTerminal>,
     pty: Option<Pty>,
     keyboard: Option<Keyboard>,
@@ -171,7 +171,7 @@ impl Supervision<'_> {
         self.into_result(start)
     }
 
-    /// Sleeps until something happens, then handles all of it, control before output.
+    /// Sleeps until an event, then handles all events, control before output.
     fn turn(&mut self, buffer: &mut PageBuffer) {
         self.update_foreground();
         let mut polled = PollSet::of(self);

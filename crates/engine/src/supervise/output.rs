@@ -1,5 +1,5 @@
-//! The child's output: read, passed on to the observer and, live, to our own output; never waited
-//! for.
+//! The child's output: read, passed to the observer and, live, to retake's own output, without ever
+//! waiting.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -11,25 +11,25 @@ use crate::output_relay::{OutputRelay, Passed};
 use crate::page_buffer::PageBuffer;
 use crate::syscalls;
 
-/// From this many bytes on a stream counts as busy.
+/// A stream counts as busy from this many bytes on.
 const BUSY: u64 = 64 << 10;
-/// A busy stream's pipe: larger than the default, so that a child writing 64 KiB at a time does not
-/// wait for each read.
+/// The pipe size of a busy stream: larger than the default, so that a child writing 64 KiB at a
+/// time does not wait for each read.
 const PIPE_SIZE: i32 = 256 << 10;
-/// How long a busy stream gathers in the pipe when a read found less than [`GATHERED`]: many small
-/// writes then cost few reads, and nobody sees a delay this short.
+/// How long a busy stream collects in the pipe after a read below [`GATHERED`]: many small writes
+/// then cost few reads, and the delay is imperceptible.
 const GATHER: Duration = Duration::from_micros(100);
 const GATHERED: usize = 128 << 10;
 
 /// One stream of the child.
 pub(super) struct OutputStream<'a> {
-    /// Our end; `None` once it is closed.
+    /// The reading end; `None` once it is closed.
     pub(super) pipe: Option<OwnedFd>,
-    /// Read so far.
+    /// Bytes read so far.
     pub(super) bytes: u64,
-    /// A busy stream is left alone until then, so that the next read takes more.
+    /// A busy stream is not read until then, so that the next read returns more.
     pub(super) gather_until: Option<Instant>,
-    /// Where it goes live.
+    /// Its live destination.
     pub(super) relay: Option<OutputRelay<'a>>,
 }
 
@@ -38,21 +38,21 @@ impl<'a> OutputStream<'a> {
         Self { pipe, bytes: 0, gather_until: None, relay }
     }
 
-    /// Bytes that the reader of our own output did not take.
+    /// Bytes that the reader of retake's output did not accept.
     pub(super) fn lost(&self) -> u64 {
         self.relay.as_ref().map_or(0, OutputRelay::lost)
     }
 }
 
 impl Supervision<'_> {
-    /// The descriptor of a stream to read now; `-1` while its reader is behind, or while more
-    /// gathers in the pipe.
+    /// The descriptor of a stream to read now; `-1` while its reader is behind, or while output
+    /// collects in the pipe.
     pub(super) fn readable(&self, stream: Stream) -> RawFd {
         let OutputStream { pipe, gather_until, relay, .. } = &self.output[stream.index()];
         let behind = relay.as_ref().is_some_and(OutputRelay::waits);
         match pipe {
             Some(_) if gather_until.is_some() => -1,
-            // What the last process has left in the pipe is all there will be, and is read.
+            // After the last process exited the pipe's content is complete, and is read.
             Some(fd) if !behind || self.phase.tree_is_gone() || self.cause.is_some() => {
                 fd.as_raw_fd()
             }
@@ -60,7 +60,7 @@ impl Supervision<'_> {
         }
     }
 
-    /// The descriptor that output waits to be written to; `-1` while none waits.
+    /// The descriptor that pending output waits for; `-1` without pending output.
     pub(super) fn waiting_relay(&self, stream: Stream) -> RawFd {
         let relay = self.output[stream.index()].relay.as_ref().filter(|relay| relay.waits());
         relay.map_or(-1, OutputRelay::fd)
@@ -70,7 +70,7 @@ impl Supervision<'_> {
         let output = &mut self.output[stream.index()];
         let Some(fd) = output.pipe.as_ref().map(AsRawFd::as_raw_fd) else { return };
         if events & libc::POLLIN == 0 {
-            // Hung up with nothing left to read.
+            // Closed, with nothing left to read.
             output.pipe = None;
             return;
         }
@@ -85,7 +85,7 @@ impl Supervision<'_> {
         let before = output.bytes;
         output.bytes += n as u64;
         if before < BUSY && output.bytes >= BUSY {
-            // SAFETY: plain numbers. Over the user's share of pipe memory it stays as it is.
+            // SAFETY: plain numbers. Above the user's pipe memory limit the size stays unchanged.
             unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, PIPE_SIZE) };
         }
         if before >= BUSY && n < GATHERED {
@@ -105,7 +105,7 @@ impl Supervision<'_> {
         }
     }
 
-    /// The reader of our own output has room again.
+    /// The reader of retake's output accepts data again.
     pub(super) fn resume_relay(&mut self, stream: Stream) {
         if let Some(relay) = &mut self.output[stream.index()].relay {
             let passed = relay.resume();
@@ -113,8 +113,8 @@ impl Supervision<'_> {
         }
     }
 
-    /// Like a program that writes into a closed pipe, the run ends when nobody reads its output
-    /// any more. For a child that has already ended, only a real failure matters.
+    /// Like a program that writes into a closed pipe, the run ends when its output has no reader.
+    /// After the child's exit, only a real failure matters.
     fn end_if_closed(&mut self, stream: Stream, passed: &Passed) {
         if !matches!(passed, Passed::Closed) {
             return;

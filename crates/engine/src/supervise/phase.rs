@@ -1,4 +1,4 @@
-//! What of a run is alive, what is waited for, and how the run gets from there to its end.
+//! The phases of a run: what is alive, what is awaited, and the transitions to its end.
 //!
 //! ```text
 //! Starting ── Running ─┬─ Draining ─┐
@@ -18,21 +18,21 @@ use crate::leftovers;
 use crate::limit_watch::{LimitWatch, WATCH_INTERVAL};
 use crate::output_relay::OutputRelay;
 
-/// After the child's exit, how long its leftovers may take to end by themselves.
+/// How long leftovers may take to exit by themselves after the child's exit.
 pub const DRAIN: Duration = Duration::from_millis(300);
 /// Time between SIGTERM and SIGKILL for a leftover.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
-/// How long a run that was ended waits for the reader of its output.
+/// How long an ended run waits for the reader of its output.
 const RELAY_PATIENCE: Duration = Duration::from_millis(100);
-/// Nothing reports that a shell brings us to the foreground, so it is looked at this often.
+/// Coming to the foreground is not reported, so it is polled at this interval.
 const FOREGROUND_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The keeper was asked to start the program and has not answered.
+    /// The keeper was told to start the program and has not answered.
     Starting,
     Running,
-    /// The child has ended; the rest of its tree may end by itself until then.
+    /// The child has exited; the rest of its tree may exit by itself until then.
     Draining {
         until: Instant,
     },
@@ -42,8 +42,8 @@ pub(super) enum Phase {
     },
     /// The tree gets SIGKILL until nothing of it is left.
     Killing,
-    /// Nothing of the run is alive. What is in the pipes is read until they close, or until then;
-    /// without an instant they are closed, and only the reader of our own output is waited for.
+    /// No process of the run is alive. The pipes are read until they close, or until this instant;
+    /// without an instant they are closed, and only the reader of retake's output is awaited.
     Emptying {
         pipes_until: Option<Instant>,
     },
@@ -61,7 +61,7 @@ impl Phase {
         }
     }
 
-    /// Gives the phase this much more time: the clock was stopped for as long.
+    /// Extends the phase, because the clock was stopped this long.
     pub(super) fn postpone(&mut self, by: Duration) {
         match self {
             Self::Draining { until: at }
@@ -71,21 +71,21 @@ impl Phase {
         }
     }
 
-    /// Whether nothing of the run is alive.
+    /// Whether no process of the run is alive.
     pub(super) fn tree_is_gone(&self) -> bool {
         matches!(self, Self::Emptying { .. } | Self::Done)
     }
 }
 
-/// The instants that matter in more than one phase.
+/// The deadlines of more than one phase.
 pub(super) struct Timers {
     /// When the run times out.
     pub(super) deadline: Option<Instant>,
-    /// When the limits of the tree are looked at again.
+    /// When the limits of the tree are checked next.
     pub(super) limit_check: Option<Instant>,
-    /// When output that its reader did not take is given up.
+    /// When pending output is dropped.
     pub(super) relay_until: Option<Instant>,
-    /// When the keeper must have reported; `None` while it owes no report.
+    /// When the keeper's report is due; `None` if none is expected.
     pub(super) report_due: Option<ReportDue>,
 }
 
@@ -124,7 +124,7 @@ impl Supervision<'_> {
             if self.child.exit.is_none() {
                 self.end(Cause::Timeout);
             } else if self.relay_waits() {
-                // The child ended in time, its output was not taken in time.
+                // The child exited in time, but its output was not read in time.
                 self.cause = Some(Cause::Timeout);
                 self.abandon_rest();
             }
@@ -160,7 +160,7 @@ impl Supervision<'_> {
                 self.expect_report();
             }
             Phase::Emptying { .. } => {
-                // The pipes are held open by a process outside the tree, or by one allowed to stay.
+                // A process outside the tree, or one that may keep running, holds the pipes open.
                 self.held_open = self.output.iter().any(|stream| stream.pipe.is_some())
                     && !self.left.iter().any(|process| process.fate == LeftFate::Kept);
                 self.close_pipes();
@@ -170,12 +170,12 @@ impl Supervision<'_> {
         }
     }
 
-    /// Ends the run: SIGTERM now, SIGKILL after the grace. A limit allows no grace.
+    /// Ends the run: SIGTERM now, SIGKILL after the grace. An exceeded limit allows no grace.
     pub(super) fn end(&mut self, cause: Cause) {
         self.cause = Some(cause);
         self.timers.deadline = None;
         if self.phase == Phase::Starting {
-            // The keeper may hang in the kernel together with what it starts.
+            // The keeper may hang in the kernel while it starts a process.
             self.expect_report();
         }
         let grace = match cause {
@@ -188,14 +188,14 @@ impl Supervision<'_> {
         self.phase = Phase::Terminating { kill_at: Instant::now() + grace };
     }
 
-    /// The child has ended, and other processes of its tree have not.
+    /// The child has exited, but not all processes of its tree.
     pub(super) fn leave_to_drain(&mut self) {
         if self.cause.is_none() {
             self.phase = Phase::Draining { until: Instant::now() + DRAIN };
         }
     }
 
-    /// The last process of the run has ended. Only one outside the tree can still hold a pipe.
+    /// The last process of the run has exited. Only one outside the tree can still hold a pipe.
     pub(super) fn tree_ended(&mut self) {
         self.empty_pipes(Some(Instant::now() + DRAIN));
     }
@@ -214,7 +214,7 @@ impl Supervision<'_> {
         self.phase = Phase::Emptying { pipes_until: None };
     }
 
-    /// After the child's own end: leftovers are ended, and a slow reader is not waited for.
+    /// After the child's own exit: ends leftovers, and does not wait for a slow reader.
     pub(super) fn abandon_rest(&mut self) {
         self.give_up_relays();
         if !self.phase.tree_is_gone() && self.left.is_empty() {
@@ -222,7 +222,7 @@ impl Supervision<'_> {
         }
     }
 
-    /// The time for leftovers to end by themselves is over.
+    /// The time for leftovers to exit by themselves is over.
     fn end_leftovers(&mut self) {
         let mut others = false;
         for process in self.keeper.processes() {
@@ -240,7 +240,7 @@ impl Supervision<'_> {
             }
         }
         if others || self.left.is_empty() {
-            // None found may mean that they fork faster than they can be listed.
+            // An empty list may mean that they fork faster than they can be listed.
             self.keeper.signal(libc::SIGTERM);
             self.phase = Phase::Terminating { kill_at: Instant::now() + LEFTOVER_GRACE };
         } else {
@@ -255,7 +255,7 @@ impl Supervision<'_> {
         self.empty_pipes(None);
     }
 
-    /// Of a child whose end nobody reported, SIGKILL is the end.
+    /// A child whose exit was not reported counts as killed by SIGKILL.
     pub(super) fn note_killed(&mut self) {
         let after = self.clock.elapsed();
         self.child.exit.get_or_insert(Exit { wait_status: libc::SIGKILL, after });

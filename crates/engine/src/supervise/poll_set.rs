@@ -1,4 +1,4 @@
-//! The descriptors one turn of the supervision waits for.
+//! The descriptors that one turn of the supervision polls.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
@@ -8,23 +8,23 @@ use retake_types::Stream;
 use super::Supervision;
 use crate::syscalls;
 
-/// What a descriptor of the set belongs to.
+/// The source of an event.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    /// A report of the keeper has come.
+    /// A report of the keeper.
     Keeper,
-    /// A signal handler or another thread asks for something.
+    /// A request of a signal handler or another thread.
     Cancel,
-    /// The child has ended.
+    /// The child has exited.
     ChildExit,
     Stdout,
     Stderr,
-    /// The reader of our own stdout has room again.
+    /// The reader of retake's stdout accepts data again.
     StdoutRelay,
     StderrRelay,
     /// The user has typed.
     Keyboard,
-    /// The child's pseudo-terminal has room for keys.
+    /// The child's pseudo-terminal accepts keys.
     Pty,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct PollSet {
 }
 
 impl PollSet {
-    /// What the run waits for now.
+    /// The events that the run waits for now.
     pub(super) fn of(run: &Supervision<'_>) -> Self {
         // `poll` skips an entry without a descriptor.
         let unused = libc::pollfd { fd: -1, events: 0, revents: 0 };

@@ -1,4 +1,4 @@
-//! What the keeper reports, and what happens when it does not.
+//! Handles the keeper's reports, and missing ones.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{Exit, ProcessEvent, Supervision};
 use crate::keeper::KeeperReport;
 use crate::leftovers;
 
-/// How long the keeper may be silent when it owes a report.
+/// How long the keeper may take for an expected report.
 pub(super) const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Supervision<'_> {
@@ -35,7 +35,7 @@ impl Supervision<'_> {
                     self.child.exit = Some(Exit { wait_status: status, after });
                     self.child.pidfd = None;
                     self.child.usage = usage;
-                    // It still holds for a reader of our own output.
+                    // Data for a reader of retake's output is still pending.
                     let relayed = self.output.iter().any(|stream| stream.relay.is_some());
                     self.timers.deadline = self.timers.deadline.filter(|_| relayed);
                     if alone {
@@ -72,8 +72,8 @@ impl Supervision<'_> {
         self.timers.report_due.get_or_insert(ReportDue { at, reminded: false });
     }
 
-    /// The keeper owes a report. It may have been stopped and is continued; if that does not help,
-    /// it is killed and its processes are ended here.
+    /// A report is overdue. The keeper may have been stopped and is continued; if that does not
+    /// help, it is killed and its processes are ended here.
     pub(super) fn remind_keeper(&mut self, due: ReportDue) {
         if due.reminded {
             self.keeper.destroy();
@@ -86,10 +86,10 @@ impl Supervision<'_> {
         self.timers.report_due = Some(ReportDue { at: Instant::now() + KEEPER_PATIENCE, reminded });
     }
 
-    /// Without a keeper its processes are our children: ends them.
+    /// Without a keeper its processes are retake's children: ends them.
     fn replace_lost_keeper(&mut self) {
         self.timers.report_due = None;
-        // With the child's own end known, nothing of the outcome is lost with the keeper.
+        // If the child's exit is known, the outcome is complete without the keeper.
         self.lost_keeper = self.child.exit.is_none();
         leftovers::end_orphans(
             self.keeper.pid(),

@@ -1,5 +1,5 @@
-//! What signal handlers and other threads ask of a run: to end, to pause, to follow the size of
-//! the terminal.
+//! Requests of signal handlers and other threads to a run: to end, to pause, to adopt the
+//! terminal's size.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ impl Supervision<'_> {
         let Some(signal) = self.cancel.requested() else { return };
         if self.cause.is_none() && self.child.start_failure.is_none() {
             if self.child.exit.is_some() {
-                // The child has ended; what remains is not worth waiting for.
+                // The child has exited; the rest is not awaited.
                 self.cause = Some(Cause::Cancel(signal));
                 self.abandon_rest();
             } else {
@@ -46,7 +46,7 @@ impl Supervision<'_> {
             keyboard.raw.pause();
         }
         (self.observer)(ProcessEvent::Suspended { by_child });
-        // What stopped us is over; a stop meanwhile was part of it.
+        // Continued: a stop request that arrived meanwhile was part of it.
         self.cancel.take_suspend();
         if let Some(keyboard) = &self.terminals.keyboard {
             keyboard.raw.resume();
@@ -62,12 +62,12 @@ impl Supervision<'_> {
 }
 
 impl Terminals {
-    /// Whether the child can be stopped at a terminal that is the user's or leads to it.
+    /// Whether the child can be stopped at the user's terminal or one connected to it.
     pub(super) fn in_use(&self) -> bool {
         self.lent.is_some() || self.keyboard.is_some()
     }
 
-    /// Gives the user's terminal back as it was.
+    /// Restores the user's terminal.
     pub(super) fn restore(&mut self) {
         self.lent = None;
         self.keyboard = None;

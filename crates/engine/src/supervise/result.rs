@@ -1,4 +1,4 @@
-//! What the supervision found out, as the result of the run.
+//! Builds the result of a run.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use retake_types::{LeftFate, LimitKind, Outcome, StartFailure, Usage};
 use super::{Cause, ProcessResult, Supervision};
 
 impl ProcessResult {
-    /// Nothing was started, and nothing was tried.
+    /// Nothing was started or attempted.
     pub fn not_started(failure: StartFailure) -> Self {
         Self::start_failed(failure, SystemTime::now(), Duration::ZERO)
     }
@@ -30,7 +30,7 @@ impl ProcessResult {
 
 impl Supervision<'_> {
     pub(super) fn into_result(mut self, start: SystemTime) -> ProcessResult {
-        // The terminal first: what is printed next needs a sane one.
+        // Restores the terminal first, for output that follows.
         self.terminals.restore();
         let duration = self.child.exit.map_or_else(|| self.clock.elapsed(), |exit| exit.after);
         let outcome = self.outcome();

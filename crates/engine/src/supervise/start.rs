@@ -1,4 +1,4 @@
-//! Before the first poll: everything a child needs, opened and handed to the keeper.
+//! Before the first poll: opens everything a child needs and passes it to the keeper.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -24,12 +24,12 @@ use crate::output_relay::OutputRelay;
 use crate::terminal::{Pty, RawMode, UserTerminal};
 use crate::{program_file, syscalls};
 
-/// The streams of a child: the ends it gets, and ours.
+/// The streams of a child: its ends and retake's.
 struct Streams {
     ours: [Option<OwnedFd>; 2],
     stdout: OwnedFd,
     stderr: OwnedFd,
-    /// `None` reads nothing.
+    /// `None` is an empty stdin.
     stdin: Option<OwnedFd>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Supervision<'a> {
         })
     }
 
-    /// Says why the keeper could not start the program.
+    /// Explains why the keeper could not start the program.
     pub(super) fn explain(&self, stage: SpawnStage, errno: i32) -> StartFailure {
         let launch = &self.command.launch;
         let why = program_file::describe(errno);
@@ -177,7 +177,7 @@ impl Terminals {
 }
 
 impl Streams {
-    /// Both streams of a pseudo-terminal are one, read from our side of it.
+    /// Both streams of a pseudo-terminal are one, read from retake's side.
     fn open(
         terminals: &Terminals,
         pty_end: Option<OwnedFd>,
@@ -199,18 +199,18 @@ fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, StartFailure> {
     fd.try_clone().map_err(no_resources("no pseudo-terminal"))
 }
 
-/// The system did not have what a run needs.
+/// The system lacks a resource for the run.
 fn no_resources(what: &'static str) -> impl Fn(io::Error) -> StartFailure {
     move |error| StartFailure::NoResources(format!("{what}: {}", plain(&error)))
 }
 
-/// Says what is wrong with a directory that was fine when the command was checked.
+/// Explains the failure of a directory that was usable when the command was checked.
 fn directory_failure(path: &Path, errno: i32) -> StartFailure {
     let why = || format!("working directory {}: {}", path.display(), program_file::describe(errno));
     StartFailure::WorkingDirectory(check_directory(path).map_or_else(why, |p| p.to_string()))
 }
 
-/// The working directory, and its absolute name.
+/// Opens the working directory; also returns its absolute path.
 fn open_directory(path: &Path) -> Result<(OwnedFd, CString), StartFailure> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let directory = File::options()
@@ -240,8 +240,8 @@ fn open_stdin(
     }
 }
 
-/// Opens a file to read from. A FIFO is opened without waiting, and then waited for, until the
-/// deadline or a cancel, to have a writer.
+/// Opens a file for reading. A FIFO is opened without blocking; then waits for its writer until the
+/// deadline or a cancel.
 fn open_input(path: &Path, deadline: Option<Instant>, cancel: &Cancel) -> io::Result<OwnedFd> {
     use std::os::unix::fs::FileTypeExt;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -256,7 +256,7 @@ fn open_input(path: &Path, deadline: Option<Instant>, cancel: &Cancel) -> io::Re
             syscalls::poll(&mut polled, deadline);
         }
     }
-    // The child expects to wait for input; the open file description is ours alone.
+    // The child expects blocking reads; the open file description is not shared.
     rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
     Ok(file.into())
 }

@@ -1,4 +1,4 @@
-//! The one environment of the engine's tests: a keeper, a run, and its outcome.
+//! The environment of the engine's tests: a keeper, a run, and its outcome.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ pub(crate) struct Lab {
     pub(crate) cancel: Cancel,
 }
 
-/// What a run gave.
+/// The result of a run.
 pub(crate) struct Took {
     pub(crate) finished: ProcessResult,
     pub(crate) output: [Vec<u8>; 2],
@@ -25,7 +25,7 @@ impl Took {
         String::from_utf8_lossy(&self.output[0]).into_owned()
     }
 
-    /// The numbers the program printed, a line each.
+    /// The numbers the program printed, one per line.
     pub(crate) fn pids(&self) -> Vec<i32> {
         self.stdout().lines().filter_map(|line| line.parse().ok()).collect()
     }
@@ -45,7 +45,7 @@ impl Lab {
         self.watch(request, |_, _, _| {})
     }
 
-    /// Runs and looks at all output so far each time more arrives.
+    /// Runs and passes all output so far to `look` each time more arrives.
     pub(crate) fn watch(
         &mut self,
         request: Launch,
@@ -68,7 +68,7 @@ impl Lab {
         Took { finished, output, wall }
     }
 
-    /// The promise of every run: the keeper has no children any more.
+    /// After every run the keeper must have no children.
     pub(crate) fn assert_nothing_left(&self) {
         let pid = self.keeper.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -82,7 +82,7 @@ pub(crate) fn alive(pid: i32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
-/// Waits for a condition, for as long as any machine may take.
+/// Waits for a condition, for longer than any machine needs.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !condition() {

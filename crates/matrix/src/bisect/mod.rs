@@ -1,14 +1,14 @@
-//! Since when? A search for the point where a property changes, over runs that may lie.
+//! Searches for the point where a property changes, tolerating flaky runs.
 //!
-//! A pure planner: it says which point to run next and takes the observation. It keeps, for every
-//! position of the change, how well that position explains all runs so far, with unknown rates of
-//! failure before and after it; it asks where an answer is most informative, and stops when one
-//! position is likely enough. A property that never lies costs little more than halving; one that fails every
-//! third time costs more runs, and the answer says how sure it is.
+//! A pure planner: it returns the next point to run and takes the observation. For every position
+//! of the change, it tracks how well that position explains all runs so far, with unknown failure
+//! rates before and after it; it asks where an answer is most informative, and stops when one
+//! position is likely enough. A deterministic property costs little more than bisection by halving;
+//! one that fails every third time costs more runs, and the answer states its confidence.
 //!
-//! A metric is never compared with what was measured at another time: a probe of a point is a run of
-//! it and a run of the good end, in random order, and only the ratio of the two counts. A machine that
-//! gets slower during the search makes both slower.
+//! A metric is never compared across time: probing a point runs the point and the good end in
+//! random order, and only the ratio of the two counts. A machine that gets slower during the search
+//! slows both.
 
 mod plan;
 mod settings;
@@ -24,7 +24,7 @@ pub use settings::{BisectError, BisectSettings, Judge, Observation};
 struct Point {
     good: usize,
     bad: usize,
-    /// The logarithms of its values divided by those of the good end beside them.
+    /// Logarithms of its values divided by the paired values of the good end.
     ratios: Vec<f64>,
     timeouts: usize,
     skipped: bool,
@@ -51,33 +51,33 @@ enum Phase {
 pub struct Bisect {
     names: Vec<String>,
     points: Vec<Point>,
-    /// Places in the order they were asked or first answered.
+    /// Points in the order they were first asked or answered.
     visits: Vec<usize>,
     settings: BisectSettings,
     phase: Phase,
-    /// What is worse is larger (or smaller, if negative).
+    /// Larger is worse (or smaller, if negative).
     cut: Option<f64>,
     ends_differ: bool,
-    /// What the good end measured, in order.
+    /// The values of the good end, in order.
     beside: Vec<f64>,
-    /// No further run would be informative.
+    /// Whether no further run would be informative.
     nothing_to_ask: bool,
 }
 
-/// How rates of failure are expected before anything is known: mostly never on the good side and
-/// always on the bad one, with much room to learn otherwise.
+/// The prior of failure rates: mostly never on the good side and always on the bad one, but easily
+/// changed by observations.
 const GOOD_PRIOR: [f64; 2] = [0.3, 1.0];
 const BAD_PRIOR: [f64; 2] = [1.0, 0.3];
-/// Runs at each end before anything else: of exit codes, and of a metric.
+/// Initial runs at each end: for exit codes, and for a metric.
 const END_RUNS: usize = 2;
 const END_VALUES: usize = 3;
-/// Points that are looked at after the answer is found, for a second change.
+/// Points to check for a second change after the answer is found.
 const CHECKS: usize = 2;
-/// How much likelier an answer by metric is wrong than its votes say.
+/// The factor by which an answer by metric is more likely to be wrong than its votes say.
 const DOUBT: f64 = 1.5;
-/// How likely a second change is before anything is known.
+/// The prior probability of a second change.
 const SECOND_CHANGE: f64 = 0.05;
-/// Runs at each end before they are found not to differ.
+/// Runs at each end after which the ends may be found not to differ.
 const GIVE_UP_RUNS: usize = 6;
 
 impl Bisect {
@@ -112,7 +112,7 @@ impl Bisect {
         })
     }
 
-    /// Whether every run of a point needs one of the good end beside it.
+    /// Whether every run of a point must be paired with one of the good end.
     pub fn needs_pairs(&self) -> bool {
         matches!(self.settings.judge, Judge::Metric { .. })
     }
@@ -122,7 +122,7 @@ impl Bisect {
         &self.names
     }
 
-    /// Takes the observation of a run: one asked for, or one from the record.
+    /// Processes the observation of a run: a requested one, or one from the record.
     pub fn observe(&mut self, point: &str, observation: Observation) {
         let Some(index) = self.names.iter().position(|name| name == point) else { return };
         if !self.points[index].visited {
@@ -136,12 +136,12 @@ impl Bisect {
             Observation::TimedOut => state.timeouts += 1,
             Observation::Exit(0) if !by_metric => state.good += 1,
             Observation::Exit(_) if !by_metric => state.bad += 1,
-            // A run that failed measured nothing.
+            // A failed run measured nothing.
             Observation::Exit(_) => state.skipped |= state.ratios.is_empty(),
             Observation::Value { value, beside } if by_metric && index > 0 => {
                 let ratio = match (value > 0.0, beside > 0.0) {
                     (true, true) => (value / beside).ln(),
-                    // What has no ratio still has a direction.
+                    // Without a ratio there is still a direction.
                     _ => (value - beside) * f64::INFINITY,
                 };
                 let ratio = if value == beside { 0.0 } else { ratio };
@@ -159,7 +159,7 @@ impl Bisect {
         self.count_votes();
     }
 
-    /// In a search by metric every value votes, by the side of the cut it lies on.
+    /// In a search by metric every value votes for the side of the cut it is on.
     fn count_votes(&mut self) {
         let Judge::Metric { threshold } = self.settings.judge else {
             for point in &mut self.points {
@@ -185,8 +185,8 @@ impl Bisect {
             point.good = point.ratios.len() - bad;
             point.bad = bad + point.timeouts;
         }
-        // The good end is not measured against itself. What noise does to a ratio is seen at the bad
-        // end, around its middle.
+        // The good end is not measured against itself. The spread of the bad end around its median
+        // shows how noise affects a ratio.
         let middle = middle.unwrap_or(0.0);
         let noise = self.points[last].ratios.iter().map(|ratio| ratio - middle);
         let bad = noise.filter(|x| (*x > cut) == upwards && *x != cut).count();
@@ -194,7 +194,7 @@ impl Bisect {
         (self.points[0].good, self.points[0].bad) = (runs - bad, bad);
     }
 
-    /// The point to run next; `None` when the search is over.
+    /// The next point to run; `None` when the search is over.
     pub fn next_point(&mut self) -> Option<&str> {
         loop {
             let index = match self.phase {
@@ -219,7 +219,7 @@ impl Bisect {
         }
     }
 
-    /// The middle of what is left, each point once.
+    /// The middle of the remaining interval; each point only once.
     fn next_half(&mut self) -> Option<usize> {
         let last = self.points.len() - 1;
         let by_level = matches!(self.settings.judge, Judge::Metric { threshold: None });
@@ -236,7 +236,7 @@ impl Bisect {
         nearest
     }
 
-    /// The last point known to be good and the first after it known to be bad, by single answers.
+    /// The last known good point and the first known bad one after it, by single answers.
     fn halves(&self) -> (usize, usize) {
         let last = self.points.len() - 1;
         let inner = 1..last;
@@ -246,7 +246,7 @@ impl Bisect {
         (inner.filter(|index| *index < bad).rfind(is_good).unwrap_or(0), bad)
     }
 
-    /// The ends must be what they are said to be before anything between them means anything.
+    /// The ends must be confirmed before points between them have any meaning.
     fn next_end(&mut self) -> Option<usize> {
         let last = self.points.len() - 1;
         let needed = match self.settings.judge {
@@ -267,13 +267,13 @@ impl Bisect {
             return Some(fewer);
         }
         let odds = self.ends_odds();
-        // Three to one for «they differ» lets the search begin; what it finds must add the rest.
+        // Odds of three to one that they differ suffice to start; later results must add the rest.
         if odds > 3f64.ln() {
             self.ends_differ = true;
             self.phase = Phase::Search;
             return None;
         }
-        // A bad end that fails every other time passes a few times in a row.
+        // A bad end that fails every other time may pass several times in a row.
         let hopeless = odds < -(10f64.ln()) && self.runs_at(fewer) >= GIVE_UP_RUNS;
         if hopeless || self.runs_at(fewer) >= self.settings.most_samples {
             self.phase = Phase::Done;
@@ -282,7 +282,7 @@ impl Bisect {
         Some(fewer)
     }
 
-    /// How much better two rates explain the ends, good rarer than bad, than one does.
+    /// How much better two rates explain the ends, with good rarer than bad, than a single one.
     fn ends_odds(&self) -> f64 {
         let (good, bad) = (&self.points[0], &self.points[self.points.len() - 1]);
         if let Judge::Metric { threshold } = self.settings.judge {
@@ -290,7 +290,7 @@ impl Bisect {
             if threshold.is_some() {
                 return apart(bad.bad, bad.good) - evidence(GOOD_PRIOR, bad.bad, bad.good);
             }
-            // Half of the way is always passed by half of the runs; what counts is the direction.
+            // Half of the runs always exceed half of the distance; only the direction counts.
             let above = bad.ratios.iter().filter(|ratio| **ratio > 0.0).count() + bad.timeouts;
             let below = bad.ratios.iter().filter(|ratio| **ratio < 0.0).count();
             let runs = bad.ratios.len() + bad.timeouts;
@@ -304,8 +304,8 @@ impl Bisect {
         apart - together.max(evidence([1.0, 1.0], fails, passes))
     }
 
-    /// For each position k, how likely it is that the points before k are good and the others bad;
-    /// with the rates of failure on both sides that this would mean. The first entry stands for k = 1.
+    /// For each position k, the probability that the points before k are good and the others bad,
+    /// with the implied failure rates on both sides. The first entry is k = 1.
     fn posterior(&self) -> Vec<(f64, f64, f64)> {
         let total_bad: usize = self.points.iter().map(|p| p.bad).sum();
         let total_good: usize = self.points.iter().map(|p| p.good).sum();
@@ -332,8 +332,8 @@ impl Bisect {
         positions
     }
 
-    /// The likeliest position, as (last good, first bad, probability). Skipped points between the two
-    /// share their probability, since no run can distinguish them.
+    /// The most likely position, as (last good, first bad, probability). The probabilities of
+    /// skipped points between the two are added, since no run can distinguish them.
     fn likeliest(&self) -> (usize, usize, f64) {
         let posterior = self.posterior();
         let mut best = (0, 1, f64::NEG_INFINITY);
@@ -350,14 +350,14 @@ impl Bisect {
             }
             start = end;
         }
-        // Votes of a metric are less alike than those of a coin: simulated, this is what holds.
+        // Votes of a metric vary more than coin tosses; simulations determined this factor.
         let doubt = if self.needs_pairs() { DOUBT } else { 1.0 };
         best.2 = (1.0 - doubt * (1.0 - best.2)).max(0.0);
         best
     }
 
     fn exhausted(&self, index: usize) -> bool {
-        // Beside itself the good end says nothing.
+        // The good end paired with itself is uninformative.
         self.needs_pairs() && index == 0
             || self.points[index].skipped
             || self.runs_at(index) >= self.settings.most_samples
@@ -369,14 +369,14 @@ impl Bisect {
             return None;
         }
         let posterior = self.posterior();
-        // The information of an answer at each point, summed from the left.
+        // The information of an answer at each point, accumulated from the left.
         let n = self.points.len();
         let (mut bad_weight, mut bad_rate, mut bad_entropy) = (0.0, 0.0, 0.0);
         let mut good_rate: f64 = posterior.iter().map(|(p, good, _)| p * good).sum();
         let mut good_entropy: f64 = posterior.iter().map(|(p, good, _)| p * entropy(*good)).sum();
         let mut best: Option<(usize, f64)> = None;
         for index in 0..n {
-            // The change lies at or before this point in the hypotheses seen so far.
+            // In the hypotheses so far, the change is at or before this point.
             if index > 0 {
                 let (p, good, bad) = posterior[index - 1];
                 bad_weight += p;
@@ -403,7 +403,7 @@ impl Bisect {
         }
     }
 
-    /// A search never sees a second change by itself, so a few points it passed over are looked at.
+    /// The search itself never detects a second change, so several skipped points are checked.
     fn next_check(&mut self) -> Option<usize> {
         let (good, bad, _) = self.likeliest();
         // An odd answer is noise or a second change: ask again until it is clear.
@@ -417,7 +417,7 @@ impl Bisect {
         if self.visits.len() < self.points.len().ilog2() as usize + 2 + CHECKS {
             let unseen =
                 |index: &usize| self.points[*index].samples() == 0 && !self.exhausted(*index);
-            // The middle of the widest stretch not looked at.
+            // The middle of the widest unchecked interval.
             let mut widest: Option<(usize, usize)> = None;
             let mut start = None;
             for index in 0..=self.points.len() {
@@ -438,19 +438,19 @@ impl Bisect {
                 return Some(from + (to - from) / 2);
             }
         }
-        // The checks may have made the answer doubtful; then it is searched on.
+        // The checks may have made the answer doubtful; then the search continues.
         let decided = self.likeliest().2 >= self.settings.confidence || !self.monotone();
         self.phase = if decided || self.nothing_to_ask { Phase::Done } else { Phase::Search };
         None
     }
 
-    /// The odds that are as clear as the answer must be, as a logarithm.
+    /// The odds required for a clear answer, as a logarithm.
     fn clear(&self) -> f64 {
         (self.settings.confidence / (1.0 - self.settings.confidence)).ln()
     }
 
-    /// The logarithm of the odds that a point is not of the side of `bad` that it lies on: from its
-    /// own runs, the rates of all others, and how unlikely a second change is to begin with.
+    /// The log odds that a point is on the other side of `bad`: from its own runs, the rates of all
+    /// others, and the prior of a second change.
     fn contradiction(&self, index: usize, bad: usize) -> f64 {
         let point = &self.points[index];
         if point.samples() == 0 {
@@ -482,7 +482,7 @@ impl Bisect {
             return PointVerdict::Skip;
         }
         let posterior = self.posterior();
-        // A point's own runs decide; where they are evenly split, its neighbours do.
+        // A point's own runs decide; if they are evenly split, its neighbours do.
         let rates = posterior
             .iter()
             .fold((0.0, 0.0), |sum, (p, good, bad)| (sum.0 + p * good, sum.1 + p * bad));
@@ -493,7 +493,7 @@ impl Bisect {
         if log(rates.1) > log(rates.0) { PointVerdict::Bad } else { PointVerdict::Good }
     }
 
-    /// What is known now.
+    /// The current answer.
     pub fn answer(&self, axis: &str) -> BisectAnswer {
         let steps: Vec<JudgedPoint> = self
             .visits
@@ -554,7 +554,7 @@ impl Bisect {
     }
 }
 
-/// The logarithm of the probability of such answers, the rate unknown.
+/// The log probability of these results with an unknown rate.
 fn evidence(prior: [f64; 2], fails: usize, passes: usize) -> f64 {
     ln_beta(prior[0] + fails as f64, prior[1] + passes as f64) - ln_beta(prior[0], prior[1])
 }

@@ -1,4 +1,4 @@
-//! A bisection as the plan of a loop: one run at one point after the other.
+//! A bisection as the plan of a loop: runs one point after another.
 
 use std::time::Instant;
 
@@ -10,32 +10,32 @@ use crate::random::Random;
 /// One run at one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BisectStep {
-    /// The place of the point among all, from the good end to the bad one.
+    /// The index of the point, from the good end to the bad one.
     pub point: usize,
-    /// The number of the run among those of its point.
+    /// The number of the run at its point.
     pub iteration: u64,
-    /// The probe it belongs to: the runs of one are compared with each other.
+    /// Its probe: the runs of one probe are compared with each other.
     pub block: u64,
     /// Counts the runs of this loop, from 1.
     pub number: usize,
 }
 
-/// What a run at a point came to.
+/// The result of a run at a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PointResult {
     /// The metric of a successful run.
     Value(f64),
     Exit(i32),
     TimedOut,
-    /// Nothing could be run here.
+    /// Nothing could run at this point.
     Unavailable,
 }
 
 impl PointResult {
-    /// Without a run of the good end beside it.
+    /// The observation without a paired run of the good end.
     fn alone(self) -> Observation {
         match self {
-            // By exit code what was measured does not matter.
+            // In a search by exit code the measurement is ignored.
             Self::Value(_) => Observation::Exit(0),
             Self::Exit(code) => Observation::Exit(code),
             Self::TimedOut => Observation::TimedOut,
@@ -44,17 +44,17 @@ impl PointResult {
     }
 }
 
-/// The good end may fail beside a point this often before it is given up.
+/// How often the good end may fail during probes before the search gives up.
 const MOST_FAILED_ENDS: usize = 5;
 
-/// Asks for runs until the search is over.
+/// Requests runs until the search is over.
 #[derive(Clone, Debug)]
 pub struct BisectPlan {
     bisect: Bisect,
-    /// The iteration of the next run at each point.
+    /// The iteration number of the next run at each point.
     next_iterations: Vec<u64>,
     runs: usize,
-    /// The probe under way: its point, runs that are left of it, results so far.
+    /// The current probe: its point, its remaining runs, its results so far.
     probe: usize,
     left: Vec<usize>,
     results: Vec<(usize, PointResult)>,
@@ -64,7 +64,7 @@ pub struct BisectPlan {
 }
 
 impl BisectPlan {
-    /// `next_iterations` are those of the points, from the good end to the bad one.
+    /// `next_iterations` is indexed by point, from the good end to the bad one.
     pub fn new(bisect: Bisect, next_iterations: Vec<u64>, seed: u64) -> Self {
         Self {
             bisect,
@@ -83,7 +83,7 @@ impl BisectPlan {
         &self.bisect
     }
 
-    /// Takes the results of a whole probe.
+    /// Processes the results of a complete probe.
     fn end_probe(&mut self) {
         let results = std::mem::take(&mut self.results);
         let of = |point: usize| {
@@ -97,7 +97,7 @@ impl BisectPlan {
             {
                 (name(self.probe), Observation::Value { value, beside })
             }
-            // The point is fine, and the good end failed beside it.
+            // The point succeeded, but the paired good end failed.
             (PointResult::Value(_), Some(end)) if self.bisect.needs_pairs() => {
                 self.failed_ends += 1;
                 let given_up = self.failed_ends >= MOST_FAILED_ENDS;
@@ -129,7 +129,7 @@ impl LoopPlan for BisectPlan {
     }
 
     fn report(&mut self, step: &BisectStep, result: PointResult) {
-        // Where nothing could be run there was no run.
+        // Without a run the counters stay unchanged.
         if result != PointResult::Unavailable {
             self.runs += 1;
             if let Some(next) = self.next_iterations.get_mut(step.point) {
@@ -138,7 +138,7 @@ impl LoopPlan for BisectPlan {
         }
         self.left.retain(|point| *point != step.point);
         self.results.push((step.point, result));
-        // What cannot be run needs nothing beside it.
+        // A point that cannot run needs no paired run.
         if result == PointResult::Unavailable {
             self.left.clear();
         }

@@ -1,24 +1,24 @@
-//! What a search is asked, and what it is fed.
+//! The input of a search: its settings and observations.
 
 /// The observation of one run at a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Observation {
-    /// The exit code: 0 is good, 125 means that this point cannot be judged, all else is bad.
+    /// The exit code: 0 is good, 125 skips this point, all else is bad.
     Exit(i32),
-    /// Counts as bad: what hangs is not good.
+    /// Counts as bad.
     TimedOut,
-    /// The metric of a successful run, and that of a run of the good end beside it.
+    /// The metric of a successful run, and of the paired run of the good end.
     Value { value: f64, beside: f64 },
-    /// Nothing could be run here: no browser, no setup.
+    /// Nothing could run at this point: no browser, or no setup.
     Unavailable,
 }
 
-/// What makes a point bad.
+/// The criterion that makes a point bad.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Judge {
     ExitCode,
-    /// The metric differs from the good end by more than this part, in the direction of the bad end,
-    /// or, without one, is closer to the bad end than to the good one.
+    /// The metric differs from the good end by more than this fraction, in the direction of the bad
+    /// end; without a fraction, it is closer to the bad end than to the good one.
     Metric {
         threshold: Option<f64>,
     },
@@ -27,11 +27,11 @@ pub enum Judge {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BisectSettings {
     pub judge: Judge,
-    /// Stop when the answer is this likely.
+    /// Stop when the answer has this probability.
     pub confidence: f64,
-    /// Stop asking one point after this many runs.
+    /// Stop asking about a point after this many runs.
     pub most_samples: usize,
-    /// Take the ends for what they are said to be and every answer for the truth: halving.
+    /// Trust the ends and every answer, and halve the interval.
     pub quick: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The cache of browsers on disk.
 //!
-//! A version is either complete under its name or not there at all: archives are unpacked aside
-//! and renamed. A lock per version keeps two from installing the same at once.
+//! A version is either complete under its name or absent: archives are unpacked elsewhere and
+//! renamed. A lock per version prevents concurrent installations of it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read};
@@ -17,13 +17,14 @@ use super::index::{Index, platform};
 use super::unpack::{self, Limits, UnpackError};
 use super::{Browser, BrowserError, Origin, Progress, Report};
 
-/// What is known of an installed browser, kept beside it.
+/// Details of an installed browser, stored next to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     pub version: String,
     pub url: String,
     pub bytes: u64,
-    /// Of the archive. The index has no checksums to compare with; a second download has this.
+    /// The hash of the archive. The index has no checksums, so a repeated download is compared with
+    /// this.
     pub blake3: String,
 }
 
@@ -54,7 +55,7 @@ impl Cache {
         self.root.join("chrome")
     }
 
-    /// The program of a version, if it is here.
+    /// The program of a version, if installed.
     pub fn find(&self, version: &str) -> Option<PathBuf> {
         let (archive, directory) = platform()?;
         let candidates = ["chrome", "chrome-headless-shell"].map(|browser| {
@@ -71,7 +72,7 @@ impl Cache {
         serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
     }
 
-    /// Downloads and unpacks a version, unless someone else just did.
+    /// Downloads and unpacks a version, unless another process just did.
     pub(super) fn install(
         &self,
         version: &str,
@@ -96,7 +97,7 @@ impl Cache {
             drop(fs::remove_dir_all(&aside)); // absent is as good; a leftover goes the next time
         }
         match &result {
-            // What broke off is resumed; what is wrong, or in the way, is not kept.
+            // An interrupted download is resumed; wrong or unexpected files are removed.
             Err(
                 BrowserError::BrokenOff { .. }
                 | BrowserError::Interrupted { .. }
@@ -143,7 +144,7 @@ impl Cache {
         if !program.is_file() {
             return Err(broken(UnpackError::NoProgram(name)));
         }
-        // Archives made where there are no modes have none.
+        // Archives made on systems without file modes have none.
         let mode =
             fs::metadata(&program).map_err(|error| failed(&program, error))?.permissions().mode();
         fs::set_permissions(&program, fs::Permissions::from_mode(mode | 0o755))
@@ -155,7 +156,7 @@ impl Cache {
         fs::write(&path, text).map_err(|error| failed(&path, error))?;
         let place = self.browsers().join(format!("{directory}-{version}"));
         if place.exists() {
-            // Without its program it was broken: `find` has looked.
+            // `find` has shown that it lacks its program.
             fs::remove_dir_all(&place).map_err(|error| failed(&place, error))?;
         }
         fs::rename(aside, &place).map_err(|error| failed(&place, error))?;
@@ -163,7 +164,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Tries the places where the archive may be; returns where it was.
+    /// Tries each possible place of the archive; returns the one that has it.
     fn download(
         &self,
         version: &str,
@@ -196,7 +197,7 @@ impl Cache {
         }
     }
 
-    /// The versions in this cache.
+    /// The installed versions in this cache.
     pub fn versions(&self) -> Vec<String> {
         let Some((_, directory)) = platform() else { return Vec::new() };
         let entries = fs::read_dir(self.browsers()).into_iter().flatten().flatten();
@@ -210,7 +211,7 @@ impl Cache {
         versions.iter().map(ToString::to_string).collect()
     }
 
-    /// Removes every browser and everything half done. A version that is being installed stays.
+    /// Removes every browser and every incomplete file. A version that is being installed stays.
     pub fn clean(&self) -> Result<Cleaned, BrowserError> {
         let browsers = self.browsers();
         let io = |path: &Path, error| BrowserError::Io { path: path.to_owned(), error };
@@ -296,8 +297,8 @@ fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes the lock of a version, and waits while another process has it. The file stays: removing it
-/// would let two hold what each takes for the same lock.
+/// Locks a version, waiting for other processes. The lock file stays: removing it would let two
+/// processes hold different files as the same lock.
 fn take(path: &Path, version: &str, report: Report<'_>) -> Result<File, BrowserError> {
     let io = |error| BrowserError::Io { path: path.to_owned(), error };
     let file =

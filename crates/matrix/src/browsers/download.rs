@@ -1,7 +1,7 @@
-//! HTTP, and nothing else of the network: a short text, or a long file that can be resumed.
+//! HTTP downloads: a short text, or a long file that can be resumed.
 //!
-//! The connection is read in a thread of its own, so that an interrupt is heeded while a server is
-//! silent. A thread given up on ends with its connection or with the program.
+//! A separate thread reads the connection, so that an interrupt takes effect while a server is
+//! silent. An abandoned thread ends with its connection or the program.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -28,8 +28,8 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new() -> Self {
-        // The system's certificates, or those of $SSL_CERT_FILE and $SSL_CERT_DIR: a company's
-        // proxy has one of its own.
+        // Uses the system's certificates, or those of $SSL_CERT_FILE and $SSL_CERT_DIR, for a
+        // company's proxy with its own authority.
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
         let config = ureq::Agent::config_builder()
             .tls_config(tls)
@@ -52,7 +52,7 @@ impl Client {
             request = request.header(*name, value);
         }
         let sent = if is_loopback(url) {
-            // No proxy reaches what only this machine sees.
+            // No proxy reaches a loopback address of this machine.
             request.config().proxy(None).build().call()
         } else {
             request.call()
@@ -76,7 +76,7 @@ fn is_loopback(url: &str) -> bool {
     name == "localhost" || name == "[::1]" || name.starts_with("127.")
 }
 
-/// A text, read in a thread of its own; `interrupted` is asked while the server is silent.
+/// A text, read in a separate thread; `interrupted` is polled while the server is silent.
 pub(super) fn get_text(url: &str, interrupted: fn() -> bool) -> Result<String, BrowserError> {
     let messages = read_in_thread(Client::new(), url.to_owned(), Vec::new());
     let mut text = Vec::new();
@@ -109,7 +109,7 @@ pub(super) fn get_text(url: &str, interrupted: fn() -> bool) -> Result<String, B
     }
 }
 
-/// What must not have changed for a file to be continued.
+/// The validator that must match to resume a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Validator {
     url: String,
@@ -117,7 +117,7 @@ struct Validator {
 }
 
 enum Message {
-    /// Status, length of the whole file, where the body begins in it, and its validator.
+    /// Status, length of the whole file, offset of the body in it, and its validator.
     Head {
         status: u16,
         total: Option<u64>,
@@ -129,13 +129,13 @@ enum Message {
     Failed(String),
 }
 
-/// How a download ended that did not fail.
+/// The result of a download that did not fail.
 pub(super) enum Fetched {
     Complete,
     Missing,
 }
 
-/// A file on its way here: the bytes so far and, beside it, what they are of.
+/// A partial download: the bytes so far and, next to them, their origin.
 pub(super) struct Part {
     path: PathBuf,
     validator: PathBuf,
@@ -153,7 +153,7 @@ impl Part {
     }
 
     pub(super) fn remove(&self) {
-        // Absent is as good as removed.
+        // A missing file is fine.
         drop(std::fs::remove_file(&self.path));
         drop(std::fs::remove_file(&self.validator));
     }
@@ -162,7 +162,7 @@ impl Part {
         BrowserError::Io { path: self.path.clone(), error }
     }
 
-    /// How much is here of the same file, and by which validator.
+    /// The length of a partial download of the same file, and its validator.
     fn begun(&self, url: &str) -> Option<(u64, String)> {
         let text = std::fs::read_to_string(&self.validator).ok()?;
         let known: Validator = serde_json::from_str(&text).ok()?;
@@ -170,7 +170,7 @@ impl Part {
         (known.url == url && length > 0).then_some((length, known.etag))
     }
 
-    /// Downloads the file, from where it was left if the server still has the same one.
+    /// Downloads the file, resuming if the server still has the same one.
     pub(super) fn fetch(
         &self,
         client: &Client,
@@ -202,12 +202,12 @@ impl Part {
             match message {
                 Message::Head { status: 404, .. } => return Ok(Fetched::Missing),
                 Message::Head { status: 416, .. } if begun.is_some() => {
-                    // More is here than there is of it: begin anew.
+                    // The partial file is longer than the whole: start over.
                     self.remove();
                     return self.fetch(client, url, version, report);
                 }
                 Message::Head { status, total: length, start, etag } => {
-                    // A part is an answer only where one was asked for.
+                    // A partial response is valid only if requested.
                     if status != 200 && (status != 206 || begun.is_none()) {
                         return Err(BrowserError::Status { url: url.to_owned(), status });
                     }
@@ -256,7 +256,7 @@ impl Part {
             return Ok(file);
         }
         self.remove();
-        // A weak validator promises the same meaning, not the same bytes.
+        // A weak validator does not promise identical bytes.
         if let Some(etag) = etag.filter(|etag| !etag.starts_with("W/")) {
             let validator = Validator { url: url.to_owned(), etag };
             let text = serde_json::to_string(&validator).unwrap_or_default();
@@ -271,14 +271,14 @@ fn read_in_thread(
     url: String,
     headers: Vec<(&'static str, String)>,
 ) -> mpsc::Receiver<Message> {
-    // Few in flight: a slow disk slows the server down instead of filling memory.
+    // A small buffer: a slow disk slows the server down instead of filling memory.
     let (sender, receiver) = mpsc::sync_channel(8);
     let failed_sender = sender.clone();
     let started = std::thread::Builder::new().name("retake-download".to_owned()).spawn(move || {
         let response = match client.get(&url, &headers) {
             Ok(response) => response,
             Err(BrowserError::Unreachable { why, .. }) => {
-                drop(sender.send(Message::Failed(why))); // nobody waits for it any more
+                drop(sender.send(Message::Failed(why))); // the receiver may be gone
                 return;
             }
             Err(error) => {

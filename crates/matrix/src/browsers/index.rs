@@ -1,4 +1,4 @@
-//! The index of Chrome for Testing: which versions there are.
+//! The index of Chrome for Testing: the available versions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::version::{Channel, Since, Version};
 const INDEX: &str = "https://googlechromelabs.github.io/chrome-for-testing";
 const DOWNLOADS: &str = "https://storage.googleapis.com/chrome-for-testing-public";
 
-/// Where index and archives come from. Without one of them its public address is used.
+/// The addresses of the index and the archives; unset ones have their public default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     pub index: Option<String>,
@@ -20,7 +20,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// The configured ones, unless a variable says otherwise.
+    /// The configured addresses, which variables override.
     pub fn new(
         index: Option<&str>,
         downloads: Option<&str>,
@@ -47,13 +47,13 @@ pub(super) fn platform() -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// One line of `list-chrome`.
+/// One row of `list-chrome`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedVersion {
     pub version: String,
     pub milestone: u32,
-    /// Whether there is an archive for this machine.
+    /// Whether there is an archive for this platform.
     pub available: bool,
     pub installed: Option<PathBuf>,
 }
@@ -91,7 +91,7 @@ struct Newest {
     version: String,
 }
 
-/// The index, asked anew every time: what is to stay the same is pinned in the record.
+/// The index, fetched on every use: versions that must not change are pinned in the record.
 #[derive(Clone, Debug)]
 pub struct Index {
     addresses: Addresses,
@@ -153,8 +153,8 @@ impl Index {
         Ok(versions)
     }
 
-    /// The versions there are, oldest first: those since a version or milestone, and of these the
-    /// newest few if that many are requested.
+    /// The available versions, oldest first: those since a version or milestone, limited to the
+    /// newest few if requested.
     pub fn list(
         &self,
         since: Option<Since>,
@@ -178,7 +178,7 @@ impl Index {
         Ok(listed)
     }
 
-    /// The versions from one to another that there is an archive of for this machine, oldest first.
+    /// The versions between two, with an archive for this platform, oldest first.
     pub fn between(&self, one: Version, other: Version) -> Result<Vec<Version>, BrowserError> {
         let (first, last) = (one.min(other), one.max(other));
         let known = self.known_good()?.into_iter();
@@ -188,7 +188,7 @@ impl Index {
             .collect())
     }
 
-    /// Where the archive of a version may be, the likelier place first.
+    /// Possible addresses of a version's archive, most likely first.
     pub(super) fn archives(&self, version: &str) -> Result<Vec<String>, BrowserError> {
         let (platform, _) = platform().ok_or(BrowserError::NoPlatform)?;
         let below = |base: &str| format!("{base}/{version}/{platform}/chrome-{platform}.zip");
@@ -197,7 +197,7 @@ impl Index {
         }
         let mut urls = Vec::new();
         if self.addresses.index.is_some() {
-            // An index of one's own says where its archives are.
+            // A custom index says where its archives are.
             let entry = self.known_good()?.into_iter().find(|(_, entry)| entry.version == version);
             urls.extend(entry.and_then(|(_, entry)| entry.url()));
         }
@@ -205,11 +205,11 @@ impl Index {
         Ok(urls)
     }
 
-    /// The versions next to one that there is not; none where the index cannot be read.
+    /// The versions nearest to a missing one; empty if the index cannot be read.
     pub(super) fn near(&self, version: &str) -> Vec<String> {
         let Ok(wanted) = version.parse::<Version>() else { return Vec::new() };
         let Ok(known) = self.known_good() else { return Vec::new() };
-        // The index may know it, and the archive be missing all the same.
+        // The index may list a version whose archive is missing.
         let others: Vec<Version> = known
             .into_iter()
             .filter(|(version, entry)| *version != wanted && entry.url().is_some())

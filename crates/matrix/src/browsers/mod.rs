@@ -1,4 +1,4 @@
-//! Browsers: a program that is there, one in a cache, or Chrome for Testing downloaded into one.
+//! Browsers: an existing program, one in a cache, or Chrome for Testing downloaded into the cache.
 //!
 //! The cache has the layout of @puppeteer/browsers, so both can share it:
 //! `<root>/chrome/linux-<version>/chrome-linux64/chrome`.
@@ -22,10 +22,10 @@ pub use index::{Addresses, Index, ListedVersion};
 pub use unpack::{Limits, UnpackError};
 pub use version::{BrowserRequest, Channel, Since, SinceError, Version, VersionError};
 
-/// How far installing a browser is; `Break` as an answer ends it.
+/// The progress of installing a browser; the observer cancels it with `Break`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Someone else is installing the same version.
+    /// Another process is installing the same version.
     Waiting,
     Downloading {
         done: u64,
@@ -57,7 +57,7 @@ pub enum BrowserError {
     Status { url: String, status: u16 },
     #[error("{url}: is not the index expected: {why}")]
     BadIndex { url: String, why: String },
-    #[error("{url}: the transfer broke off after {}: {why}; the next run resumes it", text::count(*got, "byte"))]
+    #[error("{url}: the transfer was interrupted after {}: {why}; the next run resumes it", text::count(*got, "byte"))]
     BrokenOff { url: String, got: u64, why: String },
     #[error("{url}: {error}; nothing of it was kept")]
     Archive { url: String, error: UnpackError },
@@ -73,7 +73,7 @@ fn beside(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
 }
 
-/// A browser that can be started.
+/// A browser that is ready to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Browser {
     /// Absolute.
@@ -90,11 +90,11 @@ pub enum Origin {
     Downloaded,
 }
 
-/// Where browsers are looked for and downloaded from.
+/// The sources of browsers.
 #[derive(Clone, Debug)]
 pub struct Browsers {
     cache: Cache,
-    /// Caches of others, only read.
+    /// Other programs' caches, only read.
     others: Vec<Cache>,
     index: Index,
 }
@@ -108,14 +108,14 @@ impl Browsers {
         }
     }
 
-    /// Asked while a server is silent: whether to stop waiting.
+    /// Polled while a server is silent: whether to stop waiting.
     #[must_use]
     pub fn interruptible(mut self, interrupted: fn() -> bool) -> Self {
         self.index.interrupted = interrupted;
         self
     }
 
-    /// Where browsers go if the configuration does not say: `$XDG_CACHE_HOME/chrome-ranger`.
+    /// The default cache: `$XDG_CACHE_HOME/chrome-ranger`.
     pub fn default_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
         let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
         let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
@@ -135,7 +135,7 @@ impl Browsers {
         &self.index
     }
 
-    /// The exact version of a request. A milestone or channel that is pinned stays what it was.
+    /// The exact version of a request. A pinned milestone or channel keeps its version.
     pub fn resolve(
         &self,
         request: &BrowserRequest,
@@ -157,7 +157,7 @@ impl Browsers {
         Ok(version.to_string())
     }
 
-    /// The browser of a request: as given, from a cache, or downloaded.
+    /// The browser of a request: explicit, from a cache, or downloaded.
     pub fn ensure(
         &self,
         request: &BrowserRequest,
@@ -176,15 +176,15 @@ impl Browsers {
     }
 }
 
-/// What a file contains, as opposed to where it is.
+/// The content of a program file, regardless of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     pub blake3: String,
-    /// It only leads to the real program.
+    /// Whether it is a script that starts the real program.
     pub script: bool,
 }
 
-/// Of a program given by its path: another one may be there the next time.
+/// The content of a program given by path, which may be replaced later.
 pub fn content(program: &Path) -> io::Result<Content> {
     let (_, blake3) = cache::hash(program)?;
     let mut start = [0; 2];
@@ -192,7 +192,7 @@ pub fn content(program: &Path) -> io::Result<Content> {
     Ok(Content { blake3, script })
 }
 
-/// A program given by its path must be one.
+/// Validates a program given by path.
 fn explicit(path: &Path, name: &str) -> Result<Browser, BrowserError> {
     let wrong = |why: &str| BrowserError::Program { path: path.to_owned(), why: why.to_owned() };
     let meta = std::fs::metadata(path).map_err(|error| match error.kind() {

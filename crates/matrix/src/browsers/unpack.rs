@@ -1,7 +1,7 @@
-//! A zip archive from the network, unpacked without trusting it.
+//! Unpacks an untrusted zip archive from the network.
 //!
-//! Nothing is written outside of the directory given, no link leads out of it, and no more is
-//! written than the limits allow. On any error the caller removes the directory.
+//! Nothing is written outside of the given directory, no link leads out of it, and the limits bound
+//! what is written. On any error the caller removes the directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,17 +11,17 @@ use std::path::{Component, Path, PathBuf};
 
 use zip::ZipArchive;
 
-/// How much an archive may contain.
+/// Limits on an archive's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub bytes: u64,
     pub entries: usize,
-    /// Times the size of the archive.
+    /// Maximum ratio of the content's size to the archive's.
     pub ratio: u64,
 }
 
 impl Default for Limits {
-    /// A browser has some 400 megabytes in a few hundred files and is packed to less than a half.
+    /// A browser has some 400 MB in a few hundred files and is compressed to less than half.
     fn default() -> Self {
         Self { bytes: 4 << 30, entries: 50_000, ratio: 100 }
     }
@@ -39,9 +39,9 @@ pub enum UnpackError {
     Conflict(String),
     #[error("the archive has an encrypted or special entry {0:?}")]
     Special(String),
-    #[error("the archive unpacks to more than {limit} bytes, which no browser does")]
+    #[error("the archive unpacks to more than {limit} bytes, too many for a browser")]
     TooLarge { limit: u64 },
-    #[error("the archive has {0} entries, which no browser has")]
+    #[error("the archive has {0} entries, too many for a browser")]
     TooMany(usize),
     #[error("the archive has no {0}")]
     NoProgram(String),
@@ -51,7 +51,7 @@ pub enum UnpackError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// Unpacks an archive into an empty directory. `report` gets the bytes done and in all.
+/// Unpacks an archive into an empty directory. `report` gets the bytes done and the total.
 pub(super) fn unpack(
     archive: &Path,
     directory: &Path,
@@ -69,7 +69,7 @@ pub(super) fn unpack(
     if zip.len() > limits.entries {
         return Err(UnpackError::TooMany(zip.len()));
     }
-    // Small archives may be packed tightly without being a trap.
+    // A small archive may have a high compression ratio without being malicious.
     let limit = limits.bytes.min((packed.saturating_mul(limits.ratio)).max(1 << 20));
     let damaged = |error: zip::result::ZipError| UnpackError::Damaged(error.to_string());
     let mut total: u64 = 0;
@@ -86,7 +86,7 @@ pub(super) fn unpack(
         let name = entry.name().map_err(damaged)?.into_owned();
         let path = directory.join(inside(&name)?);
         let mode = entry.unix_mode();
-        // Directories, files and links are all that a browser needs.
+        // A browser needs only directories, files and links.
         let special = mode
             .is_some_and(|mode| !matches!(mode & 0o170_000, 0 | 0o040_000 | 0o100_000 | 0o120_000));
         if special || entry.encrypted() {
@@ -107,7 +107,7 @@ pub(super) fn unpack(
                 .read_to_string(&mut target)
                 .map_err(|error| UnpackError::Damaged(error.to_string()))?;
             done += target.len() as u64;
-            // Made when all files are there, so that none is written through one.
+            // Created after all files, so that no file is written through one.
             links.push((path, target));
             continue;
         }
@@ -126,14 +126,14 @@ pub(super) fn unpack(
                 Problem::Interrupted => UnpackError::Interrupted,
             },
         )?;
-        // The umask has had its say at the opening.
+        // The umask applied when the file was created.
         let permissions = fs::Permissions::from_mode(mode);
         fs::set_permissions(&path, permissions).map_err(io(&path))?;
     }
     make_links(directory, &links)
 }
 
-/// An entry's place below the directory.
+/// The relative path of an entry inside the directory.
 fn inside(name: &str) -> Result<PathBuf, UnpackError> {
     let escapes = || UnpackError::Escapes(name.to_owned());
     if name.contains(['\\', '\0']) {
@@ -185,7 +185,7 @@ fn copy(
             Err(error) => return Err(Problem::Read(error)),
         };
         *done += count as u64;
-        // What an entry says of its size need not be so.
+        // The size in an entry may be wrong.
         if *done > limit {
             return Err(Problem::TooLarge);
         }
@@ -196,7 +196,7 @@ fn copy(
     }
 }
 
-/// Where a link leads is known only when all are made: one may go through another.
+/// Targets of links can be checked only when all exist, because a link may lead through another.
 fn make_links(directory: &Path, links: &[(PathBuf, String)]) -> Result<(), UnpackError> {
     let io = |path: &Path, error: io::Error| UnpackError::Io { path: path.to_owned(), error };
     let root = directory.canonicalize().map_err(|error| io(directory, error))?;

@@ -1,10 +1,10 @@
-//! How a browser is asked for, and the exact version that is meant.
+//! A requested browser, and its exact version.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// An exact version of four parts; ordered as numbers, not as text.
+/// An exact version of four parts; ordered numerically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub [u32; 4]);
 
@@ -50,7 +50,7 @@ pub enum Channel {
 impl Channel {
     pub(crate) const ALL: [Self; 4] = [Self::Stable, Self::Beta, Self::Dev, Self::Canary];
 
-    /// As the index writes it.
+    /// The name in the index.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Stable => "Stable",
@@ -61,13 +61,13 @@ impl Channel {
     }
 }
 
-/// A browser as the configuration names it.
+/// A browser in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrowserRequest {
     Exact(Version),
     Milestone(u32),
     Channel(Channel),
-    /// A program that is there already, and what to call it.
+    /// An existing program, and its name.
     Program {
         path: PathBuf,
         name: String,
@@ -123,7 +123,7 @@ impl fmt::Display for BrowserRequest {
     }
 }
 
-/// Where a list of versions begins.
+/// The start of a list of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     Version(Version),

@@ -1,4 +1,4 @@
-//! The command of a matrix: one for all cells, or several that are an axis of their own.
+//! The command of a matrix: one for all cells, or several that form an axis.
 
 /// The axis of several commands.
 pub const COMMAND: &str = "command";
@@ -6,17 +6,17 @@ pub const COMMAND: &str = "command";
 /// One of several commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedCommand {
-    /// The value of the axis; the text itself where no other name is given.
+    /// The value of the axis; the text itself if no other name is given.
     pub name: String,
-    /// With `{axis}` for the values of other axes.
+    /// With `{axis}` in place of values of other axes.
     pub text: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandConfig {
-    /// Run as it is; what differs between cells is in the environment.
+    /// Run unchanged; cells differ in the environment.
     One(String),
-    /// Each a value of the axis [`COMMAND`].
+    /// Each is a value of the axis [`COMMAND`].
     Several(Vec<NamedCommand>),
 }
 
@@ -28,7 +28,7 @@ impl CommandConfig {
         }
     }
 
-    /// What is run, for people: one line for each command.
+    /// The commands for people, one per line.
     pub fn text(&self) -> String {
         match self {
             Self::One(text) => text.clone(),
@@ -39,8 +39,7 @@ impl CommandConfig {
     }
 }
 
-/// Puts values in for `{name}`. A name without a value stays as it is, and so does `${name}`, which
-/// is for the shell.
+/// Replaces `{name}` by values. Unknown names stay, and so does `${name}`, which is for the shell.
 pub fn fill<'v>(text: &str, value: impl Fn(&str) -> Option<&'v str>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
@@ -67,7 +66,7 @@ pub fn fill<'v>(text: &str, value: impl Fn(&str) -> Option<&'v str>) -> String {
     filled
 }
 
-/// Whether a text has a place for the value of an axis.
+/// Whether a text uses the value of an axis.
 pub fn uses(text: &str, axis: &str) -> bool {
     let used = std::cell::Cell::new(false);
     fill(text, |name| {
@@ -92,7 +91,7 @@ mod tests {
             ("sort {n}", "sort 10"),
             ("{n}{n} {m} {", "1010 {m} {"),
             ("awk '{print $1}' {n} ${n} }", "awk '{print $1}' 10 ${n} }"),
-            // What is put in is not looked at again.
+            // Inserted text is not expanded again.
             ("{odd}", "{n}"),
             ("{{n}}", "{10}"),
             ("ä{n}ö", "ä10ö"),

@@ -1,4 +1,4 @@
-//! What each key of a configuration means.
+//! Parses each key of a configuration.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -58,7 +58,7 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
         Some(root) => nodes.entries(root, "", Some(&KEYS)),
         None => Vec::new(),
     };
-    // Exclusions speak of the axes, wherever in the file these are.
+    // Exclusions refer to axes, which may come later in the file.
     for (key, _, value) in entries.iter().filter(|(key, ..)| key != "exclude" && key != "include") {
         seen.push(key.clone());
         one_key(&mut nodes, &mut config, key, value);
@@ -150,7 +150,7 @@ fn one_key<'t>(nodes: &mut Nodes<'t>, config: &mut Config, key: &str, value: &No
     }
 }
 
-/// Commands as they are, or with names for them.
+/// Commands, optionally with names.
 fn commands<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<NamedCommand> {
     let mut commands: Vec<NamedCommand> = Vec::new();
     for item in nodes.items(node, "commands") {
@@ -266,7 +266,7 @@ fn code<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> CodeConfig {
     code
 }
 
-/// A path in the file means one beside the file.
+/// A relative path in the file starts at the file's directory.
 fn beside(nodes: &Nodes<'_>, path: &str) -> std::path::PathBuf {
     let directory = nodes.file.parent().filter(|dir| !dir.as_os_str().is_empty());
     directory.map_or_else(|| path.into(), |directory| directory.join(path))
@@ -291,7 +291,7 @@ fn axes<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<Axis> {
     axes
 }
 
-/// Whether a further axis may be called so.
+/// Whether an additional axis may have this name.
 pub fn check_axis_name(name: &str) -> Result<(), String> {
     let letters = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match name {
@@ -303,7 +303,7 @@ pub fn check_axis_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// One entry of `exclude` or `include`, with the axes it names checked.
+/// One entry of `exclude` or `include`; checks the axes it names.
 fn values<'t>(
     nodes: &mut Nodes<'t>,
     axes: &[Axis],
@@ -319,7 +319,7 @@ fn values<'t>(
             continue;
         };
         let Some(text) = nodes.text(value, path) else { continue };
-        // A list with an error in it is not known in full, and its error is reported already.
+        // A list with an error is incomplete, and its error is reported already.
         if !any_value && !axis.values.is_empty() && !axis.values.contains(&text) {
             nodes.problem(at, path, format!("{name} has no value {text}"));
         }
@@ -347,7 +347,7 @@ fn exclusions<'t>(
         .collect()
 }
 
-/// Further cells; the values they bring along join their axes.
+/// Additional cells; their new values join the axes.
 fn inclusions<'t>(nodes: &mut Nodes<'t>, config: &mut Config, node: &Node<'t>) {
     let axes = config.all_axes();
     for item in nodes.items(node, "include") {

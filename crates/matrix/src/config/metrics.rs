@@ -1,4 +1,4 @@
-//! The metrics of a configuration: their names, and where the numbers are.
+//! The metrics of a configuration: their names, and where to find their numbers.
 
 use retake_runner::metrics::{BUILT_IN, is_name};
 use retake_runner::wanted_metrics::{check_pattern, is_pointer};
@@ -16,13 +16,13 @@ pub struct MetricConfig {
 }
 
 impl MetricConfig {
-    /// What a run has to give; nothing for what retake measures itself.
+    /// The metric to extract from a run; `None` for those that retake measures itself.
     pub fn wanted(&self) -> Option<WantedMetric> {
         let Self { name, unit, better, source } = self.clone();
         (!BUILT_IN.contains(&name.as_str())).then_some(WantedMetric { name, unit, better, source })
     }
 
-    /// A number in the output of a command, found by a pattern; an error says what is wrong.
+    /// A number in the output of a command, found by a pattern; an error explains an invalid one.
     pub fn in_output(name: &str, pattern: &str) -> Result<Self, String> {
         check_name(name, true)?;
         check_pattern(pattern)?;
@@ -30,7 +30,8 @@ impl MetricConfig {
         Ok(Self { name: name.to_owned(), unit: None, better: None, source })
     }
 
-    /// How it differs from one of the same name; `None` for what the command reports itself.
+    /// The source as text, which distinguishes metrics with the same name; `None` for reported
+    /// ones.
     pub fn source_text(&self) -> Option<String> {
         (self.source != MetricSource::Reported)
             .then(|| serde_json::to_string(&self.source).expect("plain data"))
@@ -65,7 +66,7 @@ pub(super) fn read<'t>(nodes: &mut Nodes<'t>, node: &Node<'t>) -> Vec<MetricConf
     metrics
 }
 
-/// One entry: a name, or more; `None` for one with a problem.
+/// One entry: a name or a group; `None` for an invalid one.
 fn one<'t>(nodes: &mut Nodes<'t>, item: &Node<'t>) -> Option<MetricConfig> {
     let mut metric = MetricConfig {
         name: String::new(),
@@ -80,7 +81,7 @@ fn one<'t>(nodes: &mut Nodes<'t>, item: &Node<'t>) -> Option<MetricConfig> {
     let (mut stream, mut pattern, mut file, mut pointer) = (None, None, None, None);
     for (key, _, value) in nodes.entries(item, "metrics", Some(&KEYS)) {
         if key == "pointer" {
-            // The whole document is an empty text.
+            // An empty pointer refers to the whole document.
             pointer = nodes.scalar(value);
             continue;
         }

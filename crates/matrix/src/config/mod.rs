@@ -1,4 +1,5 @@
-//! `matrix.yml`, and `chrome-ranger.yaml` as it is: what to run, over which values, how often.
+//! `matrix.yml`, and the compatible `chrome-ranger.yaml`: what to run, with which values, how
+//! often.
 //!
 //! All errors are reported at once, each with its line. An unknown key is an error with a
 //! suggestion; in a `chrome-ranger.yaml`, whose own program ignores unknown keys, it is a warning.
@@ -21,11 +22,11 @@ use crate::table::Axis;
 use retake_types::loop_record::matrix::IgnoreFailure;
 use retake_types::{Better, LoopId, ShellMode};
 
-/// The files looked for, in this order.
+/// The configuration files, in search order.
 pub const FILES: [&str; 4] =
     ["matrix.yml", "matrix.yaml", "chrome-ranger.yaml", "chrome-ranger.yml"];
 
-/// The two axes with a meaning of their own.
+/// The two axes with a special meaning.
 pub const CHROME: &str = "chrome";
 pub const CODE: &str = "code";
 
@@ -37,8 +38,8 @@ pub struct Config {
     pub shell: ShellMode,
     /// Failures that count as results.
     pub ignore_failure: IgnoreFailure,
-    /// Told apart from everything that was ever recorded: nothing of it counts, and nothing is kept
-    /// for the next time.
+    /// Makes its cells different from all recorded ones: no earlier run counts, and later
+    /// invocations do not use these.
     pub fresh: Option<LoopId>,
     pub setup: Option<String>,
     /// Before each iteration, not measured.
@@ -53,7 +54,7 @@ pub struct Config {
     pub workers: usize,
     pub chrome: Option<ChromeConfig>,
     pub code: Option<CodeConfig>,
-    /// Further axes, in the order of the file.
+    /// Additional axes, in the order of the file.
     pub axes: Vec<Axis>,
     pub exclude: Vec<BTreeMap<String, String>>,
     pub include: Vec<BTreeMap<String, String>>,
@@ -61,13 +62,13 @@ pub struct Config {
     pub order: Order,
     pub metrics: Vec<MetricConfig>,
     pub env: BTreeMap<String, String>,
-    /// What is odd but no error.
+    /// Suspicious parts that are not errors.
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChromeConfig {
-    /// As written, each once. Those that only `include` names come last.
+    /// As written, without repeats. Those that only `include` names come last.
     pub versions: Vec<String>,
     pub requests: BTreeMap<String, BrowserRequest>,
     pub cache_dir: Option<PathBuf>,
@@ -84,7 +85,7 @@ pub struct CodeConfig {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Every iteration of all cells in a new random order.
+    /// Each iteration of all cells in a new random order.
     #[default]
     Interleaved,
     /// All iterations of a cell, then the next cell.
@@ -100,10 +101,10 @@ impl Order {
     }
 }
 
-/// When the tree of a ref is made what its setup left.
+/// When the tree of a ref is reset to its state after setup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetMode {
-    /// Before every iteration, so that none sees what another one did.
+    /// Before every iteration, so that none sees effects of another.
     #[default]
     Iteration,
     /// At the start of every run.
@@ -127,13 +128,13 @@ pub enum ConfigError {
     Missing,
     #[error("{}: {error}", .path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    /// Every problem, each with its place.
+    /// Every error, each with its place.
     #[error("{}", .0.join("\n"))]
     Invalid(Vec<String>),
 }
 
 impl Config {
-    /// One iteration of a command, beside a file, and nothing else.
+    /// One iteration of a command, relative to a file, with defaults for everything else.
     pub fn new(file: &Path, command: CommandConfig) -> Self {
         Self {
             file: file.to_owned(),
@@ -162,7 +163,7 @@ impl Config {
         }
     }
 
-    /// Looks for a configuration in a directory.
+    /// Searches a directory for a configuration.
     pub fn find(directory: &Path) -> Result<PathBuf, ConfigError> {
         let found = FILES.iter().map(|name| directory.join(name)).find(|path| path.is_file());
         found.ok_or(ConfigError::Missing)
@@ -179,8 +180,8 @@ impl Config {
         keys::read(file, text).map_err(ConfigError::Invalid)
     }
 
-    /// The axes of the matrix: browsers, refs, then the others, each as the file names its values, and
-    /// last the commands, so that these stand side by side.
+    /// The axes of the matrix: browsers, refs, then the others, each in the order of the file, and
+    /// commands last, so that they are adjacent in tables.
     pub fn all_axes(&self) -> Vec<Axis> {
         let axis =
             |name: &str, values: &[String]| Axis { name: name.into(), values: values.to_vec() };
@@ -191,7 +192,7 @@ impl Config {
         chrome.chain(code).chain(self.axes.iter().cloned()).chain(commands).collect()
     }
 
-    /// Every value of an axis that some cell may need, those only `include` names among them.
+    /// Every value of an axis that some cell may need, including those from `include`.
     pub fn wanted(&self, axis: &str) -> Vec<String> {
         let listed = self.all_axes().into_iter().find(|a| a.name == axis).map(|a| a.values);
         let mut wanted = listed.unwrap_or_default();
@@ -203,21 +204,21 @@ impl Config {
         wanted
     }
 
-    /// What is to be run around the iterations of a cell.
+    /// The hooks around the iterations of a cell.
     pub fn hooks(&self) -> impl Iterator<Item = &'static str> {
         let hooks =
             [("prepare", &self.prepare), ("conclude", &self.conclude), ("cleanup", &self.cleanup)];
         hooks.into_iter().filter(|(_, text)| text.is_some()).map(|(name, _)| name)
     }
 
-    /// Which direction of a metric is better: what the run says, the configuration, or lower.
+    /// The better direction of a metric: as the run reports, as configured, or lower.
     pub fn better(&self, metric: &str) -> Better {
         let found = self.metrics.iter().find(|m| m.name == metric);
         found.and_then(|m| m.better).unwrap_or_default()
     }
 }
 
-/// What `matrix init` writes.
+/// The content that `matrix init` writes.
 pub const TEMPLATE: &str = "\
 # What to run, over which values, how often. See `retake matrix --help`.
 
@@ -331,7 +332,7 @@ mod tests {
             "m.yml:18:10: timeout: ",
             "m.yml:19:8: order: takes interleaved or blocked, not random",
             "m.yml:20:11: metrics: ",
-            "m.yml:21:7: env: \"A B\" is not a name for a variable",
+            "m.yml:21:7: env: \"A B\" is not a valid variable name",
         ];
         for expected in expected {
             assert!(problems.iter().any(|p| p.starts_with(expected)), "{expected}\n{problems:#?}");

@@ -1,17 +1,17 @@
-//! A YAML document with places, and the list of what is wrong with it.
+//! A YAML document with positions, and the list of its errors.
 
 use std::path::{Path, PathBuf};
 
 use saphyr::{MarkedYaml, Scalar, YamlData};
 
-/// Walks a document and notes every problem instead of stopping at the first.
+/// Walks a document and collects every error instead of stopping at the first.
 pub(super) struct Nodes<'t> {
     pub(super) file: PathBuf,
-    /// The text, to give back what was written: `1.10` is a name and not the number 1.1.
+    /// The text, to preserve spelling: `1.10` is a name, not the number 1.1.
     characters: Vec<char>,
     pub(super) problems: Vec<String>,
     pub(super) warnings: Vec<String>,
-    /// Unknown keys are only warned about.
+    /// Whether unknown keys are only warnings.
     pub(super) lenient: bool,
     text: std::marker::PhantomData<&'t str>,
 }
@@ -45,7 +45,7 @@ impl<'t> Nodes<'t> {
         self.warnings.push(format!("{place}: {path}: {}", what.as_ref()));
     }
 
-    /// The keys and values of a group. Unknown ones are noted and left out.
+    /// The keys and values of a group. Unknown keys are reported and left out.
     pub(super) fn entries<'n>(
         &mut self,
         node: &'n Node<'t>,
@@ -54,7 +54,7 @@ impl<'t> Nodes<'t> {
     ) -> Vec<(String, &'n Node<'t>, &'n Node<'t>)> {
         let mapping = match &node.data {
             YamlData::Mapping(mapping) => mapping,
-            // A group with everything in it commented out.
+            // A group whose content is commented out.
             YamlData::Value(Scalar::Null) => return Vec::new(),
             _ => {
                 let what = if prefix.is_empty() { "the file" } else { prefix };
@@ -90,7 +90,7 @@ impl<'t> Nodes<'t> {
         entries
     }
 
-    /// A single value as it was written.
+    /// A single value as written.
     pub(super) fn scalar(&self, node: &Node<'_>) -> Option<String> {
         match &node.data {
             YamlData::Value(Scalar::String(text)) => Some(text.to_string()),
@@ -134,7 +134,7 @@ impl<'t> Nodes<'t> {
         &[]
     }
 
-    /// A list of single values, each once.
+    /// A list of single values, without repeats.
     pub(super) fn texts<'n>(
         &mut self,
         node: &'n Node<'t>,
@@ -153,7 +153,7 @@ impl<'t> Nodes<'t> {
     }
 }
 
-/// The known word that a slip of the pen would turn into this one.
+/// The known word that this one probably misspells.
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let nearest = known.iter().map(|known| (strsim::levenshtein(word, known), *known)).min()?;
     (nearest.0 <= 1 + word.len() / 4).then_some(nearest.1)

@@ -1,4 +1,4 @@
-//! Which CPUs may be used, and tying a process to one of them.
+//! The CPUs that may be used, and pinning a process to one of them.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
 }
 
-/// Ties a process to a CPU; everything it starts inherits that.
+/// Pins a process to a CPU; its children inherit that.
 pub fn pin_process(pid: i32, cpu: usize) -> io::Result<()> {
     let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
     let mut set = CpuSet::new();
@@ -27,7 +27,7 @@ mod tests {
     fn a_process_can_be_tied_to_a_cpu_that_it_may_use() {
         let cpus = allowed_cpus().unwrap();
         let cpu = *cpus.last().expect("at least the one that runs this");
-        // The calling thread alone, which ends with this test.
+        // Pins only the calling thread, which ends with this test.
         std::thread::spawn(move || {
             let thread = rustix::thread::gettid();
             pin_process(thread.as_raw_nonzero().get(), cpu).unwrap();

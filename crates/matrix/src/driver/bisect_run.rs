@@ -1,5 +1,5 @@
-//! `matrix bisect` from the lock to the answer: finds the points, asks the plan where to look next,
-//! provides what is needed there, and runs one iteration. Results in the record count from the start.
+//! `matrix bisect` from the lock to the answer: finds the points, asks the plan for the next one,
+//! provides what it needs, and runs one iteration. Recorded results count from the start.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
@@ -32,63 +32,64 @@ use crate::export::MetricResults;
 use crate::git::{Git, WorktreeName};
 use crate::plan::{Cell, CellResult, CellStep, CellStepKind, FilterError, Matrix};
 
-/// Of the order within a probe; which of the two comes first says nothing about them.
+/// The seed of the order within probes, which has no effect on the result.
 const SEED: u64 = 1;
 
-/// Everything that can be asked of a bisection.
+/// Options of a bisection.
 #[derive(Clone, Debug)]
 pub struct BisectOptions {
-    /// The axis that is searched.
+    /// The axis to search.
     pub axis: String,
     /// A value known to be good.
     pub good: String,
     /// A value known to be bad; it may come before the good one.
     pub bad: String,
-    /// The metric to judge by; `None` judges by exit code.
+    /// The metric that decides; `None` decides by exit code.
     pub metric: Option<String>,
-    /// Bad is what differs from the good end by more than this part, in the direction of the bad end.
+    /// A point is bad if it differs from the good end by more than this fraction, in the direction
+    /// of the bad end.
     pub threshold: Option<f64>,
-    /// Take every answer for the truth: halving.
+    /// Trust every answer, and halve the interval.
     pub quick: bool,
-    /// The values of the other axes, which stand at their first one otherwise.
+    /// The values of the other axes, which default to their first one.
     pub filters: Vec<(String, String)>,
 }
 
-/// What a search has found.
+/// The result of a search.
 pub struct BisectResult {
     pub answer: BisectAnswer,
-    /// Everything that was measured at its points, now or before.
+    /// All measurements of its points, including earlier ones.
     pub results: MetricResults,
 }
 
-/// A bisection, to be driven.
+/// A bisection that is ready to run.
 pub struct BisectRun<'a> {
     project: MatrixProject,
     options: BisectOptions,
     observer: &'a dyn MatrixObserver,
-    /// All axes; the cells are made for each stage of the search.
+    /// All axes; cells are created for each stage of the search.
     matrix: Matrix,
-    /// The searched axis among all.
+    /// The index of the searched axis.
     axis: usize,
-    /// The value of each axis, for the cell of a point.
+    /// The value of each axis for the cell of a point.
     values: Vec<u32>,
 }
 
-/// One stage of the search: all of its points, with what they need and what is known of them.
+/// One stage of the search: its points, with their resources and results.
 struct Stage<'a> {
     run: &'a BisectRun<'a>,
     resources: Resources,
     matrix: Matrix,
     keys: Vec<CellKey>,
     loop_id: LoopId,
-    /// Points that are provided.
+    /// Points whose resources are available.
     provided: HashSet<usize>,
-    /// Points at which something was run.
+    /// Points with new runs.
     ran: BTreeSet<usize>,
 }
 
 impl<'a> BisectRun<'a> {
-    /// Checks what can be checked before anything is made.
+    /// Checks everything that can be checked in advance.
     pub fn new(
         mut project: MatrixProject,
         options: BisectOptions,
@@ -133,7 +134,7 @@ impl<'a> BisectRun<'a> {
         &self.project
     }
 
-    /// Searches to the end.
+    /// Runs the search to its end.
     pub fn run(mut self, worker: &mut Worker) -> Result<BisectResult, MatrixError> {
         let _lock = self.project.lock("retake matrix bisect")?;
         let lock = self.project.lock_path();
@@ -148,14 +149,14 @@ impl<'a> BisectRun<'a> {
         let mut redactor = self.project.redactor();
         let mut recording = record::begin(worker.store()?, &plan, &redactor)?;
         let watch = MachineWatch::start(&worker.keeper_pids());
-        // A verdict by exit code is none about time.
+        // A verdict by exit code does not depend on time.
         let measures = self.options.metric.is_some();
         if measures {
             self.observer.event(MatrixEvent::Disturbed(&watch.at_start(1)));
         }
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(BisectResult { answer, .. }) = &mut found {
-            // Nothing ran where everything was known, and that takes no time.
+            // If everything was known, nothing ran and the time is too short.
             if measures && watch.is_long_enough() {
                 answer.disturbances = watch.so_far(&worker.keeper_pids(), 1);
             }
@@ -211,7 +212,7 @@ impl<'a> BisectRun<'a> {
         }
     }
 
-    /// The commits between the two ends, oldest first, and which of them the ends are.
+    /// The commits between the two ends, oldest first, and the indexes of the ends.
     fn commits(&self, worker: &mut Worker) -> Result<SearchPoints, MatrixError> {
         let repo = self.project.repo().ok_or(MatrixError::NoCode)?;
         let (keeper, cancel) = worker.parts();
@@ -230,7 +231,7 @@ impl<'a> BisectRun<'a> {
         Ok(Bisect::new(points.to_vec(), good, bad, settings)?)
     }
 
-    /// All points, or first a few of them and then those in the gap that is left.
+    /// Searches all points, or first a few of them and then those in the remaining gap.
     fn search(
         &self,
         worker: &mut Worker,
@@ -308,8 +309,7 @@ impl<'a> BisectRun<'a> {
         Ok(BisectResult { answer, results: results? })
     }
 
-    /// Removes the worktrees that the search has made: there may be many, and what was run in them is
-    /// on the record.
+    /// Removes the worktrees of the search: there may be many, and their runs are recorded.
     fn remove_worktrees(
         &self,
         worker: &mut Worker,
@@ -318,7 +318,7 @@ impl<'a> BisectRun<'a> {
         let Some(repo) = self.project.repo().filter(|_| !created.is_empty()) else {
             return Ok(());
         };
-        // The signal that ended the search does not end this.
+        // The signal that ended the search must not end this.
         let path = |error| MatrixError::Scratch { path: repo.to_owned(), error };
         let cancel = Cancel::new().map_err(path)?;
         let (keeper, _) = worker.parts();
@@ -330,7 +330,7 @@ impl<'a> BisectRun<'a> {
         Ok(())
     }
 
-    /// What the values stand for. The points of a search over code are commits already.
+    /// Resolves values. The points of a search over code are commits already.
     fn resolve(
         &self,
         worker: &mut Worker,
@@ -339,13 +339,13 @@ impl<'a> BisectRun<'a> {
     ) -> Result<Resources, MatrixError> {
         if self.options.axis != CODE {
             let mut resources = Resources::resolve(worker, &self.project, matrix, pins)?;
-            // The one ref that the search stands on.
+            // The single fixed ref.
             return match resources.unavailable.pop() {
                 Some(unavailable) => Err(MatrixError::Unavailable(unavailable)),
                 None => Ok(resources),
             };
         }
-        // Nothing to look up, and nothing that could be missing.
+        // Nothing to look up, and nothing can be missing.
         let cells = std::mem::take(&mut matrix.cells);
         let mut resources = Resources::resolve(worker, &self.project, matrix, pins)?;
         matrix.cells = cells;
@@ -355,8 +355,8 @@ impl<'a> BisectRun<'a> {
         Ok(resources)
     }
 
-    /// What earlier loops have found out. Of a metric only what was measured in turn with the good
-    /// end counts.
+    /// Feeds results of earlier loops to the search. Values of a metric count only if paired with
+    /// the good end.
     fn observe_stored(&self, bisect: &mut Bisect, keys: &[CellKey], recorded: &RecordedResults) {
         let points = bisect.points().to_vec();
         let Some(metric) = &self.options.metric else {
@@ -400,19 +400,19 @@ impl<'a> BisectRun<'a> {
         }
     }
 
-    /// The subject of the commit that was found.
+    /// The subject line of the found commit.
     fn subject(&self, worker: &mut Worker, answer: &BisectAnswer) -> Option<String> {
         let sha = answer.first_bad.as_ref().filter(|_| self.options.axis == CODE)?;
         let repo = self.project.repo()?;
         let (keeper, cancel) = worker.parts();
-        // Without it the answer is still one.
+        // The answer is valid without it.
         let mut git = Git::open(keeper, cancel, repo, std::env::vars_os()).ok()?;
         git.subject(sha).ok()
     }
 }
 
 impl BisectResult {
-    /// This one within the gap that an earlier search over fewer points has left.
+    /// This result within the gap that an earlier search over fewer points left.
     fn after(mut self, earlier: Self) -> Self {
         let known: BTreeSet<String> =
             self.results.cells.iter().map(|cell| cell.name.clone()).collect();
@@ -423,7 +423,7 @@ impl BisectResult {
 }
 
 impl Stage<'_> {
-    /// What is known of the points by now.
+    /// The current results of the points.
     fn results(&self, worker: &mut Worker) -> Result<MetricResults, MatrixError> {
         let recorded = RecordedResults::read_all(worker.store()?, &self.keys)?;
         let metric = self.run.options.metric.as_deref().unwrap_or("wall");
@@ -476,7 +476,7 @@ impl Stage<'_> {
         Ok(point_result)
     }
 
-    /// What runs cells of this stage.
+    /// The runner for cells of this stage.
     fn runner(&self, ran: BTreeSet<usize>) -> CellRunner<'_> {
         CellRunner {
             project: &self.run.project,
@@ -494,7 +494,7 @@ impl Stage<'_> {
         }
     }
 
-    /// What the iterations at a point need.
+    /// Provides the resources of the iterations at a point.
     fn provide(&mut self, worker: &mut Worker, point: usize) -> Result<(), ProvisionError> {
         let provisioner = Provisioner {
             project: &self.run.project,
@@ -522,7 +522,7 @@ impl Stage<'_> {
     }
 }
 
-/// A browser that the configuration does not list may be an end.
+/// Adds a browser that is an end of the search but not in the configuration.
 fn add_browser(project: &mut MatrixProject, value: &str) -> Result<(), MatrixError> {
     let Some(chrome) = &mut project.config.chrome else { return Ok(()) };
     if !chrome.requests.contains_key(value) {

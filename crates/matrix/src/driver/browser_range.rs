@@ -1,5 +1,5 @@
-//! The browsers between two: those that the configuration names and those that the index knows.
-//! They are listed whether or not they can be downloaded: a search downloads what it needs.
+//! The browsers between two: configured ones and those in the index. They are listed regardless of
+//! availability: a search downloads what it needs.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use super::event::{MatrixEvent, MatrixObserver};
 use super::project::MatrixProject;
 use crate::browsers::{BrowserError, BrowserRequest, Browsers, Version};
 
-/// With more versions than this the newest of each milestone are searched first: these are what
-/// people have downloaded and measured already.
+/// With more versions than this the newest of each milestone are searched first: these are most
+/// likely downloaded and measured already.
 const MANY: usize = 64;
 
 /// The points of a search, oldest first.
 pub(super) struct SearchPoints {
     pub(super) points: Vec<String>,
-    /// A few of them that say where to look, if there are many.
+    /// A subset for the first stage, if there are many.
     pub(super) milestones: Option<Vec<String>>,
     pub(super) good: String,
     pub(super) bad: String,
 }
 
 impl SearchPoints {
-    /// Points that are all searched at once.
+    /// Points that are all searched in one stage.
     pub(super) fn all(points: Vec<String>, good: &str, bad: &str) -> Self {
         Self { points, milestones: None, good: good.to_owned(), bad: bad.to_owned() }
     }
 }
 
-/// The exact version of a request. What a milestone or channel stands for is pinned.
+/// The exact version of a request. Milestones and channels use their pinned version.
 fn exact(
     browsers: &Browsers,
     request: &BrowserRequest,
@@ -43,7 +43,7 @@ fn exact(
     Ok(text.parse().ok())
 }
 
-/// Fails only if interrupted: where the index cannot be read, the configured versions are searched.
+/// Fails only if interrupted: if the index cannot be read, the configured versions are searched.
 pub(super) fn between(
     project: &mut MatrixProject,
     pins: &mut BTreeMap<String, String>,
@@ -87,7 +87,7 @@ pub(super) fn between(
     };
     let mut line: BTreeMap<Version, String> =
         known.into_iter().map(|version| (version, version.to_string())).collect();
-    // A version is called as it was configured or asked for.
+    // A version keeps its configured or requested name.
     line.extend(numbers.iter().map(|(name, version)| (*version, (*name).to_owned())));
     line.extend([(from, good.to_owned()), (to, bad.to_owned())]);
     for (version, name) in &line {
@@ -103,13 +103,13 @@ pub(super) fn between(
         chosen.dedup();
         chosen.iter().filter_map(|version| line.get(version).cloned()).collect()
     });
-    // One version with two names is one end, and the search says so.
+    // Two names of one version make the ends equal, which the search reports.
     let name = |version: Version| line.get(&version).cloned().unwrap_or_default();
     let (good, bad) = (name(from), name(to));
     Ok(SearchPoints { points: line.into_values().collect(), milestones, good, bad })
 }
 
-/// By their numbers where all have some; else as they are configured.
+/// Sorted numerically if all are numbers; otherwise in the order of the configuration.
 fn in_order(versions: &[String], requests: &BTreeMap<String, BrowserRequest>) -> Vec<String> {
     let number = |value: &String| match requests.get(value) {
         Some(BrowserRequest::Exact(version)) => Some(version.0),

@@ -1,4 +1,4 @@
-//! One run of a cell on the record: its variables, its directory, its labels, what it measured.
+//! Executes and records one run of a cell: its variables, directory, labels and measurements.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use crate::plan::{
 };
 use crate::shell_free;
 
-/// Runs the cells of a loop: everything that all of its runs share.
+/// Runs the cells of a loop: the state that all of its runs share.
 pub(super) struct CellRunner<'a> {
     pub(super) project: &'a MatrixProject,
     pub(super) resources: &'a Resources,
@@ -38,38 +38,38 @@ pub(super) struct CellRunner<'a> {
     pub(super) keys: &'a [CellKey],
     pub(super) loop_id: LoopId,
     pub(super) observer: &'a dyn MatrixObserver,
-    /// How many iterations of each cell there are is decided by looking at them.
+    /// Whether the number of iterations depends on their results.
     pub(super) adaptive: bool,
-    /// How many iterations of each cell are planned; empty where that is not decided beforehand.
+    /// Planned iterations of each cell; empty if the results decide.
     pub(super) sizes: Vec<u64>,
-    /// The cells are not interleaved.
+    /// Whether the cells are not interleaved.
     pub(super) blocked: bool,
-    /// No run takes longer: a command that hangs does not outlast the budget.
+    /// The maximum duration of a run, so that a hanging command does not exceed the budget.
     pub(super) longest: Option<Duration>,
-    /// Cells of which something was run.
+    /// Cells with new runs.
     pub(super) ran: Mutex<BTreeSet<usize>>,
-    /// What was recorded of them.
+    /// Their recorded results.
     pub(super) new: Mutex<NewResults>,
 }
 
-/// A worker with a directory for what its commands leave.
+/// A worker with a scratch directory for its commands.
 pub(super) struct CellWorker<'a> {
     pub(super) worker: &'a mut Worker,
     pub(super) scratch: ScratchDir,
-    /// Its own, by which its trees are found.
+    /// The worker's number, which selects its trees.
     pub(super) number: usize,
-    /// Outcomes are committed together with the next intent. For who settles the worker when there is
-    /// no next step.
+    /// Whether outcomes are committed together with the next intent. For callers that settle the
+    /// worker when there is no next step.
     pub(super) holds: bool,
-    /// The step whose outcome is held: nobody hears of it before that is on the record.
+    /// The step with a held outcome: it is reported only after the commit.
     unsettled: Option<FinishedStep>,
     shell: ShellStart,
-    /// The processor's counters were asked for and cannot be read: nobody asks again.
+    /// Whether the processor's counters proved unreadable; they are not requested again.
     uncounted: bool,
 }
 
 impl CellWorker<'_> {
-    /// The counters, where they may be read; where not there is a word at the start of the loop.
+    /// The counters, if readable; otherwise the start of the loop has shown a warning.
     fn counters(&mut self) -> Option<Arc<Counters>> {
         let counters = (!self.uncounted).then(|| self.worker.counters().ok()).flatten();
         self.uncounted = counters.is_none();
@@ -99,8 +99,8 @@ impl<'a> CellWorker<'a> {
 }
 
 impl CellRunner<'_> {
-    /// Runs one step. An error means that nothing can be run or recorded any more, or that the
-    /// loop's end was asked for.
+    /// Runs one step. An error means that nothing more can be run or recorded, or that the loop was
+    /// cancelled.
     pub(super) fn execute(
         &self,
         cell_worker: &mut CellWorker<'_>,
@@ -154,13 +154,13 @@ impl CellRunner<'_> {
         })
     }
 
-    /// The tree that a step runs in, if every iteration is to find it as its setup left it.
+    /// The tree of a step, if it must be reset before every iteration.
     fn tree_to_reset(&self, number: usize, step: &CellStep) -> Option<&CodeTree> {
         let code = self.code(step.cell)?;
         (self.project.config.reset == ResetMode::Iteration).then(|| &code.trees[number])
     }
 
-    /// Runs what comes around an iteration, if there is such a thing; gives one that failed.
+    /// Runs a hook around an iteration, if configured; returns its failure.
     fn run_hook(
         &self,
         cell_worker: &mut CellWorker<'_>,
@@ -186,8 +186,7 @@ impl CellRunner<'_> {
         Ok((!finished.outcome.success()).then_some(FailedHook { hook, exit_code, run }))
     }
 
-    /// Runs the cleanup of every cell of which something was run; an error means that nothing can be
-    /// run any more.
+    /// Runs the cleanup of every cell with new runs; an error means that nothing more can be run.
     pub(super) fn clean_up(&self, worker: &mut CellWorker<'_>) -> Result<(), MatrixError> {
         if self.project.config.cleanup.is_none() {
             return Ok(());
@@ -215,7 +214,7 @@ impl CellRunner<'_> {
         self.resources.code.get(self.matrix.value(&self.matrix.cells[cell], axis))
     }
 
-    /// What is measured; a warmup need not give any number.
+    /// The metrics to measure; a warmup need not report any.
     fn metrics_request(&self, step: &CellStep) -> MetricsRequest {
         let configured = self.project.config.metrics.iter();
         MetricsRequest {
@@ -227,7 +226,7 @@ impl CellRunner<'_> {
         }
     }
 
-    /// The run of one step. The command gets a directory of its own and a file for its metrics.
+    /// The run of one step. The command gets a scratch directory and a file for its metrics.
     pub(super) fn prepare(
         &self,
         number: usize,
@@ -249,7 +248,7 @@ impl CellRunner<'_> {
         Ok(PreparedRun::new(request, &self.project.context)?)
     }
 
-    /// Where a step runs: the worker's own tree, or beside the configuration.
+    /// The working directory of a step: the worker's tree, or the configuration's directory.
     fn directory(&self, number: usize, step: &CellStep) -> PathBuf {
         match self.code(step.cell) {
             Some(code) => code.trees[number].directory.clone(),
@@ -257,7 +256,7 @@ impl CellRunner<'_> {
         }
     }
 
-    /// A command that sees what a step sees.
+    /// A command with the same environment as a step.
     fn request(
         &self,
         number: usize,
@@ -310,7 +309,7 @@ impl CellRunner<'_> {
         request
     }
 
-    /// A cell as people name it: `chrome@120 × main (0123456)`.
+    /// The display name of a cell: `chrome@120 × main (0123456)`.
     pub(super) fn name(&self, cell: usize) -> String {
         let cell = &self.matrix.cells[cell];
         let command = self.matrix.command_name(cell);
@@ -320,7 +319,7 @@ impl CellRunner<'_> {
             match axis.name.as_str() {
                 COMMAND => command.clone().unwrap_or_else(|| format!("{COMMAND}={value}")),
                 CHROME => {
-                    // Several programs may report one version.
+                    // Several programs may report the same version.
                     let version = self.resources.browsers.get(value).map(|b| b.version.as_str());
                     let version = version.filter(|_| !value.contains('/'));
                     format!("chrome@{}", major(version.unwrap_or(value)))
@@ -337,8 +336,8 @@ impl CellRunner<'_> {
         if parts.is_empty() { "the command".to_owned() } else { parts.join(" × ") }
     }
 
-    /// Runs on the record. A run that is not recorded is none, and neither is one that the signal
-    /// ended that ends the loop.
+    /// Executes and records a run. An unrecorded run does not count, and neither does one that the
+    /// loop's signal ended.
     fn run_recorded(
         &self,
         cell_worker: &mut CellWorker<'_>,
@@ -348,7 +347,7 @@ impl CellRunner<'_> {
         let failed = StepError::Failed;
         let begun = cell_worker.worker.begin_run(prepared);
         let begun = begun.map_err(|unrecorded| failed(unrecorded.into()))?;
-        // What was held is on the record now.
+        // The held outcome is committed now.
         self.settle_worker(cell_worker).map_err(failed)?;
         let finished = cell_worker.worker.run_held(begun, OutputUse::NONE, observer);
         if !finished.run.recorded {
@@ -363,7 +362,7 @@ impl CellRunner<'_> {
         Ok(finished)
     }
 
-    /// Has the outcome that is held committed, and reports its step.
+    /// Commits the held outcome, and reports its step.
     fn settle_worker(&self, cell_worker: &mut CellWorker<'_>) -> Result<(), MatrixError> {
         let settled = cell_worker.worker.settle();
         let finished = cell_worker.unsettled.take();
@@ -376,12 +375,12 @@ impl CellRunner<'_> {
         Ok(())
     }
 
-    /// Keeps what a run says about its cell, if it is an iteration.
+    /// Adds a run's result to its cell, if it is an iteration.
     pub(super) fn add_result(&self, run: &Run) {
         lock(&self.new).rows.extend(ResultRow::of(run));
     }
 
-    /// Reports the step that the plan has just taken, and erases the runs that it replaces.
+    /// Reports the step that the plan has just processed, and erases the runs that it replaces.
     pub(super) fn finish_step(&self, worker: &mut Worker, plan: &mut MatrixPlan) {
         if let Some(finished) = plan.take_finished() {
             self.finish(worker, &finished);
@@ -396,7 +395,7 @@ impl CellRunner<'_> {
             result: &finished.result,
         });
         for &run in &finished.replaced {
-            // The new run is there; readers ignore an old one that cannot be erased.
+            // The new run is recorded; readers ignore an old one that cannot be erased.
             match worker.store().and_then(|store| store.delete(run)) {
                 Ok(_) => _ = lock(&self.new).erased.insert(run),
                 Err(error) => {
@@ -440,7 +439,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The result of a step whose command was not run.
+/// The result of a step whose command did not run.
 fn not_run(hook: FailedHook) -> CellResult {
     CellResult {
         id: hook.run,
@@ -456,7 +455,7 @@ fn not_run(hook: FailedHook) -> CellResult {
     }
 }
 
-/// Passes the progress of a plan on.
+/// Forwards the progress of a plan.
 pub(super) struct ProgressEvents<'a> {
     pub(super) observer: &'a dyn MatrixObserver,
     pub(super) started: std::time::Instant,
@@ -469,14 +468,14 @@ impl LoopObserver<MatrixPlan> for ProgressEvents<'_> {
     }
 }
 
-/// The first part of an exact version; anything else as it is.
+/// The major part of an exact version; anything else unchanged.
 fn major(version: &str) -> &str {
     let exact = version.split('.').count() == 4;
     version.split('.').next().filter(|_| exact && !version.contains('/')).unwrap_or(version)
 }
 
-/// Removes the parent of all scratch directories once it is empty.
+/// Removes the parent of all scratch directories if it is empty.
 pub(super) fn remove_scratch_parent(project: &MatrixProject) {
-    // What a command made unreadable stays until the next run clears it.
+    // Unremovable files stay until the next run clears them.
     _ = std::fs::remove_dir(project.scratch());
 }

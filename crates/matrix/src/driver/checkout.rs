@@ -1,5 +1,5 @@
-//! The code of a ref, checked out and set up in a tree of its own for each worker, and kept as the
-//! setup left it.
+//! The code of a ref, checked out and set up in a separate tree per worker, with a snapshot of its
+//! state after setup.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,11 +21,11 @@ use crate::iteration::CodeOf;
 use crate::plan::Matrix;
 use crate::tree::{TreeError, TreeSnapshot};
 
-/// Code that can be run.
+/// Code that is ready to run.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedOutCode {
     pub(super) of: CodeOf,
-    /// One for each worker. Refs on one commit share them.
+    /// One per worker. Refs of the same commit share them.
     pub(super) trees: Arc<Vec<CodeTree>>,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct CheckedOutCode {
 #[derive(Debug)]
 pub(super) struct CodeTree {
     pub(super) directory: PathBuf,
-    /// The tree and what git knows of it, as the setup left them; empty where nothing is reset.
+    /// Snapshots of the tree and of git's data about it, after setup; empty if nothing is reset.
     snapshots: Mutex<Vec<TreeSnapshot>>,
 }
 
 impl CodeTree {
-    /// Makes it what the setup left.
+    /// Resets it to its state after setup.
     pub(super) fn reset(&self) -> Result<(), TreeError> {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         snapshots.iter_mut().try_for_each(|snapshot| snapshot.reset().map(drop))
@@ -49,7 +49,7 @@ impl Drop for CodeTree {
     fn drop(&mut self) {
         let snapshots = self.snapshots.get_mut().unwrap_or_else(PoisonError::into_inner);
         for snapshot in snapshots {
-            // What is not written down is found out again by the next reset.
+            // The next reset computes unsaved data again.
             drop(snapshot.save());
         }
     }
@@ -58,7 +58,7 @@ impl Drop for CodeTree {
 /// One ref that is being provided.
 struct Checkout<'a> {
     sha: &'a str,
-    /// For people.
+    /// For display.
     name: String,
     build: String,
     worktrees: Worktrees,
@@ -91,7 +91,7 @@ impl Checkout<'_> {
 }
 
 impl Provisioner<'_> {
-    /// Checks a commit out and sets it up, once for each worker.
+    /// Checks out and sets up a commit, once for each worker.
     pub(super) fn code(
         &self,
         resources: &mut Resources,
@@ -132,7 +132,7 @@ impl Provisioner<'_> {
         Ok(())
     }
 
-    /// The tree of one worker: the one that is there, or a new one that is set up.
+    /// The tree of one worker: an existing one, or a new one that is set up.
     fn tree(
         &self,
         resources: &mut Resources,
@@ -163,7 +163,7 @@ impl Provisioner<'_> {
         }
         let pointers = checkout.with_git(worker, |git| git.lfs_pointers(&worktree.path))?;
         if !pointers.is_empty() {
-            // The next run must not find it: the files may have been fetched by then.
+            // The next run must not reuse it, because the files may have been fetched by then.
             checkout.with_git(worker, |git| worktrees.remove(git, &worktree.name.to_string()))?;
             return Err(Unavailable::LfsPointers { name: name.clone(), files: pointers }.into());
         }
@@ -172,8 +172,8 @@ impl Provisioner<'_> {
         Ok(CodeTree { directory: worktree.path, snapshots: Mutex::new(snapshots) })
     }
 
-    /// A tree that an earlier run has left, as its setup had left it then; an inner error says why it
-    /// must be made anew.
+    /// Reuses a tree of an earlier run, reset to its state after setup; an inner error says why it
+    /// must be recreated.
     fn reuse(
         &self,
         worker: &mut Worker,
@@ -184,9 +184,9 @@ impl Provisioner<'_> {
         let mut snapshots = Vec::new();
         if self.project.config.reset != ResetMode::Never {
             let store = worktrees.snapshot(worktree);
-            // The tree comes first: it leads to the directory that git has for it.
+            // The tree comes first: it leads to git's directory for it.
             let Some(mut tree) = TreeSnapshot::load(&worktree.path, &store.join(TREE)) else {
-                return Ok(Err("how its setup had left it is not known"));
+                return Ok(Err("its state after setup is unknown"));
             };
             tree.reset().map_err(|error| checkout.tree_failed(error))?;
             snapshots.push(tree);
@@ -211,7 +211,7 @@ impl Provisioner<'_> {
         })
     }
 
-    /// Keeps a tree as it is now.
+    /// Saves the current state of a tree.
     fn keep(
         &self,
         worker: &mut Worker,
@@ -231,8 +231,8 @@ impl Provisioner<'_> {
             .map_err(|error| checkout.tree_failed(error))
     }
 
-    /// The setup where there is no code: again whenever another one was the last there. With values
-    /// of cells in it there are several.
+    /// The setup without code: repeated if another setup ran last. With values of cells in it there
+    /// are several.
     pub(super) fn set_up_directory(
         &self,
         worker: &mut Worker,
@@ -259,7 +259,7 @@ impl Provisioner<'_> {
             return Ok(());
         }
         let failed = |error| Unavailable::SetupMark { path: mark.clone(), error };
-        // From here on it is not what the last one had left.
+        // From here on the directory no longer has the state of the last setup.
         match std::fs::remove_file(&mark) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(failed(error).into());
@@ -324,15 +324,15 @@ impl Provisioner<'_> {
     }
 }
 
-/// The parts of a kept tree.
+/// The names of a snapshot's parts.
 const TREE: &str = "tree";
 const GIT: &str = "git";
 
-/// Where a setup runs.
+/// The place of a setup.
 struct SetupPlace<'a> {
     directory: &'a Path,
     sha: Option<&'a str>,
-    /// For people.
+    /// For display.
     name: &'a str,
     /// The worker that it is for.
     number: usize,

@@ -1,5 +1,5 @@
-//! The commits of a branch, and what the record knows of each: every session, every configuration
-//! that measures the same.
+//! The commits of a branch, and all recorded results of each: of every session, and every
+//! configuration that measures the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,10 +22,10 @@ use crate::stats::{
     session_spread, summarise,
 };
 
-/// Commits of a branch that are looked at, the newest.
+/// Maximum newest commits of a branch to examine.
 const MOST_COMMITS: usize = 20_000;
 
-/// What is taken for a metric where its runs do not say.
+/// Defaults of a metric whose runs do not report unit and direction.
 #[derive(Clone, Debug, Default)]
 pub struct MetricDefaults {
     pub unit: Option<String>,
@@ -43,7 +43,7 @@ impl MetricDefaults {
 /// The commits of a branch, oldest first.
 #[derive(Clone, Debug)]
 pub struct CommitChain {
-    /// As it was asked for.
+    /// As requested.
     pub reference: String,
     pub commits: Vec<Commit>,
 }
@@ -62,8 +62,8 @@ impl CommitChain {
         Ok(Self { reference: reference.to_owned(), commits })
     }
 
-    /// The cells of the commits, with a line of them for each combination of the other axes: of all
-    /// commits, or of those that are wanted.
+    /// The cells of the commits, one line of cells per combination of the other axes: of all
+    /// commits, or of the given ones.
     pub fn lines(
         &self,
         matrix: &Matrix,
@@ -94,7 +94,7 @@ impl CommitChain {
     }
 }
 
-/// The cells of the commits of a branch.
+/// The cells of a branch's commits.
 #[derive(Clone, Debug)]
 pub struct CommitLines {
     measured: MeasuredCommits,
@@ -102,7 +102,7 @@ pub struct CommitLines {
 }
 
 impl CommitLines {
-    /// Those that a loop has recorded.
+    /// Those that a loop recorded.
     pub fn recorded(measured: MeasuredCommits) -> Self {
         let looked_at = measured.commits.last().map_or(0, |last| last.place + 1);
         Self { measured, looked_at }
@@ -162,8 +162,7 @@ impl CommitLines {
         history
     }
 
-    /// Everything that was measured of the commits that a history of the metric shows, for other
-    /// programs.
+    /// All measurements of the commits in a history of the metric, for other programs.
     pub fn results(&self, recorded: &RecordedResults, history: &CommitHistory) -> MetricResults {
         let mut cells = Vec::new();
         for CommitCells { name, keys } in &self.measured.lines {
@@ -222,7 +221,7 @@ fn sessions(used: &BTreeSet<usize>, recorded: &RecordedResults, keys: &[CellKey]
     for &index in used {
         let Some((loop_id, started)) = recorded.session_start(index) else { continue };
         let environments = recorded.environments(keys, &BTreeSet::from([index]));
-        // Several machines of one session are several values.
+        // Several machines of one session give several values.
         let condition = |name: &&str| {
             let values: BTreeSet<&str> =
                 environments.iter().filter_map(|known| Some(known.get(*name)?.as_str())).collect();
@@ -255,7 +254,7 @@ struct Line {
 impl Line {
     fn read(keys: &[CellKey], recorded: &RecordedResults, metric: &str) -> Self {
         let mut line = Self::default();
-        // What ran on different machines was not measured in turn, whatever its round.
+        // Runs on different machines were not measured in turn, even in one round.
         let mut blocks: HashMap<(usize, u64, Option<&str>), u64> = HashMap::new();
         for (commit, key) in keys.iter().enumerate() {
             if recorded.of(*key).is_empty() {
@@ -316,8 +315,7 @@ impl Line {
         }
     }
 
-    /// What of the machine is not the same before and after a change that was seen from session to
-    /// session.
+    /// Properties of the machine that differ before and after a change between sessions.
     fn conditions(
         &self,
         point: &ChangePoint,

@@ -1,4 +1,4 @@
-//! Why a matrix could not be driven to its end.
+//! Why a matrix did not run to its end.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub enum MatrixError {
     /// A signal asked for the end.
     #[error("interrupted")]
     Interrupted,
-    /// Another process works on the matrices of this project.
+    /// Another process uses the matrices of this project.
     #[error("{0}")]
     Lock(LockError),
     #[error("{0}")]
@@ -34,18 +34,18 @@ pub enum MatrixError {
     Unavailable(Unavailable),
     #[error("{}", RefusalReason::listed(.0))]
     Refused(Vec<RefusalReason>),
-    /// A run that may not take place.
+    /// A run that must not start.
     #[error("{0}")]
     Unrecorded(Unrecorded),
-    /// A run took place and is not in the record.
-    #[error("a run could not be recorded, so nothing more is run")]
+    /// A run took place but is not recorded.
+    #[error("a run could not be recorded, so no more runs start")]
     NotRecorded,
-    /// A tree could not be made what its setup had left.
+    /// A tree could not be reset to its state after setup.
     #[error("the worktree cannot be reset: {0}")]
     Reset(#[from] TreeError),
     #[error("{}: {error}", path.display())]
     Scratch { path: PathBuf, error: io::Error },
-    /// Runs on other machines that ended without a result of their own.
+    /// Runs on other machines that ended without a result.
     #[error("{} without a result", text::count(.0.len() as u64, "cell"))]
     WithoutResult(Vec<CellWithoutResult>),
     #[error("{0}")]
@@ -54,21 +54,22 @@ pub enum MatrixError {
     Bisect(#[from] BisectError),
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// What is asked for is about commits.
+    /// The request concerns commits.
     #[error("the configuration has no code")]
     NoCode,
     /// A search needs one value of every other axis.
     #[error("the search needs one value of {axis}")]
     SeveralValues { axis: String },
-    /// A command that may not go through a shell needs one.
+    /// A command that must not use a shell needs one.
     #[error("`{command}`: {why}, which needs a shell")]
     ShellNeeded { command: String, why: ShellNeeded },
-    /// No two cells differ in one value only.
+    /// No two cells differ in only one value.
     #[error("there are no two cells that differ in one value")]
     NothingToCompare,
 }
 
-/// Why a run of a matrix ended early: the matrix itself, or what executes its cells on other machines.
+/// Why a run of a matrix ended early: because of the matrix itself, or of the executor for other
+/// machines.
 #[derive(Debug)]
 pub enum MatrixRunError<E> {
     Matrix(MatrixError),
@@ -84,13 +85,13 @@ where
     }
 }
 
-/// A cell whose run on another machine was cancelled, lost or refused there: neither a success nor a
-/// failure of the command.
+/// A cell whose run on another machine was cancelled, lost or refused there: neither a success nor
+/// a failure of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellWithoutResult {
     pub name: String,
     pub iteration: u64,
-    /// As the record says it; `None` for a run that was interrupted.
+    /// The recorded reason; `None` for an interrupted run.
     pub why: Option<String>,
 }
 

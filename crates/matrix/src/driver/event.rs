@@ -1,4 +1,4 @@
-//! What a front end may show while a matrix is driven.
+//! Events of a running matrix for front ends.
 
 use std::io;
 use std::time::Instant;
@@ -21,14 +21,14 @@ impl MatrixObserver for () {
     fn event(&self, _event: MatrixEvent<'_>) {}
 }
 
-/// One thing that happened. Names are those of cells and worktrees, for people.
+/// One event. Names of cells and worktrees are for display.
 #[derive(Debug)]
 pub enum MatrixEvent<'a> {
-    /// Runs on other machines that an earlier process did not live to collect.
+    /// Runs on other machines that a dead process left to collect.
     EarlierRuns(EarlierRuns),
     /// An earlier loop of this configuration was interrupted; this one continues it.
     Continued,
-    /// What disturbs a measurement on this machine before anything runs; mostly nothing.
+    /// What disturbs measurements on this machine before anything runs; usually nothing.
     Disturbed(&'a [Disturbance]),
     /// Several refs are one commit and share their runs.
     SameCommit {
@@ -41,7 +41,7 @@ pub enum MatrixEvent<'a> {
         version: &'a str,
         progress: Progress,
     },
-    /// A browser is installed, or not available.
+    /// A browser is installed, or unavailable.
     BrowserEnded,
     WorktreeRecreated {
         name: &'a str,
@@ -50,19 +50,19 @@ pub enum MatrixEvent<'a> {
     SetupStarted {
         name: &'a str,
     },
-    /// `exit_code` is that of a setup that failed.
+    /// `exit_code` is set for a failed setup.
     SetupEnded {
         name: &'a str,
         exit_code: Option<i32>,
     },
     /// A setup was ended by the signal that ends the loop.
     SetupCancelled,
-    /// A metric is asked for that the processor counts, and its counters cannot be read.
+    /// A requested metric needs the processor's counters, which cannot be read.
     CountersUnavailable {
         metric: &'a str,
         error: &'a io::Error,
     },
-    /// The cleanup of a cell failed; its results stand.
+    /// The cleanup of a cell failed; its results are kept.
     CleanupFailed {
         name: &'a str,
         failed: FailedHook,
@@ -70,11 +70,11 @@ pub enum MatrixEvent<'a> {
     StepFinished {
         name: &'a str,
         step: &'a CellStep,
-        /// Iterations in all, if that was decided beforehand.
+        /// Total iterations, if known in advance.
         total: Option<usize>,
         result: &'a CellResult,
     },
-    /// A run was replaced, and its old result could not be erased.
+    /// A run was replaced, but its old result could not be erased.
     NotErased {
         run: RunId,
         error: &'a retake_store::Error,
@@ -84,7 +84,7 @@ pub enum MatrixEvent<'a> {
         started: Instant,
         remote: Option<&'a RemoteStatus>,
     },
-    /// Nothing runs any more.
+    /// Nothing is running.
     Idle,
     PointStarted {
         name: &'a str,
@@ -97,6 +97,6 @@ pub enum MatrixEvent<'a> {
         point_result: PointResult,
         metric: Option<&'a str>,
     },
-    /// Nothing can be run at a point.
+    /// Nothing can run at a point.
     PointUnavailable(&'a Unavailable),
 }

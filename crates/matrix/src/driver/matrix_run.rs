@@ -1,5 +1,5 @@
-//! `matrix run` from the lock to the verdict: provides what the cells need, runs the plan on workers
-//! here or on other machines, and compares.
+//! `matrix run` from the lock to the verdict: provides what the cells need, runs the plan on
+//! workers of this machine or on other machines, and compares.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -38,81 +38,81 @@ use crate::plan::{
 };
 use crate::stats::{Comparison, Gate};
 
-/// How many iterations of each cell there are to be.
+/// How many iterations of each cell to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Iterations {
-    /// Decided beforehand.
+    /// A fixed number.
     Fixed(ScheduleMode),
-    /// As many as it takes until every comparison is decided at this margin. Nothing begins once the
-    /// budget is spent.
+    /// Until every comparison is decided at this margin. Nothing starts after the budget is spent.
     UntilSure { margin: f64, budget: Option<Duration> },
 }
 
-/// Everything that can be asked of a run of a matrix.
+/// Options of a matrix run.
 #[derive(Clone, Debug)]
 pub struct MatrixRunOptions {
     pub iterations: Iterations,
-    /// The metric that is compared.
+    /// The metric to compare.
     pub metric: String,
-    /// Comparisons that make the run incomplete.
+    /// Conditions on comparisons that make the run incomplete.
     pub gates: Vec<Gate>,
-    /// What is compared with new runs is run again beside them, unless that was done before.
+    /// Whether baselines run again beside new runs, unless they did before.
     pub baseline_again: bool,
     /// The seed of the random order; `None` draws one.
     pub seed: Option<u64>,
-    /// The number of workers, as it is recorded.
+    /// The number of workers, for the record.
     pub workers: usize,
-    /// Cells under way on other machines while their results decide how many there will be.
+    /// Maximum submitted cells on other machines while their results decide the number of
+    /// iterations.
     pub undecided_limit: usize,
 }
 
-/// A run of a matrix, to be driven.
+/// A matrix run that is ready to start.
 pub struct MatrixRun<'a> {
     pub project: &'a MatrixProject,
     pub options: &'a MatrixRunOptions,
     pub observer: &'a dyn MatrixObserver,
 }
 
-/// A run of a matrix that came to its end.
+/// A completed matrix run.
 #[derive(Debug)]
 pub struct MatrixRunResult {
     pub loop_id: LoopId,
     pub seed: u64,
     pub order: Order,
-    /// The cells that could be run.
+    /// The runnable cells.
     pub matrix: Matrix,
-    /// The key of each.
+    /// The key of each cell.
     pub keys: Vec<CellKey>,
-    /// Iterations that were to be run, if that was decided beforehand.
+    /// Planned iterations, if known in advance.
     pub total: Option<usize>,
     pub ok: usize,
     pub failed: usize,
-    /// Cells that were given up because their warmup failed, or a hook.
+    /// Cells skipped because a warmup or hook failed.
     pub skipped: Vec<usize>,
-    /// There are hooks around iterations.
+    /// Whether there are hooks around iterations.
     pub hooks: bool,
     pub unavailable: Vec<Unavailable>,
     pub comparisons: Vec<Comparison>,
-    /// Every cell with its numbers.
+    /// Every cell with its statistics.
     pub rows: Vec<CellRow>,
-    /// The cells were measured in different sessions, none of which measured all.
+    /// Whether the cells were measured in different sessions, none of which measured all.
     pub mixed_sessions: bool,
-    /// Everything that was measured of them, with the metric that is compared and its unit.
+    /// All measurements of the cells, with the compared metric and its unit.
     pub results: MetricResults,
-    /// What disturbed the measurement, as far as the machine shows it.
+    /// What disturbed the measurement, as far as the machine reports it.
     pub disturbances: Vec<SeenDisturbance>,
-    /// The budget is spent: comparisons that are decided, of how many.
+    /// Set if the budget is spent: decided comparisons, and their total.
     pub spent: Option<(usize, usize)>,
-    /// Comparisons that were given up because they would take too many iterations.
+    /// Comparisons given up because they would take too many iterations.
     pub given_up: usize,
-    /// Not every cell that is compared has been tried.
+    /// Whether some compared cell was not tried.
     pub untried: bool,
-    /// The comparisons that trip a gate, by their places.
+    /// The comparisons that trip a gate, by index.
     pub tripped: Vec<usize>,
 }
 
 impl MatrixRunResult {
-    /// Whether no result there is has the metric that is compared.
+    /// Whether no result has the compared metric.
     pub fn lacks_metric(&self) -> bool {
         self.results.lacks_metric()
     }
@@ -127,7 +127,7 @@ impl MatrixRunResult {
         self.ok == 0 && self.failed > 0
     }
 
-    /// Whether everything asked for was run, and no gate trips.
+    /// Whether everything requested ran, and no gate trips.
     fn is_complete(&self) -> bool {
         !self.all_failed()
             && self.unavailable.is_empty()
@@ -138,16 +138,16 @@ impl MatrixRunResult {
     }
 }
 
-/// A budget that is shorter than this does not limit single runs.
+/// A shorter budget does not limit single runs.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// A history of fewer commits says no more than their comparison.
+/// With fewer commits a history adds nothing to their comparison.
 const FEWEST_COMMITS: usize = 3;
 
-/// The margin of gates where the run itself has none.
+/// The margin of gates if the run has none.
 const MARGIN: f64 = 0.02;
 
-/// What the record knows once everything has run.
+/// The results after everything has run.
 struct Numbers {
     comparisons: Vec<Comparison>,
     tripped: Vec<usize>,
@@ -156,20 +156,20 @@ struct Numbers {
     mixed_sessions: bool,
 }
 
-/// What the loop was begun with.
+/// The state at the start of the loop.
 struct Begun {
     loop_id: LoopId,
     seed: u64,
     order: Order,
-    /// Cells that are only there to be compared with.
+    /// Cells added only for comparison.
     added: HashSet<Cell>,
     plan: MatrixLoopPlan,
-    /// An earlier loop of this configuration was interrupted.
+    /// Whether an earlier loop of this configuration was interrupted.
     interrupted: bool,
 }
 
 impl MatrixRun<'_> {
-    /// Whether this can be run at all. Asked before anything is made.
+    /// Checks in advance whether this can run at all.
     pub fn check(&self, matrix: &Matrix) -> Result<(), MatrixError> {
         let compares = matches!(self.options.iterations, Iterations::UntilSure { .. });
         let mut matrix = matrix.clone();
@@ -180,7 +180,7 @@ impl MatrixRun<'_> {
         let config = &self.project.config;
         for cell in matrix.cells.iter().filter(|_| config.shell == ShellMode::Never) {
             let command = matrix.command_text(cell, config);
-            // Whether its program exists is found out by running it.
+            // Running it shows whether its program exists.
             if let Err(why) = interpret(&command, ShellMode::Never, |_| true) {
                 return Err(MatrixError::ShellNeeded { command, why });
             }
@@ -219,7 +219,7 @@ impl MatrixRun<'_> {
         .map_err(MatrixRunError::Executor)?;
         let lock = project.lock_path();
         let mut interrupted = record::mark_dead_loops(worker.store()?, Some(&lock))?;
-        // Opening the record may have ended some already.
+        // Opening the record may have marked some already.
         interrupted.extend(record::configurations(worker.recovered_loops()));
         let loops = record::read_loops(worker.store()?, &project.file)?;
         let interrupted = interrupted.iter().any(|config| Path::new(config) == project.file);
@@ -271,7 +271,7 @@ impl MatrixRun<'_> {
                 None => Ok(provided?),
             }
         });
-        // What happens here says nothing about other machines, which look for themselves.
+        // Disturbances here do not affect other machines, which watch themselves.
         let watch = executor.is_none().then(|| MachineWatch::start(&keepers(workers)));
         let looked = watch.as_ref();
         let mut ended = provided
@@ -297,8 +297,8 @@ impl MatrixRun<'_> {
         ended
     }
 
-    /// The commits on the way to HEAD that this run or an earlier one measures, if they are enough for
-    /// a history. One that git cannot say is none: no result depends on it.
+    /// The commits on the way to HEAD with measurements of this or an earlier run, if enough for a
+    /// history. A git error yields none, because no result depends on it.
     fn measured_commits(
         &self,
         worker: &mut Worker,
@@ -316,7 +316,7 @@ impl MatrixRun<'_> {
         (measured.commits.len() >= FEWEST_COMMITS).then_some(measured)
     }
 
-    /// Whether it runs what an earlier loop of its configuration did not come to.
+    /// Whether it completes what an interrupted loop of its configuration left.
     fn takes_up_the_rest(&self) -> bool {
         match self.options.iterations {
             Iterations::Fixed(ScheduleMode::Append(_) | ScheduleMode::Replace) => false,
@@ -384,7 +384,7 @@ impl MatrixRun<'_> {
         let keys = resources.identity.keys(&matrix);
         let mut recorded = RecordedResults::read(workers[0].store()?, &keys)?;
         let plan = self.plan(&matrix, &keys, &recorded, begun);
-        // What is added or replaced is no rest of an earlier run, and there may be no rest.
+        // Appending and replacing do not complete an earlier run, and there may be nothing left.
         if begun.interrupted && self.takes_up_the_rest() && !plan.is_done() {
             self.observer.event(MatrixEvent::Continued);
         }
@@ -469,7 +469,7 @@ impl MatrixRun<'_> {
         MatrixPlan::until_sure(SamplingPlan::new(sampler, metric, deadline, warmups))
     }
 
-    /// Everything that the record knows of these cells now, as `compare` would say it.
+    /// The recorded results of these cells, as `compare` would show them.
     fn numbers(
         &self,
         (matrix, keys): (&Matrix, &[CellKey]),
@@ -528,7 +528,7 @@ impl MatrixRun<'_> {
     }
 }
 
-/// The processes whose runs are ours.
+/// The processes whose load does not count as a disturbance.
 fn keepers(workers: &[Worker]) -> Vec<i32> {
     workers.iter().flat_map(Worker::keeper_pids).collect()
 }
@@ -555,14 +555,14 @@ fn drive_here(
     Ok(driven)
 }
 
-/// Excludes others from making something in the directory that other machines see.
+/// Locks the shared directory against changes by other processes.
 fn lock_shared<X: RemoteExecutor>(
     executor: Option<&X>,
 ) -> Result<Option<File>, MatrixRunError<X::Error>> {
     executor.map_or(Ok(None), |executor| executor.lock_shared().map_err(MatrixRunError::Executor))
 }
 
-/// Pairs of cells that are really two: cells with one key are run once, as the first of them.
+/// Pairs of truly different cells: cells with the same key run once, as the first of them.
 fn distinct(pairs: &[(usize, usize)], keys: &[CellKey]) -> Vec<(usize, usize)> {
     let first = |cell: usize| keys.iter().position(|key| *key == keys[cell]).unwrap_or(cell);
     let mut kept: Vec<(usize, usize)> = Vec::new();
@@ -574,7 +574,7 @@ fn distinct(pairs: &[(usize, usize)], keys: &[CellKey]) -> Vec<(usize, usize)> {
     kept
 }
 
-/// Small enough for every reader of JSON.
+/// Small enough for every JSON parser.
 fn random_seed() -> u64 {
     let bytes = *LoopId::new().as_bytes();
     let low = u128::from_be_bytes(bytes);

@@ -1,9 +1,9 @@
-//! Drives a matrix: resolves and provides code and browsers, runs cells on the record by the plan,
-//! and reads back what the record knows.
+//! Drives a matrix: resolves and provides code and browsers, executes and records cells by the
+//! plan, and reads recorded results.
 //!
-//! Every decision about what to run, in which order, and what the numbers mean is made by the pure
-//! modules beside this one. Nothing here prints: a [`MatrixObserver`] receives events, and errors are
-//! variants that a front end words.
+//! The pure modules beside this one decide what to run, in which order, and what the numbers mean.
+//! Nothing here prints: a [`MatrixObserver`] receives events, and errors are variants for which a
+//! front end writes the text.
 
 mod affinity;
 mod bisect_run;

@@ -1,4 +1,4 @@
-//! A matrix in its project: the configuration, the record, and the directories it uses.
+//! A matrix in its project: the configuration, the record, and its directories.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::git::Worktrees;
 use crate::plan::{FilterError, Matrix};
 
-/// Directories that other machines see too, for cells that run there.
+/// Directories visible to other machines, for cells that run there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedDirectories {
     /// The worktrees of this project.
@@ -26,10 +26,10 @@ pub struct SharedDirectories {
     pub browsers: PathBuf,
 }
 
-/// One matrix and its surroundings.
+/// One matrix and its environment.
 pub struct MatrixProject {
     pub config: Config,
-    /// What all runs share.
+    /// The state shared by all runs.
     pub context: Arc<RunContext>,
     /// The configuration's file, absolute.
     pub file: PathBuf,
@@ -38,21 +38,21 @@ pub struct MatrixProject {
     pub shared: Option<SharedDirectories>,
     /// Variables that no command gets.
     pub unset: Vec<OsString>,
-    /// Whether secrets are replaced in what is recorded.
+    /// Whether secrets are redacted in the record.
     pub redact: bool,
     /// How its commands are confined.
     pub sandbox: SandboxRequest,
 }
 
 impl MatrixProject {
-    /// The cells that the filters leave.
+    /// The cells that match the filters.
     pub fn cells(&self, filters: &[(String, String)]) -> Result<Matrix, FilterError> {
         let mut cells = Matrix::of(&self.config);
         cells.filter(filters)?;
         Ok(cells)
     }
 
-    /// Where the command runs if there is no code: beside the configuration.
+    /// The working directory without code: that of the configuration.
     pub fn directory(&self) -> PathBuf {
         self.file.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
     }
@@ -64,7 +64,7 @@ impl MatrixProject {
         }
     }
 
-    /// Marks of setups that succeeded where there is no worktree to keep them.
+    /// Marks of successful setups outside of worktrees.
     pub fn setup_marks(&self) -> PathBuf {
         self.agent_directory.join("matrix-setup")
     }
@@ -82,18 +82,18 @@ impl MatrixProject {
         available_browsers(Some(&self.config), shared)
     }
 
-    /// The file that is locked while a matrix of this project is driven: the worktrees are shared,
-    /// and one loop would reset them under the other's command.
+    /// The lock file of a running matrix of this project: worktrees are shared, and a second loop
+    /// would reset them under the first one's command.
     pub fn lock_path(&self) -> PathBuf {
         self.agent_directory.join("matrix.lock")
     }
 
-    /// `purpose` names the holder for those who find it locked. Keepers must be forked before.
+    /// `purpose` names the holder to others. Fork keepers before.
     pub fn lock(&self, purpose: &str) -> Result<FileLock, LockError> {
         FileLock::acquire(&self.lock_path(), purpose)
     }
 
-    /// A run of this matrix, to be filled in.
+    /// The base request for a run of this matrix.
     pub fn request(&self, command: &str, directory: &Path, position: LoopPosition) -> RunRequest {
         self.request_of(CommandRequest::shell(command), directory, position)
     }
@@ -112,8 +112,8 @@ impl MatrixProject {
         request
     }
 
-    /// The confinement of a command that runs in this directory: the worktree it lies in can be
-    /// written, although it belongs to what is protected of a project, and so can its scratch.
+    /// The confinement of a command in this directory: its worktree is writable although it is
+    /// inside a protected directory of the project, and so is its scratch directory.
     fn sandbox_in(&self, directory: &Path) -> SandboxRequest {
         if !self.sandbox.is_on() {
             return self.sandbox.clone();
@@ -127,17 +127,17 @@ impl MatrixProject {
         self.sandbox.clone().with_rules(&SandboxRequest { paths, ..SandboxRequest::default() })
     }
 
-    /// Knows the secrets that must not be written down with the plan.
+    /// Knows the secrets to redact in the recorded plan.
     pub fn redactor(&self) -> Redactor {
         let position = LoopPosition { kind: Kind::Matrix, id: LoopId::new(), iteration: 0 };
         let mut request = self.request(&self.config.command.text(), &self.directory(), position);
         for (name, value) in &self.config.env {
             request.environment.set(name, value);
         }
-        // What is wrong with a pattern is a reason to refuse the first run.
+        // An invalid pattern refuses the first run.
         let mut reasons = Vec::new();
         let mut environment = prepare::environment(&request, &self.context, &mut reasons);
-        // An axis whose name says so has secrets as its values.
+        // The values of an axis with a secret name are secrets.
         for axis in &self.config.axes {
             environment.extend(axis.values.iter().map(|value| Variable::new(&axis.name, value)));
         }
@@ -145,14 +145,13 @@ impl MatrixProject {
     }
 }
 
-/// Variables of git's hooks: they would point a command at another repository than its worktree.
+/// Variables of git's hooks: they would lead a command to another repository than its worktree.
 pub fn git_variables() -> Vec<OsString> {
     let kept = safe_git::clean_environment(std::env::vars_os());
     std::env::vars_os().map(|(name, _)| name).filter(|n| kept.iter().all(|(k, _)| k != n)).collect()
 }
 
-/// The browsers of a configuration, or the usual ones without; `None` where no directory can keep
-/// any.
+/// The browsers of a configuration, or the default ones; `None` if there is no directory for them.
 pub fn available_browsers(config: Option<&Config>, shared: Option<PathBuf>) -> Option<Browsers> {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let chrome = config.and_then(|config| config.chrome.as_ref());

@@ -16,7 +16,7 @@ use crate::table::Axis;
 /// More loops than any matrix has.
 const MOST_LOOPS: usize = 10_000;
 
-/// The plan of a loop; `None` for one that another release wrote in a form unknown here.
+/// The plan of a loop; `None` if another release wrote it in an unknown form.
 fn plan_of(record: &StoredLoop) -> Option<MatrixLoopPlan> {
     serde_json::from_str(&record.plan).ok()
 }
@@ -35,7 +35,7 @@ pub fn read_loops(
     Ok(ours.collect())
 }
 
-/// The versions that milestones and channels were first resolved to.
+/// The versions to which milestones and channels were first resolved.
 pub fn pins(loops: &[(StoredLoop, MatrixLoopPlan)]) -> BTreeMap<String, String> {
     let mut pins = BTreeMap::new();
     for (_, plan) in loops.iter().rev() {
@@ -46,7 +46,7 @@ pub fn pins(loops: &[(StoredLoop, MatrixLoopPlan)]) -> BTreeMap<String, String> 
     pins
 }
 
-/// The commits that loops were to measure.
+/// The commits that loops measured.
 pub(super) fn commits(loops: &[(StoredLoop, MatrixLoopPlan)]) -> HashSet<String> {
     let searched = |plan: &MatrixLoopPlan| match plan.purpose.searched_axis() {
         Some(CODE) => plan.axes.get(CODE).cloned().unwrap_or_default(),
@@ -71,8 +71,8 @@ pub(super) fn begin(
     store.begin_loop(Kind::Matrix, &plan)
 }
 
-/// The loops whose runner died, with their configurations. `ours` is a lock that this process holds:
-/// it decides for loops that an earlier release recorded without a live file.
+/// The loops whose runner died, with their configurations. `ours` is a lock of this process: it
+/// decides for loops without a live file, from earlier releases.
 fn dead_loops(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(LoopId, String)>> {
     let dead = |record: &StoredLoop| {
         let plan = plan_of(record)?;
@@ -89,12 +89,12 @@ fn dead_loops(store: &Store, ours: Option<&Path>) -> retake_store::Result<Vec<(L
     Ok(store.open_loops(Kind::Matrix)?.iter().filter_map(dead).collect())
 }
 
-/// A lock of another machine says nothing here.
+/// A lock of another machine is not visible here.
 fn is_here(plan: &MatrixLoopPlan) -> bool {
     plan.host().is_some_and(|host| *host == machine::host())
 }
 
-/// Whether the runner of a loop lives.
+/// Whether the runner of a loop is alive.
 pub fn is_alive(store: &Store, record: &StoredLoop) -> bool {
     match store.loop_liveness(record.id) {
         Liveness::Alive => true,
@@ -111,7 +111,7 @@ pub(super) fn configurations(loops: &[StoredLoop]) -> impl Iterator<Item = Strin
     matrices.filter_map(plan_of).map(|plan| plan.config)
 }
 
-/// Marks the loops whose runner died; gives their configurations.
+/// Marks the loops whose runner died; returns their configurations.
 pub fn mark_dead_loops(
     store: &mut Store,
     ours: Option<&Path>,
@@ -123,7 +123,7 @@ pub fn mark_dead_loops(
     Ok(dead.into_iter().map(|(_, config)| config).collect())
 }
 
-/// The same for commands that only read. Where nothing may be written it is left to one that may.
+/// The same for reading commands. On a read-only store this is left to a command that can write.
 pub fn mark_dead_loops_if_writable(store: &Store) {
     if dead_loops(store, None).is_ok_and(|dead| !dead.is_empty())
         && let Ok(mut store) = Store::open(store.path())

@@ -1,6 +1,6 @@
-//! What the record knows of the cells of a matrix.
+//! The recorded results of the cells of a matrix.
 //!
-//! Warmups, setups and runs that were cut short are no results.
+//! Warmups, setups and interrupted runs are not results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::export::RunResults;
 use crate::plan::PastRun;
 use crate::report::RunRow;
 
-/// More cells than this are looked for in all runs at once instead of one by one.
+/// With more cells than this, all runs are searched at once instead of cell by cell.
 const ONE_BY_ONE: usize = 100;
 const PAGE: usize = 2000;
 
-/// What is shown of every run, and what every run will have where there is none yet.
+/// Metrics that are always shown, and that every run has.
 const ALWAYS: [&str; 3] = ["wall", "cpu", "rss"];
 
 /// One result of a cell.
@@ -29,12 +29,12 @@ pub struct ResultRow {
     pub id: RunId,
     /// The loop that ran it.
     pub session: LoopId,
-    /// The machine, if it was not the one of the loop.
+    /// The machine, if not the loop's.
     pub node: Option<String>,
-    /// What is recorded of that machine.
+    /// The recorded properties of that machine.
     pub environment: BTreeMap<String, String>,
     pub iteration: u64,
-    /// Which round of its loop it belongs to: runs of one round can be compared.
+    /// The round of its loop: runs of one round can be compared.
     pub block: u64,
     pub ok: bool,
     pub timed_out: bool,
@@ -44,10 +44,10 @@ pub struct ResultRow {
     pub chrome: Option<String>,
     pub reference: Option<String>,
     pub sha: Option<String>,
-    /// Values of the axes that are neither browser nor code.
+    /// Values of the axes other than browser and code.
     pub axes: BTreeMap<String, String>,
     pub metrics: Metrics,
-    /// Metrics that it was to give and did not.
+    /// Metrics that it should have reported but did not.
     pub missing: Vec<String>,
     pub adaptive: bool,
     pub planned: Option<u64>,
@@ -59,8 +59,8 @@ impl ResultRow {
         let labels = CellLabels::from_labels(&run.intent.request.labels)?;
         let key = labels.iteration_of()?;
         let outcome = run.outcome.as_ref()?;
-        // On another machine it is the machine or the scheduler that refuses, not the command that
-        // fails.
+        // On another machine, the machine or the scheduler refuses a run; the command does not
+        // fail.
         let refused = outcome.kind == OutcomeKind::NotStarted && outcome.ran_on.is_some();
         if refused || matches!(outcome.kind, OutcomeKind::Cancelled | OutcomeKind::Interrupted) {
             return None;
@@ -81,7 +81,7 @@ impl ResultRow {
             exit_code: outcome.exit_code.unwrap_or(1),
             started: run.intent.start_time,
             duration_ms: outcome.duration_ms,
-            // One that is given by its path is that one, whatever version it reports.
+            // A program given by path is identified by the path, not by its reported version.
             chrome: labels
                 .axes
                 .get(CHROME)
@@ -107,7 +107,7 @@ impl ResultRow {
         Some((key, row))
     }
 
-    /// What it measured, for other programs.
+    /// Its measurements, for other programs.
     pub fn to_results(&self) -> RunResults {
         RunResults { metrics: self.metrics.clone(), exit_code: self.exit_code }
     }
@@ -143,18 +143,18 @@ pub(super) fn is_result(run: &Run, labels: &CellLabels) -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct RecordedResults {
     rows: HashMap<CellKey, Vec<ResultRow>>,
-    /// The loops that ran them, oldest first, with their plans where these are known.
+    /// The loops that ran them, oldest first, with their plans if known.
     sessions: Vec<(LoopId, Option<MatrixLoopPlan>)>,
 }
 
-/// What a loop has added to the record, and erased of it.
+/// What a loop has added to the record, and erased from it.
 #[derive(Debug, Default)]
 pub(super) struct NewResults {
     pub(super) rows: Vec<(CellKey, ResultRow)>,
     pub(super) erased: HashSet<RunId>,
 }
 
-/// A round of a loop: the index of the loop among all that ran something, and the round.
+/// A round of a loop: the index of the loop among all with results, and the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
     pub session: usize,
@@ -162,8 +162,8 @@ pub struct Block {
 }
 
 impl RecordedResults {
-    /// What runs of matrices have measured. A bisection does not count: how often it measures a cell
-    /// depends on what it finds, and its runs would change the verdict about the cell.
+    /// The measurements of matrix runs. Those of bisections are excluded: how often a bisection
+    /// measures a cell depends on its results, which would bias the verdict about the cell.
     pub fn read(store: &dyn RecordReader, keys: &[CellKey]) -> retake_store::Result<Self> {
         let mut all = Self::read_all(store, keys)?;
         let searches = |plan: &Option<MatrixLoopPlan>| {
@@ -179,7 +179,7 @@ impl RecordedResults {
         Ok(all)
     }
 
-    /// What runs of matrices and bisections have measured.
+    /// The measurements of matrix runs and bisections.
     pub fn read_all(store: &dyn RecordReader, keys: &[CellKey]) -> retake_store::Result<Self> {
         let wanted: HashSet<CellKey> = keys.iter().copied().collect();
         let mut rows: HashMap<CellKey, Vec<ResultRow>> = HashMap::new();
@@ -207,7 +207,7 @@ impl RecordedResults {
         Ok(Self { rows, sessions })
     }
 
-    /// Takes in what a loop has recorded since: the same as reading everything again.
+    /// Adds what a loop has recorded since; gives the same as reading everything again.
     pub(super) fn add(&mut self, session: (LoopId, &MatrixLoopPlan), new: NewResults) {
         let NewResults { rows, erased } = new;
         for known in self.rows.values_mut() {
@@ -221,12 +221,12 @@ impl RecordedResults {
         for (key, row) in rows {
             self.rows.entry(key).or_default().push(row);
         }
-        // What has nothing left is no session any more.
+        // A loop without remaining results is dropped.
         let used: HashSet<LoopId> = self.rows.values().flatten().map(|row| row.session).collect();
         self.sessions.retain(|(id, _)| used.contains(id));
     }
 
-    /// The loop of a session, and when its first run began.
+    /// The loop of a session, and the start of its first run.
     pub fn session_start(&self, index: usize) -> Option<(LoopId, Timestamp)> {
         let (id, _) = self.sessions.get(index)?;
         let rows = self.rows.values().flatten().filter(|row| row.session == *id);
@@ -238,8 +238,8 @@ impl RecordedResults {
         self.sessions.get(index)?.1.as_ref()
     }
 
-    /// What is recorded of the machines that these cells were measured on in these sessions: of other
-    /// machines what they said themselves, else what the session says.
+    /// The recorded properties of the machines that measured these cells in these sessions: for
+    /// other machines those that they reported, else the session's.
     pub fn environments(
         &self,
         keys: &[CellKey],
@@ -276,8 +276,8 @@ impl RecordedResults {
         self.rows.iter().flat_map(|(key, rows)| rows.iter().map(move |r| row(key, r))).collect()
     }
 
-    /// The successful runs by their blocks, and the iterations of which all runs have failed. A
-    /// replaced run that could not be erased any more is not counted beside the one that replaced it.
+    /// The successful runs by block, and the iterations of which all runs failed. A replaced run
+    /// that could not be erased is not counted next to its replacement.
     pub fn results(&self, key: CellKey) -> (BTreeMap<Block, &ResultRow>, BTreeSet<u64>) {
         let index = |session| self.sessions.iter().position(|(id, _)| *id == session);
         let mut results: BTreeMap<Block, &ResultRow> = BTreeMap::new();
@@ -296,20 +296,19 @@ impl RecordedResults {
         (results, tried.difference(&done).copied().collect())
     }
 
-    /// The iteration after the last there is.
+    /// The number after the last iteration.
     pub fn next_iteration(&self, key: CellKey) -> u64 {
         self.of(key).iter().map(|row| row.iteration + 1).max().unwrap_or(0)
     }
 
-    /// The metrics that are shown unless others are asked for: the three that say most, and what the
-    /// commands report.
+    /// The metrics shown by default: the three most important ones, and those that commands report.
     pub fn usual_metrics(&self) -> Vec<String> {
         let further = &BUILT_IN[ALWAYS.len()..];
         let usual = |name: &String| !further.contains(&name.as_str());
         self.metrics().into_iter().filter(usual).collect()
     }
 
-    /// Every metric that some run has: what retake measures first, then the others by name.
+    /// Every metric of any run: retake's own first, then the others by name.
     pub fn metrics(&self) -> Vec<String> {
         let names = self.rows.values().flatten().flat_map(|row| row.metrics.keys());
         let more: HashSet<&str> = names.map(|name| name.as_ref()).collect();
@@ -323,7 +322,7 @@ impl RecordedResults {
     }
 }
 
-/// Something that failed besides iterations: a setup, a warmup, or what runs around iterations.
+/// A failure outside of iterations: of a setup, a warmup, or a hook around iterations.
 #[derive(Clone, Debug)]
 pub struct PhaseFailure {
     pub role: CellRole,

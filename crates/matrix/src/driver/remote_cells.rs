@@ -1,6 +1,6 @@
-//! Cells that run on other machines. A cell without a result of its own (cancelled by someone else,
-//! lost with its machine, refused there or by the scheduler) is not reported to the plan: it is
-//! neither a success nor a failure of the command.
+//! Cells on other machines. A cell without a result (cancelled by another user, lost with its
+//! machine, refused there or by the scheduler) is not reported to the plan: it is neither a success
+//! nor a failure of the command.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,19 +18,18 @@ use super::event::MatrixEvent;
 use super::recorded_results::is_result;
 use crate::plan::{CellResult, CellStep, MatrixPlan};
 
-/// What a command finds in the place of its own directories until the machine that runs it makes
-/// them.
+/// A placeholder for the command's directories, which the executing machine creates.
 const MADE_THERE: &str = "(made where it runs)";
 
 struct RemoteCells<'a> {
     runner: &'a CellRunner<'a>,
     started: Instant,
-    /// Cells under way while their results decide how many there will be.
+    /// Maximum submitted cells while their results decide the number of iterations.
     undecided_limit: usize,
     without_result: Vec<CellWithoutResult>,
 }
 
-/// What the loop driver collects failures in: it converts those of the executor by `From`.
+/// Collects failures for the loop driver, which converts the executor's by `From`.
 struct DriveFailure<E>(MatrixRunError<E>);
 
 impl<E> From<E> for DriveFailure<E> {
@@ -89,7 +88,7 @@ fn cell_result(run: &Run) -> Option<CellResult> {
     ) {
         return None;
     }
-    // Effects that another release wrote in an unknown form measured nothing.
+    // Effects in an unknown form of another release have no measurements.
     let measured = outcome.effects.as_ref().and_then(Effects::measurements);
     let Measurements { metrics, notes, .. } = measured.cloned().unwrap_or_default();
     let labels = CellLabels::from_labels(&run.intent.request.labels);

@@ -1,5 +1,5 @@
-//! What cells need before they can run: commits, worktrees with their setup, browsers. What is
-//! unavailable is listed, and the other cells run without it.
+//! The resources of cells: commits, worktrees with their setup, browsers. Unavailable ones are
+//! listed, and the other cells run without them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,32 +23,32 @@ use crate::iteration::BrowserOf;
 use crate::plan::{Identity, Matrix};
 use crate::tree::TreeError;
 
-/// What the values of a matrix were resolved to, and which of them are provided.
+/// The resolved values of a matrix, and which of them are provided.
 pub struct Resources {
     pub identity: Identity,
-    /// By ref as configured.
+    /// By configured ref.
     pub commits: BTreeMap<String, String>,
     pub(super) code: BTreeMap<String, CheckedOutCode>,
-    /// By version as configured.
+    /// By configured version.
     pub(super) browsers: BTreeMap<String, BrowserOf>,
     pub pins: BTreeMap<String, String>,
     pub checksums: BTreeMap<String, String>,
-    /// The worktrees that were made for this.
+    /// The newly created worktrees.
     pub(super) created: Vec<WorktreeName>,
     pub unavailable: Vec<Unavailable>,
 }
 
-/// Why a value of a matrix is not available.
+/// Why a value of a matrix is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
     #[error("{reference}: {why}")]
     Ref { reference: String, why: String },
     #[error("{name}: {error}")]
     Code { name: String, error: GitError },
-    /// Files of this ref are pointers to what Git LFS has not fetched.
+    /// Files of this ref are Git LFS pointers whose content was not fetched.
     #[error("{name}: {} {} a Git LFS pointer and not the file itself", .files[0], others(.files))]
     LfsPointers { name: String, files: Vec<String> },
-    /// The tree of a ref could not be kept or reset.
+    /// The tree of a ref could not be saved or reset.
     #[error("{name}: {error}")]
     Tree { name: String, error: TreeError },
     #[error("chrome {version}: {error}")]
@@ -66,7 +66,7 @@ pub enum Unavailable {
 /// Why providing a value ended.
 #[derive(Debug)]
 pub enum ProvisionError {
-    /// This value is not available; others may be.
+    /// This value is unavailable; others may be available.
     Unavailable(Unavailable),
     /// A signal asked for the end.
     Interrupted,
@@ -87,8 +87,8 @@ fn others(files: &[String]) -> String {
 }
 
 impl Resources {
-    /// Finds out what every value stands for, as far as that is possible without the network. Refs
-    /// that do not exist leave the matrix.
+    /// Resolves every value as far as possible without the network. Missing refs are removed from
+    /// the matrix.
     pub fn resolve(
         worker: &mut Worker,
         project: &MatrixProject,
@@ -132,7 +132,7 @@ impl Resources {
         Ok(resources)
     }
 
-    /// Identifies browsers given by their paths by what is there now.
+    /// Identifies browsers given by path by their current content.
     pub fn identify_programs(
         &mut self,
         worker: &mut Worker,
@@ -156,7 +156,7 @@ impl Resources {
         self.commits.insert(reference.to_owned(), sha.to_owned());
     }
 
-    /// Refs that are one and the same commit, each group in the order of the configuration.
+    /// Refs of the same commit, each group in the order of the configuration.
     pub fn same_commits(&self) -> Vec<(String, Vec<String>)> {
         let mut by_commit: BTreeMap<&String, Vec<String>> = BTreeMap::new();
         for (reference, sha) in &self.commits {
@@ -176,22 +176,22 @@ impl Resources {
     }
 }
 
-/// Provides values of a matrix: downloads browsers, checks code out and sets it up.
+/// Provides values of a matrix: downloads browsers, checks out code and sets it up.
 pub(super) struct Provisioner<'a> {
     pub(super) project: &'a MatrixProject,
     pub(super) observer: &'a dyn MatrixObserver,
-    /// How many run at once, each in a worktree of its own.
+    /// How many run at once, each in a separate worktree.
     pub(super) workers: usize,
     /// Runs a setup on another machine.
     pub(super) remote_setup: Option<RefCell<RemoteSetup<'a>>>,
 }
 
-/// Runs a setup on another machine; `None` if it was interrupted, or could not be run there, which who
-/// made this knows.
+/// Runs a setup on another machine; `None` if it was interrupted or could not run there, which its
+/// creator records.
 pub(super) type RemoteSetup<'a> = &'a mut dyn FnMut(&mut Worker, PreparedRun) -> Option<Run>;
 
 impl Provisioner<'_> {
-    /// Makes a browser available.
+    /// Provides a browser.
     pub(super) fn browser(
         &self,
         resources: &mut Resources,
@@ -246,7 +246,7 @@ impl Provisioner<'_> {
         Ok(())
     }
 
-    /// The code of all cells; a ref that is not available leaves the matrix.
+    /// Provides the code of all cells; an unavailable ref is removed from the matrix.
     pub(super) fn all_code(
         &self,
         resources: &mut Resources,
@@ -278,7 +278,7 @@ impl Provisioner<'_> {
         Ok(())
     }
 
-    /// The browsers of all cells; a version that is not available leaves the matrix.
+    /// Provides the browsers of all cells; an unavailable version is removed from the matrix.
     pub(super) fn all_browsers(
         &self,
         resources: &mut Resources,
@@ -309,7 +309,7 @@ fn no_cache() -> BrowserError {
     }
 }
 
-/// The exact version of a request, if that is known without asking the index.
+/// The exact version of a request, if known without the index.
 fn known_version(request: &BrowserRequest, pins: &BTreeMap<String, String>) -> Option<String> {
     match request {
         BrowserRequest::Exact(version) => Some(version.to_string()),
@@ -320,7 +320,7 @@ fn known_version(request: &BrowserRequest, pins: &BTreeMap<String, String>) -> O
     }
 }
 
-/// A commit as people write it.
+/// An abbreviated commit hash.
 pub fn short_sha(sha: &str) -> &str {
     &sha[..sha.len().min(7)]
 }

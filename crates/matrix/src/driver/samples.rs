@@ -1,4 +1,4 @@
-//! The numbers of a matrix, cell by cell, as statistics take them.
+//! The samples of a matrix, cell by cell, for statistics.
 
 use std::collections::BTreeSet;
 
@@ -24,14 +24,14 @@ pub struct Samples<'a> {
     pub keys: &'a [CellKey],
     pub metric: String,
     pub better: Better,
-    /// As the runs say it, or the configuration.
+    /// As the runs report it, or as configured.
     pub unit: Option<String>,
     cells: Vec<CellSamples>,
     recorded: &'a RecordedResults,
-    /// The axes that have several values.
+    /// The axes with several values.
     varying: Vec<usize>,
-    /// The sessions that measured every cell, if there are some and others did not: numbers that stand
-    /// beside each other are then of these.
+    /// The sessions that measured every cell, if only some did: only their numbers are shown side
+    /// by side.
     shared_sessions: Option<BTreeSet<usize>>,
 }
 
@@ -45,7 +45,7 @@ pub struct CellRow {
     /// Of the median, at 95 %.
     pub interval: Option<[f64; 2]>,
     pub failed: usize,
-    /// Against its baseline; `None` for the baseline.
+    /// Compared with its baseline; `None` for the baseline.
     pub change: Option<Comparison>,
 }
 
@@ -57,13 +57,13 @@ struct CellSamples {
     failed: BTreeSet<u64>,
     blocked: bool,
     adaptive: bool,
-    /// The sizes that were planned one after the other: more than one means that the sample was
-    /// made larger when there were results to look at.
+    /// The successively planned sizes: more than one means that the sample was enlarged after
+    /// results were visible.
     sizes: BTreeSet<u64>,
 }
 
 impl CellSamples {
-    /// How often its size may have been decided by looking at it.
+    /// How often its size may have depended on its results.
     fn looks(&self) -> usize {
         if self.adaptive { self.values.len().max(1) } else { self.sizes.len().max(1) }
     }
@@ -73,7 +73,7 @@ impl CellSamples {
     }
 }
 
-/// The sessions that measured every cell of which there is anything, if these are not simply all.
+/// The sessions that measured every non-empty cell, if those are not all sessions.
 fn shared_sessions(cells: &[CellSamples]) -> Option<BTreeSet<usize>> {
     let mut sessions = cells.iter().map(CellSamples::sessions).filter(|known| !known.is_empty());
     let first = sessions.next()?;
@@ -85,19 +85,19 @@ fn shared_sessions(cells: &[CellSamples]) -> Option<BTreeSet<usize>> {
     (!shared.is_empty() && shared != all).then_some(shared)
 }
 
-/// One number for each block, for those who only need to tell them apart and to order them.
+/// A unique, ordered number for each block.
 fn number(block: Block) -> u64 {
     (block.session as u64) << 40 | block.round
 }
 
-/// What was measured of two cells in the same blocks.
+/// The values of two cells in common blocks.
 struct Common {
     a: Vec<f64>,
     b: Vec<f64>,
     blocks: Vec<Block>,
 }
 
-/// What of the environment of a session may matter to a measurement.
+/// Properties of a session's environment that may affect a measurement.
 pub(super) const CONDITIONS: [&str; 6] =
     [MatrixLoopPlan::HOST, "cpu", "cpus", "kernel", "governor", "turbo off"];
 
@@ -140,27 +140,27 @@ impl<'a> Samples<'a> {
         Self { matrix, keys, metric, better, unit, cells, recorded, varying, shared_sessions }
     }
 
-    /// Whether numbers of a session stand beside those of other cells.
+    /// Whether numbers of a session are shown next to those of other cells.
     fn is_shown(&self, session: usize) -> bool {
         self.shared_sessions.as_ref().is_none_or(|shared| shared.contains(&session))
     }
 
-    /// The values of a cell that stand beside those of other cells, with their blocks.
+    /// The values of a cell that are shown next to those of other cells, with their blocks.
     fn shown(&self, cell: usize) -> (Vec<f64>, Vec<Block>) {
         let CellSamples { values, blocks, .. } = &self.cells[cell];
         let both = values.iter().copied().zip(blocks.iter().copied());
         both.filter(|(_, block)| self.is_shown(block.session)).unzip()
     }
 
-    /// Whether some cells were measured in sessions that others were not, and none measured all: then
-    /// numbers beside each other may differ by what the machine did in between.
+    /// Whether cells were measured in different sessions and none measured all: then numbers side
+    /// by side may differ because of the machine.
     pub fn is_mixed(&self) -> bool {
         let mut sessions = self.cells.iter().map(CellSamples::sessions).filter(|s| !s.is_empty());
         let first = sessions.next();
         self.shared_sessions.is_none() && sessions.any(|sessions| Some(sessions) != first)
     }
 
-    /// Whether any run has it.
+    /// Whether any run has the metric.
     pub fn any(&self) -> bool {
         self.cells.iter().any(|cell| !cell.values.is_empty())
     }
@@ -174,7 +174,7 @@ impl<'a> Samples<'a> {
         cells.iter().all(|&cell| !self.cells[cell].blocked)
     }
 
-    /// The values of both cells in the blocks that both have.
+    /// The values of both cells in common blocks.
     fn common(&self, a: usize, b: usize) -> Common {
         let of_a = &self.cells[a];
         let mut common = Common { a: Vec::new(), b: Vec::new(), blocks: Vec::new() };
@@ -188,7 +188,7 @@ impl<'a> Samples<'a> {
         common
     }
 
-    /// Why two cells cannot be compared as they were measured.
+    /// Why two cells cannot be compared as measured.
     fn obstacle(&self, a: usize, b: usize, together: usize) -> Option<Reason> {
         let (of_a, of_b) = (&self.cells[a], &self.cells[b]);
         if !self.interleaved(&[a, b]) {
@@ -200,7 +200,7 @@ impl<'a> Samples<'a> {
             .then_some(Reason::DifferentSessions { together })
     }
 
-    /// What was not the same in all sessions that these cells were measured in.
+    /// Properties that differ between the sessions of these cells.
     fn conditions(
         &self,
         cells: &[usize],
@@ -217,7 +217,7 @@ impl<'a> Samples<'a> {
         CONDITIONS.iter().filter_map(differing).collect()
     }
 
-    /// A family of comparisons, judged together. Pairs of two names for one cell have no part in it.
+    /// A family of comparisons, judged together. Pairs of two names for one cell are excluded.
     pub fn compare(
         &self,
         pairs: &[(usize, usize)],
@@ -228,8 +228,8 @@ impl<'a> Samples<'a> {
         self.judge(pairs, &self.criteria(margin, real), resources)
     }
 
-    /// Several pairs and all of them as one. Half of what may be wrong is the whole's, the other
-    /// half is shared by the parts.
+    /// Several pairs, and all of them combined. Half of the error probability is for the
+    /// combination, the parts share the other half.
     pub fn compare_with_whole(
         &self,
         pairs: &[(usize, usize)],
@@ -288,12 +288,12 @@ impl<'a> Samples<'a> {
         comparison
     }
 
-    /// Samples whose number depends on them need an interval that allows for it.
+    /// Samples whose number depends on them need a wider interval.
     fn sequential(&self, cells: &[usize]) -> bool {
         cells.iter().any(|&cell| self.cells[cell].looks() > 1)
     }
 
-    /// What two cells of one key both are.
+    /// What two cells with the same key have in common.
     fn what(&self, cell: usize, resources: &Resources) -> String {
         let commit = self.matrix.axis(CODE).and_then(|axis| {
             resources.commits.get(self.matrix.value(&self.matrix.cells[cell], axis))
@@ -304,7 +304,7 @@ impl<'a> Samples<'a> {
         }
     }
 
-    /// All pairs as one: in each iteration the geometric mean over them.
+    /// All pairs combined: in each iteration the geometric mean over them.
     fn together(
         &self,
         pairs: &[(usize, usize)],
@@ -352,7 +352,7 @@ impl<'a> Samples<'a> {
         comparison
     }
 
-    /// A sampler that knows what was measured in common before.
+    /// A sampler that knows earlier paired measurements.
     pub fn sampler(&self, pairs: &[(usize, usize)], criteria: Criteria, seed: u64) -> Sampler {
         let mut sampler = Sampler::new(pairs, criteria, seed);
         for (index, &(a, b)) in
@@ -366,7 +366,7 @@ impl<'a> Samples<'a> {
         sampler
     }
 
-    /// The cells one by one, each with its comparison against its baseline.
+    /// The cells, each with its comparison to its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
         let row = |cell: usize| {
             let (values, _) = self.shown(cell);
@@ -383,7 +383,7 @@ impl<'a> Samples<'a> {
         (0..self.cells.len()).map(row).collect()
     }
 
-    /// What the start of a shell takes that was subtracted from these numbers, in milliseconds.
+    /// The start time of a shell that was subtracted from these numbers, in milliseconds.
     pub fn shell_start(&self) -> Option<f64> {
         let without_shell = ["wall", "cpu", "user", "sys"].contains(&self.metric.as_str());
         let rows = self.keys.iter().flat_map(|key| self.recorded.of(*key));
@@ -391,7 +391,7 @@ impl<'a> Samples<'a> {
         median(&starts.filter(|_| without_shell).collect::<Vec<f64>>())
     }
 
-    /// Everything that was measured, for other programs.
+    /// All measurements, for other programs.
     pub fn results(&self, rows: &[CellRow]) -> MetricResults {
         let cell = |index: usize| {
             let place = &self.matrix.cells[index];

@@ -1,8 +1,8 @@
-//! How long a shell takes to start, so that it does not count for the commands that need one.
+//! Measures the start time of a shell, to subtract it from commands that need one.
 //!
-//! An empty command line is measured in turn with the iterations, and not once at the start: a machine
-//! that gets slower meanwhile has a slower shell too. How often depends on how long the iterations
-//! take, for this must not cost much.
+//! An empty command line is measured in turn with the iterations instead of once at the start: a
+//! machine that gets slower has a slower shell too. The frequency depends on the duration of the
+//! iterations, to limit the cost.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use retake_runner::worker::Worker;
 
 use crate::stats::median;
 
-/// Starts before the first iteration.
+/// Measurements before the first iteration.
 const FIRST: usize = 10;
-/// The last of them that count.
+/// How many of the latest measurements count.
 const LATEST: usize = 50;
-/// The part of the time of the iterations that may be spent on it.
+/// Maximum fraction of the iterations' time for these measurements.
 const PART: f64 = 0.01;
 
-/// The starts of a shell that one worker has measured.
+/// One worker's measurements of a shell's start.
 #[derive(Default)]
 pub(super) struct ShellStart {
     latest: VecDeque<ShellCost>,
-    /// The median of them.
+    /// Their median.
     cost: Option<ShellCost>,
     spent: Duration,
     /// When the first iteration began.
@@ -32,8 +32,8 @@ pub(super) struct ShellStart {
 }
 
 impl ShellStart {
-    /// Measures again, if it is time to. A shell that cannot be measured costs nothing: the command
-    /// itself will say what is wrong with it.
+    /// Measures again if due. A shell that cannot be measured costs nothing: the command itself
+    /// reports the error.
     pub(super) fn measure(&mut self, worker: &mut Worker) {
         let since = *self.since.get_or_insert_with(Instant::now);
         let allowed = since.elapsed().mul_f64(PART);
@@ -56,7 +56,7 @@ impl ShellStart {
         }
     }
 
-    /// What to subtract; `None` if nothing is known.
+    /// What to subtract; `None` if unknown.
     pub(super) fn cost(&self) -> Option<ShellCost> {
         self.cost
     }

@@ -1,5 +1,5 @@
-//! Answers that are not about cells: comparisons, a metric over commits, the points of a search, and
-//! versions of browsers.
+//! Results that are not about cells: comparisons, a metric over commits, the points of a search,
+//! and versions of browsers.
 
 use retake_types::loop_record::matrix::{BisectAnswer, JudgedPoint, PointVerdict};
 
@@ -8,7 +8,7 @@ use crate::browsers::ListedVersion;
 use crate::history::{Change, CommitHistory, CommitRow, CommitSeries};
 use crate::stats::{Comparison, Verdict, value_text};
 
-/// What is known of a change, in columns.
+/// The columns of a change.
 pub(super) const CHANGE_COLUMNS: [&str; 7] = [
     "change",
     "change_low",
@@ -19,8 +19,8 @@ pub(super) const CHANGE_COLUMNS: [&str; 7] = [
     "difference_high",
 ];
 
-/// The ratio less one with its interval, the verdict, and instead of the ratio the difference where a
-/// value is 0; `factor` is what differences are multiplied by.
+/// The ratio minus one with its interval, the verdict, and the difference in place of the ratio if
+/// a value is 0; `factor` scales differences.
 pub(super) fn change_columns(change: Option<&Comparison>, factor: f64) -> [String; 7] {
     let Some(change) = change else { return Default::default() };
     let part = |ratio: Option<f64>| number(ratio.map(|ratio| ratio - 1.0));
@@ -39,7 +39,7 @@ pub(super) fn change_columns(change: Option<&Comparison>, factor: f64) -> [Strin
     ]
 }
 
-/// The word that JSON has for it.
+/// The word in JSON.
 fn verdict_key(verdict: Verdict) -> String {
     verdict.as_str().replace(' ', "_")
 }
@@ -48,7 +48,7 @@ fn csv_head(parts: &[&[&str]]) -> String {
     csv_line(&parts.concat().into_iter().map(str::to_owned).collect::<Vec<_>>())
 }
 
-/// Comparisons as CSV, one line each.
+/// Comparisons as CSV, one per line.
 pub fn comparisons_csv(comparisons: &[Comparison]) -> String {
     let sides = ["a", "b", "at", "metric", "unit", "median_a", "median_b", "runs_a", "runs_b"];
     let mut text = csv_head(&[&sides, &CHANGE_COLUMNS]);
@@ -91,13 +91,12 @@ pub(super) fn change_text(change: &Comparison) -> String {
     format!("{size}{}", change.verdict_word())
 }
 
-/// Every commit with the series it belongs to.
+/// Every commit with its series.
 fn commits(history: &CommitHistory) -> impl Iterator<Item = (&CommitSeries, &CommitRow)> {
     history.series.iter().flat_map(|series| series.commits.iter().map(move |row| (series, row)))
 }
 
-/// A metric over commits as CSV, one line for each commit. A change stands at the first commit that
-/// has it.
+/// A metric over commits as CSV, one commit per line. A change is at the first commit that has it.
 pub fn history_csv(history: &CommitHistory) -> String {
     let commit = ["commit", "subject", "cell", "metric", "unit", "median", "low", "high"];
     let mut text =
@@ -139,7 +138,7 @@ fn change_of_commit(change: &Change) -> [String; 7] {
     ]
 }
 
-/// A metric over commits as a Markdown table, and its changes in sentences.
+/// A metric over commits as a Markdown table, and its changes as sentences.
 pub fn history_markdown(history: &CommitHistory) -> String {
     let CommitHistory { metric, .. } = history;
     let unit = history.unit.as_deref();
@@ -171,7 +170,7 @@ pub fn history_markdown(history: &CommitHistory) -> String {
     text
 }
 
-/// What a point of a search is in its answer.
+/// The role of a point in the answer of a search.
 fn part_of_answer(answer: &BisectAnswer, point: &str) -> &'static str {
     match point {
         point if answer.first_bad.as_deref() == Some(point) => "first bad",
@@ -188,7 +187,7 @@ fn point_verdict(verdict: PointVerdict) -> &'static str {
     }
 }
 
-/// The points of a search as CSV, one line each.
+/// The points of a search as CSV, one per line.
 pub fn points_csv(answer: &BisectAnswer) -> String {
     let mut text = csv_head(&[&["axis", "point", "verdict", "samples", "answer", "confidence"]]);
     for JudgedPoint { point, verdict, samples } in &answer.steps {

@@ -1,4 +1,4 @@
-//! Results for other programs: CSV with the columns of hyperfine, Markdown, and the JSON that
+//! Results for other programs: CSV with hyperfine's columns, Markdown, and the JSON that
 //! hyperfine's own scripts read.
 
 mod answers;
@@ -25,7 +25,7 @@ pub struct MetricResults {
     pub metric: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// What the start of a shell takes, if it was subtracted from times: milliseconds.
+    /// The start time of a shell that was subtracted from times, if any: milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell_start: Option<f64>,
     pub cells: Vec<CellResults>,
@@ -35,17 +35,17 @@ pub struct MetricResults {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CellResults {
-    /// For people: its command, or what distinguishes it from the other cells.
+    /// For display: its command, or what distinguishes it from the other cells.
     pub name: String,
-    /// The values of its axes; a command is none.
+    /// The values of its axes, without the command.
     pub parameters: BTreeMap<String, String>,
-    /// Of the metric, in the order in which they were measured.
+    /// The values of the metric, in the order of measurement.
     pub values: Vec<f64>,
     pub failed: usize,
-    /// Against its baseline.
+    /// Compared with its baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Comparison>,
-    /// Everything that was measured in the runs that have results.
+    /// All measurements of its runs with results.
     #[serde(skip)]
     pub runs: Vec<RunResults>,
 }
@@ -57,7 +57,7 @@ pub struct RunResults {
 }
 
 impl CellResults {
-    /// The values of a metric in seconds, as far as it was measured.
+    /// The values of a metric in seconds, where measured.
     fn seconds(&self, metric: &str) -> Vec<f64> {
         let seconds = |run: &RunResults| {
             let found = run.metrics.get(metric)?;
@@ -83,14 +83,14 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The standard deviation of a sample; `None` of a single value.
+/// The standard deviation of a sample; `None` for a single value.
 fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// What hyperfine writes with `--export-json`.
+/// The content of hyperfine's `--export-json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HyperfineResults {
     pub results: Vec<HyperfineResult>,
@@ -101,7 +101,7 @@ pub struct HyperfineResults {
 pub struct HyperfineResult {
     pub command: String,
     pub mean: f64,
-    /// `None` of a single run.
+    /// `None` for a single run.
     pub stddev: Option<f64>,
     pub median: f64,
     pub user: f64,
@@ -117,7 +117,7 @@ pub struct HyperfineResult {
 }
 
 impl MetricResults {
-    /// Whether there are results and none of them has the metric.
+    /// Whether there are results but none has the metric.
     pub fn lacks_metric(&self) -> bool {
         self.cells.iter().any(|cell| !cell.runs.is_empty())
             && self.cells.iter().all(|cell| cell.values.is_empty())
@@ -130,15 +130,15 @@ impl MetricResults {
         names.collect::<BTreeSet<&str>>().into_iter().collect()
     }
 
-    /// What a value is multiplied by: times are in seconds.
+    /// The factor that converts times to seconds.
     fn scale(&self) -> Option<f64> {
         is_time(&self.metric, self.unit.as_deref())
             .then(|| scale(self.unit.as_deref().unwrap_or("ms")))?
     }
 
-    /// As hyperfine would write it, of this metric if it is a time, and else of the wall time. Cells
-    /// without a result are left out: hyperfine has no word for them. So are axes that are the same
-    /// everywhere, unless there is no other: its script for parameters wants exactly one.
+    /// hyperfine's format, of this metric if it is a time, otherwise of the wall time. Leaves out
+    /// cells without a result, which hyperfine cannot represent, and axes with one value, unless
+    /// there is no other: its script for parameters expects exactly one.
     pub fn hyperfine(&self) -> HyperfineResults {
         let varies = |name: &String| {
             let mut values = self.cells.iter().map(|cell| cell.parameters.get(name));
@@ -206,7 +206,7 @@ impl MetricResults {
     }
 }
 
-/// The columns that hyperfine documents, those of the parameters, and what it does not know.
+/// hyperfine's documented columns, the parameters, and additional columns.
 pub fn csv(metrics: &[MetricResults]) -> String {
     let cells = || metrics.iter().flat_map(|metric| &metric.cells);
     let parameters: BTreeSet<&String> = cells().flat_map(|cell| cell.parameters.keys()).collect();

@@ -8,17 +8,17 @@ pub(super) fn csv_line(fields: &[String]) -> String {
     fields.iter().map(field).collect::<Vec<_>>().join(",") + "\n"
 }
 
-/// A text in a cell of a Markdown table.
+/// A text for a cell of a Markdown table.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace(['\n', '\r'], " ")
 }
 
-/// A text that is shown as it is, in a cell of a Markdown table.
+/// A literal text for a cell of a Markdown table.
 pub(super) fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     match longest {
         0 => format!("`{}`", escaped(text)),
-        // More of them than the text has in a row.
+        // More backticks than the longest run in the text.
         longest => {
             let fence = "`".repeat(longest + 1);
             format!("{fence} {} {fence}", escaped(text))
@@ -26,7 +26,7 @@ pub(super) fn code(text: &str) -> String {
     }
 }
 
-/// A number, or nothing.
+/// A number, or an empty text.
 pub(super) fn number(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
@@ -34,7 +34,7 @@ pub(super) fn number(value: Option<f64>) -> String {
 pub(super) fn markdown_table(head: &[&str], lines: impl Iterator<Item = Vec<String>>) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = row(head.iter().map(|name| escaped(name)).collect());
-    // Names to the left, numbers to the right.
+    // Names left-aligned, numbers right-aligned.
     text +=
         &row((0..head.len()).map(|at| if at == 0 { ":--" } else { "--:" }.to_owned()).collect());
     lines.for_each(|line| text += &row(line));

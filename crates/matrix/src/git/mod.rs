@@ -1,6 +1,6 @@
-//! What the matrix asks of git: which commit a ref is, the commits between two, and worktrees.
+//! The git operations of the matrix: the commit of a ref, the commits between two, and worktrees.
 //!
-//! git itself runs through the keeper it is given; nothing here starts a process of its own.
+//! git runs through the given keeper; nothing here starts a process itself.
 
 mod lfs;
 mod refs;
@@ -16,7 +16,7 @@ use retake_types::{Outcome, StartFailure, Stream};
 pub use refs::{Commit, Commits, Resolved};
 pub use worktrees::{Worktree, WorktreeChange, WorktreeName, Worktrees};
 
-/// More than this much output of git is not kept; no answer asked for here is as long.
+/// Maximum output of git to keep; no expected output is as long.
 const MOST_OUTPUT: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ impl GitError {
     }
 }
 
-/// One repository, and what git is run with.
+/// One repository, and the means to run git in it.
 pub struct Git<'k> {
     keeper: &'k mut Keeper,
     cancel: &'k Cancel,
@@ -92,7 +92,7 @@ impl<'k> Git<'k> {
         self.ask_in(&repo, arguments)
     }
 
-    /// What git says, whether it succeeds or not.
+    /// The output of git, whether it succeeds or not.
     fn ask_in<S: AsRef<OsStr>>(
         &mut self,
         directory: &Path,
@@ -130,7 +130,7 @@ impl<'k> Git<'k> {
         }
     }
 
-    /// What git says, its failure being ours.
+    /// The output of git; its failure is an error.
     fn tell_in<S: AsRef<OsStr>>(
         &mut self,
         directory: &Path,

@@ -1,4 +1,4 @@
-//! Refs and the commits they mean.
+//! Refs and their commits.
 
 use super::{Git, GitError};
 
@@ -6,20 +6,20 @@ use super::{Git, GitError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     pub reference: String,
-    /// Of the commit, also where the ref is an annotated tag.
+    /// The hash of the commit, also if the ref is an annotated tag.
     pub sha: String,
 }
 
-/// The commits between two, oldest first, both included.
+/// The commits between two, oldest first, including both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commits {
     pub shas: Vec<String>,
-    /// Merges count as one step, and what was merged does not. Not so when the older end is itself
+    /// Whether merges count as one step without the merged commits. Not if the older end itself is
     /// on a merged branch.
     pub first_parent: bool,
 }
 
-/// A commit and the first line of what it says.
+/// A commit and its subject line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     pub sha: String,
@@ -31,10 +31,10 @@ impl Git<'_> {
     pub fn resolve(&mut self, reference: &str) -> Result<Resolved, GitError> {
         let bad = |why: &str| GitError::BadRef { reference: reference.to_owned(), why: why.into() };
         if reference.starts_with('-') {
-            return Err(bad("begins with -, which no ref does"));
+            return Err(bad("begins with -, which a ref cannot"));
         }
         if reference.is_empty() || reference.contains(|c: char| c.is_control()) {
-            return Err(bad("is not a name git can have"));
+            return Err(bad("is not a valid ref name"));
         }
         let wanted = format!("{reference}^{{commit}}");
         let said = self.ask(&["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?;
@@ -59,7 +59,7 @@ impl Git<'_> {
         Err(bad(&why))
     }
 
-    /// A full hash is taken for granted by rev-parse, whether there is such an object or not.
+    /// Whether an object exists: rev-parse accepts any full hash.
     fn has_object(&mut self, sha: &str) -> Result<bool, GitError> {
         Ok(self.ask(&["cat-file", "-e", sha.trim()])?.ok)
     }
@@ -68,7 +68,7 @@ impl Git<'_> {
         Ok(self.ask(&["rev-parse", "--is-shallow-repository"])?.stdout.trim() == "true")
     }
 
-    /// The commits from one to the other; which is the older one is found out.
+    /// The commits between two, in either order.
     pub fn between(&mut self, one: &Resolved, other: &Resolved) -> Result<Commits, GitError> {
         let (old, new) = if self.is_ancestor(&one.sha, &other.sha)? {
             (one, other)
@@ -93,7 +93,7 @@ impl Git<'_> {
             std::iter::once(old.sha.clone()).chain(text.lines().map(str::to_owned)).collect()
         };
         let repo = self.repo.clone();
-        // A merge is what the main line really was at some time; its parts never were.
+        // A merge was a real state of the main line; its merged commits were not.
         let arguments = ["rev-list", "--reverse", "--first-parent", &range];
         let shas = list(self.tell_in(&repo, &arguments)?);
         let first_of_new = shas.get(1).map_or(&new.sha, |sha| sha).clone();
@@ -106,15 +106,15 @@ impl Git<'_> {
         Ok(Commits { shas: list(self.tell_in(&repo, &arguments)?), first_parent: false })
     }
 
-    /// The first line of what a commit says.
+    /// The subject line of a commit.
     pub fn subject(&mut self, sha: &str) -> Result<String, GitError> {
         let repo = self.repo.clone();
         let text = self.tell_in(&repo, &["log", "-1", "--format=%s", sha])?;
         Ok(text.trim().to_owned())
     }
 
-    /// What a branch was, commit by commit, oldest first: merges count as one step. At most this
-    /// many of the newest.
+    /// The history of a branch, oldest first: merges count as one step. At most `most` of the
+    /// newest commits.
     pub fn first_parents(&mut self, tip: &Resolved, most: usize) -> Result<Vec<Commit>, GitError> {
         let repo = self.repo.clone();
         let count = format!("--max-count={most}");

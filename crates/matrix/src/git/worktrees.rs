@@ -1,9 +1,9 @@
-//! Detached worktrees, kept from run to run: one for each commit, each build of it and each worker.
+//! Detached worktrees, kept between runs: one for each commit, build and worker.
 //!
-//! A worktree is named by everything that made it: `<sha>-<build>-<number>`. So two refs on one
-//! commit share theirs, two setups never do, and no two names collide. Beside it lie
-//! `<name>.complete`, which says that it is checked out and set up, and `<name>.snapshot/`, which keeps
-//! it as the setup left it.
+//! A worktree's name contains everything that determines it: `<sha>-<build>-<number>`. So refs of
+//! one commit share worktrees, different setups never do, and names cannot collide. Next to it are
+//! `<name>.complete`, which marks it as checked out and set up, and `<name>.snapshot/`, with its
+//! state after setup.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use super::{Git, GitError};
 use crate::tree::remove_tree;
 
-/// What a worktree is made of.
+/// What determines a worktree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorktreeName {
     pub sha: String,
-    /// What set it up.
+    /// Its setup.
     pub build: String,
-    /// The worker that it belongs to.
+    /// Its worker.
     pub number: usize,
 }
 
@@ -38,14 +38,14 @@ pub struct Worktree {
     pub path: PathBuf,
 }
 
-/// What had to be done to have a worktree.
+/// How a worktree was obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorktreeChange {
-    /// It is new, and has to be set up.
+    /// Created, and not set up yet.
     Created,
-    /// It was there, set up.
+    /// It existed, set up.
     Reused,
-    /// It was gone, half made, or not what it should be, and is new; why.
+    /// It was missing, incomplete or wrong, and was recreated; with the reason.
     Recreated(String),
 }
 
@@ -56,7 +56,7 @@ pub struct Worktrees {
 }
 
 impl Worktrees {
-    /// `directory` is made when the first worktree is.
+    /// `directory` is created with the first worktree.
     pub fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
@@ -65,12 +65,12 @@ impl Worktrees {
         self.directory.join(format!("{name}.complete"))
     }
 
-    /// Where a worktree is kept as its setup left it.
+    /// The place of a worktree's snapshot.
     pub fn snapshot(&self, worktree: &Worktree) -> PathBuf {
         self.directory.join(format!("{}.snapshot", worktree.name))
     }
 
-    /// The worktree of this name: the one that is there if it was completed, or a new one.
+    /// The worktree with this name: an existing complete one, or a new one.
     pub fn ensure(
         &self,
         git: &mut Git<'_>,
@@ -85,7 +85,7 @@ impl Worktrees {
         let broken = match (there, self.complete(&text).exists()) {
             (false, false) => None,
             (false, true) => Some("it was gone".to_owned()),
-            (true, false) => Some("it was not completed".to_owned()),
+            (true, false) => Some("it was incomplete".to_owned()),
             (true, true) => return Ok((worktree, WorktreeChange::Reused)),
         };
         self.recreate(git, &worktree)?;
@@ -93,16 +93,16 @@ impl Worktrees {
         Ok((worktree, change))
     }
 
-    /// Why a worktree that is there cannot be used, if that is so.
+    /// Why an existing worktree cannot be used, if so.
     pub fn defect(
         &self,
         git: &mut Git<'_>,
         worktree: &Worktree,
     ) -> Result<Option<&'static str>, GitError> {
         let path = &worktree.path;
-        // Without a .git of its own git would go on to whatever repository lies above.
+        // Without its own .git, git would use a repository of a parent directory.
         if !path.join(".git").is_file() {
-            return Ok(Some("it was no worktree any more"));
+            return Ok(Some("it was no longer a worktree"));
         }
         let ours = git.ask(&["rev-parse", "--path-format=absolute", "--git-common-dir"])?;
         let theirs =
@@ -117,7 +117,7 @@ impl Worktrees {
         Ok(None)
     }
 
-    /// Makes a worktree anew: as committed, with nothing else in it.
+    /// Recreates a worktree: exactly as committed.
     pub fn recreate(&self, git: &mut Git<'_>, worktree: &Worktree) -> Result<(), GitError> {
         self.remove(git, &worktree.name.to_string())?;
         let add: [OsString; 7] = [
@@ -138,7 +138,7 @@ impl Worktrees {
         Ok(())
     }
 
-    /// The directory in which git keeps what it knows of this worktree: HEAD, the index.
+    /// git's directory for this worktree: HEAD, the index.
     pub fn git_directory(
         &self,
         git: &mut Git<'_>,
@@ -149,13 +149,13 @@ impl Worktrees {
         Ok(PathBuf::from(said.trim_end_matches('\n')))
     }
 
-    /// To be called once the worktree is checked out, set up and kept, not before.
+    /// Call it after the worktree is checked out, set up and saved.
     pub fn mark_complete(&self, worktree: &Worktree) -> Result<(), GitError> {
         let mark = self.complete(&worktree.name.to_string());
         fs::write(&mark, "").map_err(|e| GitError::io(&mark, e))
     }
 
-    /// The names of all worktrees, or of what is left of one.
+    /// The names of all worktrees, including incomplete ones.
     pub fn list(&self) -> Result<Vec<String>, GitError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -170,7 +170,7 @@ impl Worktrees {
             // Earlier releases named them by the commit alone.
             let sha = name.split('-').next().unwrap_or_default();
             let hex = sha.bytes().all(|b| b.is_ascii_hexdigit());
-            // Anything else in there is not ours to remove.
+            // Other files are not retake's to remove.
             if hex && matches!(sha.len(), 40 | 64) && !names.iter().any(|known| known == name) {
                 names.push(name.to_owned());
             }
@@ -179,18 +179,18 @@ impl Worktrees {
         Ok(names)
     }
 
-    /// Removes every worktree with what lies beside it; returns their names.
+    /// Removes every worktree and the files next to it; returns their names.
     pub fn clean(&self, git: &mut Git<'_>) -> Result<Vec<String>, GitError> {
         let names = self.list()?;
         for name in &names {
             self.remove(git, name)?;
         }
-        // Only if nothing else is in it.
+        // Only if it is empty.
         drop(fs::remove_dir(&self.directory));
         Ok(names)
     }
 
-    /// Removes one worktree. The mark of completeness goes first: what is half removed is not to be
+    /// Removes one worktree. Its completion mark goes first, so that a partly removed one is not
     /// used.
     pub fn remove(&self, git: &mut Git<'_>, name: &str) -> Result<(), GitError> {
         let removed =
@@ -204,7 +204,8 @@ impl Worktrees {
             }
         }
         removed(&self.directory.join(name))?;
-        // git forgets a worktree whose directory is gone. One whose making was cut short is locked.
+        // git forgets a worktree with a missing directory. An interrupted creation leaves it
+        // locked.
         let absolute = self.directory.canonicalize().unwrap_or_else(|_| self.directory.clone());
         let unlock = [OsString::from("worktree"), "unlock".into(), absolute.join(name).into()];
         git.ask(&unlock)?;

@@ -1,4 +1,4 @@
-//! The cells of a matrix and what makes each of them itself.
+//! The cells of a matrix and their identities.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::config::{
 use crate::shell_free;
 use crate::table::Axis;
 
-/// One place in each axis.
+/// One index in each axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell(pub Box<[u32]>);
 
@@ -21,7 +21,7 @@ pub struct Cell(pub Box<[u32]>);
 pub struct Matrix {
     pub axes: Vec<Axis>,
     pub cells: Vec<Cell>,
-    /// Those of the axis [`COMMAND`]; empty where one command is run in all cells.
+    /// The values of the axis [`COMMAND`]; empty if one command runs in all cells.
     pub commands: Vec<NamedCommand>,
 }
 
@@ -40,7 +40,7 @@ fn list(words: &[String]) -> String {
 }
 
 impl Matrix {
-    /// The product of all axes, without what is excluded, with what is included.
+    /// The product of all axes, without excluded cells, with included ones.
     pub fn of(config: &Config) -> Self {
         let mut axes = config.all_axes();
         let excluded = |axes: &[Axis], place: &[u32]| {
@@ -97,7 +97,7 @@ impl Matrix {
         self.axes.iter().position(|axis| axis.name == name)
     }
 
-    /// Keeps the cells that have, for every axis named, one of the values named.
+    /// Keeps the cells that have, for every named axis, one of the named values.
     pub fn filter(&mut self, filters: &[(String, String)]) -> Result<(), FilterError> {
         let mut wanted: BTreeMap<usize, HashSet<u32>> = BTreeMap::new();
         for (name, value) in filters {
@@ -117,15 +117,15 @@ impl Matrix {
         if self.cells.is_empty() { Err(FilterError::Empty) } else { Ok(()) }
     }
 
-    /// Removes every cell with this value: its browser or its code is not available.
+    /// Removes every cell with this value, because its browser or code is unavailable.
     pub fn remove(&mut self, axis: &str, value: &str) {
         let Some(axis) = self.axis(axis) else { return };
         let values = &self.axes[axis].values;
         self.cells.retain(|cell| values[cell.0[axis] as usize] != value);
     }
 
-    /// Adds a ref to the code, with a cell for each combination of the other axes that there is. Gives
-    /// the cells that were not there; `None` where there is no code.
+    /// Adds a ref to the code, with a cell for each existing combination of the other axes. Returns
+    /// the new cells; `None` without code.
     pub fn add_ref(&mut self, reference: &str) -> Option<Vec<Cell>> {
         let code = self.axis(CODE)?;
         let values = &mut self.axes[code].values;
@@ -147,8 +147,8 @@ impl Matrix {
         Some(added)
     }
 
-    /// For each combination of the other axes that some cell has, the cells with these values of one
-    /// axis, and what names the combination where there are several.
+    /// For each combination of the other axes, the cells with these values of one axis, and a name
+    /// for the combination if there are several.
     pub fn lines_of(&self, axis: &str, values: &[String]) -> Vec<(Option<String>, Self)> {
         let Some(axis) = self.axis(axis) else { return Vec::new() };
         let others: Vec<usize> =
@@ -174,7 +174,7 @@ impl Matrix {
         lines
     }
 
-    /// The values of an axis that some cell has, in order.
+    /// The values of an axis that occur in cells, in order.
     pub fn used(&self, axis: &str) -> Vec<&str> {
         let Some(axis) = self.axis(axis) else { return Vec::new() };
         let used: HashSet<u32> = self.cells.iter().map(|cell| cell.0[axis]).collect();
@@ -195,7 +195,7 @@ impl Matrix {
         self.commands.iter().find(|command| command.name == name)
     }
 
-    /// A text with the values of a cell in it. Where one command is run in all cells it is as it is.
+    /// A text with the values of a cell inserted. With a single command it stays unchanged.
     pub fn fill(&self, cell: &Cell, text: &str) -> String {
         if self.commands.is_empty() {
             return text.to_owned();
@@ -206,7 +206,7 @@ impl Matrix {
         })
     }
 
-    /// What is run in a cell.
+    /// The command line of a cell.
     pub fn command_text(&self, cell: &Cell, config: &Config) -> String {
         match (&config.command, self.command(cell)) {
             (CommandConfig::One(text), _) => text.clone(),
@@ -215,7 +215,7 @@ impl Matrix {
         }
     }
 
-    /// The command of a cell as people know it, with the values of the cell in it.
+    /// The display name of a cell's command, with the values of the cell inserted.
     pub fn command_name(&self, cell: &Cell) -> Option<String> {
         Some(self.fill(cell, &self.command(cell)?.name))
     }
@@ -226,8 +226,8 @@ impl Matrix {
         self.axes[axis].name != COMMAND && self.command(cell).is_some_and(shown)
     }
 
-    /// Whether the values of an axis are parameters of several commands: then these are compared at
-    /// each value, and the values are not compared with each other.
+    /// Whether the values of an axis are parameters of several commands: then the commands are
+    /// compared at each value, and the values are not compared with each other.
     pub fn is_parameter(&self, axis: usize) -> bool {
         let name = &self.axes[axis].name;
         let used: Vec<&str> = self.used(COMMAND);
@@ -236,7 +236,7 @@ impl Matrix {
         name != COMMAND && used.len() > 1 && commands.any(|command| uses(&command.text, name))
     }
 
-    /// The values of some axes for people. Those that the command's name shows are not repeated.
+    /// The values of several axes for display, without those that the command's name shows.
     fn parts(&self, cell: &Cell, axes: &[usize]) -> Vec<String> {
         let command = self.axis(COMMAND).filter(|axis| axes.contains(axis));
         let mut parts: Vec<String> =
@@ -256,23 +256,23 @@ impl Matrix {
         self.parts(cell, &(0..self.axes.len()).collect::<Vec<_>>()).join(" ")
     }
 
-    /// A cell by its values; the bare value where there is one axis only.
+    /// A cell by its values; only the value if there is one axis.
     pub fn short_name(&self, cell: usize) -> String {
         self.named(&self.cells[cell], &(0..self.axes.len()).collect::<Vec<_>>())
     }
 }
 
-/// What two cells are called when they are compared.
+/// The names of two cells in a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairNames {
     pub a: String,
     pub b: String,
-    /// The values of other axes that both have, of axes with several values.
+    /// The values of other axes that both have, for axes with several values.
     pub at: Option<String>,
 }
 
 impl Matrix {
-    /// The axes of which the cells have several values.
+    /// The axes with several values among the cells.
     pub fn varying_axes(&self) -> Vec<usize> {
         let several = |axis: &usize| {
             let mut values = self.cells.iter().map(|cell| cell.0[*axis]);
@@ -284,7 +284,7 @@ impl Matrix {
 
     fn named(&self, cell: &Cell, axes: &[usize]) -> String {
         match axes {
-            // What a ref or a browser is, is seen; what a 4 is, is not.
+            // A ref or a browser is recognisable without the axis name; a 4 is not.
             [axis]
                 if [CODE, CHROME].contains(&self.axes[*axis].name.as_str())
                     || self.axes[*axis].name == COMMAND && self.commands.is_empty() =>
@@ -301,7 +301,7 @@ impl Matrix {
         let (differing, shared): (Vec<usize>, Vec<usize>) =
             varying.iter().partition(|&&axis| of_a.0[axis] != of_b.0[axis]);
         let commands = differing.iter().any(|&axis| self.axes[axis].name == COMMAND);
-        // Between the names of two commands that show it, a value is not repeated.
+        // A value that both commands' names show is not repeated.
         let shown = |axis: usize| {
             commands && self.in_command_name(of_a, axis) && self.in_command_name(of_b, axis)
         };
@@ -317,7 +317,7 @@ impl Matrix {
         }
     }
 
-    /// A cell by the axes that have several values, and by its command if there could be others.
+    /// A cell by the axes with several values, and by its command if there could be others.
     pub fn varying_name(&self, cell: usize, varying: &[usize]) -> String {
         if let Some(command) = self.axis(COMMAND).filter(|_| !self.commands.is_empty()) {
             return self.parts(&self.cells[cell], &[varying, &[command]].concat()).join(" ");
@@ -329,7 +329,7 @@ impl Matrix {
     }
 }
 
-/// Turns cells into keys: everything they have in common, and what values were resolved to.
+/// Computes the keys of cells from what they have in common and their resolved values.
 #[derive(Clone, Debug)]
 pub struct Identity {
     common: blake3::Hasher,
@@ -338,13 +338,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What all cells of a configuration have in common: the command's text, the configured
-    /// environment, never the inherited one, and what else is not as usual.
+    /// The common properties of all cells of a configuration: the command's text, the configured
+    /// environment (never the inherited one), and other non-default settings.
     pub fn of(config: &Config) -> Self {
         let mut identity = match &config.command {
             CommandConfig::One(text) => {
                 let mut identity = Self::new(text, &config.env);
-                // Earlier releases measured the start of a shell with it.
+                // Earlier releases included the start of a shell in the measurement.
                 let shell = if shell_free::words(text).is_some() { "none" } else { "subtracted" };
                 identity.differ("shell", shell);
                 identity
@@ -352,7 +352,7 @@ impl Identity {
             CommandConfig::Several(commands) => {
                 let mut identity = Self::new("", &config.env);
                 for command in commands {
-                    // Two names for one command are one cell, unless it is to be told from itself.
+                    // Two names of one command are one cell, unless it is compared with itself.
                     let named = config.fresh.map_or("", |_| command.name.as_str());
                     identity.resolve(COMMAND, &command.name, &format!("{named}\n{}", command.text));
                 }
@@ -389,7 +389,7 @@ impl Identity {
         identity
     }
 
-    /// Of a configuration that has nothing but these.
+    /// The identity of a configuration with only these properties.
     pub fn new(command: &str, env: &BTreeMap<String, String>) -> Self {
         let mut common = blake3::Hasher::new();
         add(&mut common, "command");
@@ -401,7 +401,7 @@ impl Identity {
         Self { common, resolved: BTreeMap::new() }
     }
 
-    /// Tells the cells from those of a configuration that differs in this.
+    /// Distinguishes the cells from those of a configuration without this property.
     pub fn differ(&mut self, name: &str, text: &str) {
         add(&mut self.common, "with");
         add(&mut self.common, name);
@@ -420,14 +420,14 @@ impl Identity {
         self.resolve(CODE, reference, sha);
     }
 
-    /// What a value was resolved to, or the value.
+    /// The resolved value, or the value itself.
     pub fn resolved<'a>(&'a self, axis: &str, value: &'a str) -> &'a str {
         self.resolved.get(&(axis.to_owned(), value.to_owned())).map_or(value, String::as_str)
     }
 
-    /// The keys of all cells, in their order.
+    /// The keys of all cells, in order.
     pub fn keys(&self, matrix: &Matrix) -> Vec<CellKey> {
-        // Looked up once per value and not once per cell.
+        // Looked up once per value instead of once per cell.
         let values: Vec<Vec<&str>> = matrix
             .axes
             .iter()
@@ -452,7 +452,7 @@ impl Identity {
     }
 }
 
-/// With its length, so that no two lists of texts look alike.
+/// With its length, so that different lists never hash alike.
 fn add(hasher: &mut blake3::Hasher, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());

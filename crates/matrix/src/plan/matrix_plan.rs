@@ -1,5 +1,5 @@
-//! The plan of a matrix run: a fixed number of iterations of each cell, or as many as the numbers
-//! need to be sure.
+//! The plan of a matrix run: a fixed number of iterations of each cell, or until the numbers are
+//! conclusive.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -19,14 +19,14 @@ pub struct CellResult {
     pub exit_code: i32,
     pub duration_ms: u64,
     pub metrics: Metrics,
-    /// What the command reported and could not be read.
+    /// What the command reported but could not be parsed.
     pub notes: Vec<String>,
-    /// The machine, if it was another one.
+    /// The machine, if another one.
     pub node: Option<String>,
     /// What disturbed it there.
     pub disturbances: Vec<Disturbance>,
-    /// What failed around the command. Without it no further iteration means anything. If it is what
-    /// comes before, the command was not run, and this is its result instead.
+    /// A failed hook. After it further iterations are meaningless. If it comes before the command,
+    /// the command did not run, and this is the result.
     pub failed_hook: Option<FailedHook>,
 }
 
@@ -37,18 +37,18 @@ pub struct FailedHook {
     pub run: RunId,
 }
 
-/// A step whose result the plan has taken.
+/// A step whose result the plan has processed.
 #[derive(Debug)]
 pub struct FinishedStep {
     pub step: CellStep,
     pub result: CellResult,
-    /// Iterations in all, if that was decided beforehand.
+    /// Total iterations, if known in advance.
     pub total: Option<usize>,
     /// Runs that this result replaces.
     pub replaced: Vec<RunId>,
 }
 
-/// How far a plan is.
+/// The progress of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixProgress {
     pub ok: usize,
@@ -64,12 +64,12 @@ pub enum PlanKind {
     UntilSure {
         decided: usize,
         comparisons: usize,
-        /// Nothing begins after it.
+        /// No step starts after it.
         deadline: Option<Instant>,
     },
 }
 
-/// What is still to run.
+/// The remaining steps.
 pub struct MatrixPlan {
     source: StepSource,
     finished: Option<FinishedStep>,
@@ -78,17 +78,17 @@ pub struct MatrixPlan {
 }
 
 enum StepSource {
-    /// A number of iterations of each cell that was decided beforehand.
+    /// A fixed number of iterations of each cell.
     Fixed(Box<CellSchedule>),
     UntilSure(Box<SamplingPlan>),
 }
 
-/// Samples cells until every comparison is decided or the time is over.
+/// Samples cells until every comparison is decided or time runs out.
 pub struct SamplingPlan {
     sampler: Sampler,
     metric: String,
     deadline: Option<Instant>,
-    /// Cells whose warmups are still to run.
+    /// Remaining warmups, by cell.
     warmups: Vec<usize>,
     warmups_under_way: usize,
     iterations_under_way: usize,
@@ -100,7 +100,7 @@ pub struct SamplingPlan {
 }
 
 impl SamplingPlan {
-    /// Nothing begins after the deadline. `warmups` names a cell once for each of its warmups.
+    /// No step starts after the deadline. `warmups` names a cell once for each of its warmups.
     pub fn new(
         sampler: Sampler,
         metric: String,
@@ -197,7 +197,7 @@ impl MatrixPlan {
         self.nodes.list()
     }
 
-    /// The step that was reported last, once.
+    /// The last reported step, returned once.
     pub fn take_finished(&mut self) -> Option<FinishedStep> {
         self.finished.take()
     }
@@ -229,7 +229,7 @@ impl MatrixPlan {
         }
     }
 
-    /// Cells that were given up because their warmup failed.
+    /// Cells that were skipped because their warmup failed.
     pub fn skipped(&self) -> Vec<usize> {
         match &self.source {
             StepSource::Fixed(schedule) => schedule.skipped().collect(),
@@ -249,7 +249,7 @@ impl MatrixPlan {
         }
     }
 
-    /// How many iterations of each cell there will be; empty where the numbers decide that.
+    /// How many iterations each cell will have; empty if the numbers decide.
     pub fn sizes(&self) -> Vec<u64> {
         match &self.source {
             StepSource::Fixed(schedule) => schedule.sizes().to_vec(),
@@ -257,7 +257,7 @@ impl MatrixPlan {
         }
     }
 
-    /// Iterations in all, if that is decided beforehand.
+    /// Total iterations, if known in advance.
     pub fn total(&self) -> Option<usize> {
         match &self.source {
             StepSource::Fixed(schedule) => Some(schedule.total()),
@@ -333,7 +333,7 @@ mod tests {
         MatrixPlan::until_sure(SamplingPlan::new(sampler, "wall".to_owned(), deadline, warmups))
     }
 
-    /// Runs the plan alone, one step after the other; gives the steps.
+    /// Runs the plan step by step; returns the steps.
     fn drain(plan: &mut MatrixPlan, mut run: impl FnMut(&CellStep) -> CellResult) -> Vec<CellStep> {
         let mut steps = Vec::new();
         while let Next::Run(step) = plan.next(Instant::now()) {

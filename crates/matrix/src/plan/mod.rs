@@ -1,4 +1,4 @@
-//! The plan of a matrix: which cells there are, what is still to run, and in which order.
+//! The plan of a matrix: its cells, the remaining runs, and their order.
 //!
 //! Pure: no process, no clock, no database. The driver asks for a step, runs it, and reports the
 //! result.

@@ -1,4 +1,4 @@
-//! Which cells are compared with which.
+//! Which cells are compared with each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::{Cell, Matrix};
 use crate::config::{CHROME, CODE};
 use crate::stats::{Comparison, Gate};
 
-/// Every value against the first of its axis, all else equal, as (first, other). Parameters of
+/// Every value with the first of its axis, all else equal, as (first, other). Parameters of
 /// commands are not compared with each other.
 pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
     let places: HashMap<&Cell, usize> =
@@ -25,17 +25,17 @@ pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Pairs of cells that are compared, as (baseline, other), and which gates judge which of them.
+/// Pairs of cells to compare, as (baseline, other), and the gates for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparedPairs {
     pub pairs: Vec<(usize, usize)>,
-    /// For each gate, the places of the pairs that it judges.
+    /// For each gate, the indexes of its pairs.
     gated: Vec<Vec<usize>>,
 }
 
 impl ComparedPairs {
-    /// Every value with the first of its axis, and every ref with those that gates name. Cells that
-    /// were `added` are only compared with.
+    /// Every value with the first of its axis, and every ref with those that gates name. Cells in
+    /// `added` are only baselines.
     pub fn of(matrix: &Matrix, gates: &[Gate], added: &HashSet<Cell>) -> Self {
         let configured = |cell: usize| !added.contains(&matrix.cells[cell]);
         let mut pairs = baselines(matrix);
@@ -58,7 +58,7 @@ impl ComparedPairs {
         Self { pairs, gated }
     }
 
-    /// The places of the comparisons that trip a gate that judges them.
+    /// The indexes of the comparisons that trip one of their gates.
     pub fn tripped(&self, gates: &[Gate], comparisons: &[Comparison]) -> Vec<usize> {
         let trips = |(gate, places): (&Gate, &Vec<usize>)| -> Vec<usize> {
             places.iter().copied().filter(|&place| gate.trips(&comparisons[place])).collect()
@@ -68,7 +68,7 @@ impl ComparedPairs {
     }
 }
 
-/// Every other ref against this one, all else equal, as (this one, other).
+/// Every other ref compared with this one, all else equal, as (this one, other).
 fn against_ref(matrix: &Matrix, reference: &str) -> Vec<(usize, usize)> {
     let Some(code) = matrix.axis(CODE) else { return Vec::new() };
     let Some(at) = matrix.axes[code].values.iter().position(|known| known == reference) else {
@@ -91,7 +91,7 @@ fn against_ref(matrix: &Matrix, reference: &str) -> Vec<(usize, usize)> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
     pub text: String,
-    /// By axis, the place of the value.
+    /// By axis, the index of the value.
     pub values: BTreeMap<usize, u32>,
 }
 
@@ -117,7 +117,7 @@ impl Selector {
             known: axes.iter().flat_map(|&a| matrix.axes[a].values.clone()).collect(),
         };
         let all: Vec<usize> = (0..matrix.axes.len()).collect();
-        // A ref or version as it is, before anything in it is taken for a sign.
+        // First tries a complete ref or version, before it interprets special characters.
         let whole: Vec<(usize, u32)> =
             all.iter().filter_map(|&axis| Some((axis, place(axis, text)?))).collect();
         match &whole[..] {
@@ -137,7 +137,7 @@ impl Selector {
             }
             [] => return Err(unknown(text, &all)),
             several => {
-                // What names both a browser and something else means the usual two first.
+                // A name of both a browser or ref and another value means the former.
                 let usual = [CODE, CHROME].iter().find_map(|name| {
                     several.iter().find(|(axis, _)| matrix.axes[*axis].name == *name)
                 });
@@ -155,7 +155,7 @@ impl Selector {
         self.values.iter().all(|(axis, at)| cell.0[*axis] == *at)
     }
 
-    /// The pairs of cells that A and B mean: those that agree in every axis neither side names.
+    /// The pairs of cells for A and B: equal in every axis that neither side names.
     pub fn pairs(a: &Self, b: &Self, matrix: &Matrix) -> Vec<(usize, usize)> {
         let free: Vec<usize> = (0..matrix.axes.len())
             .filter(|axis| !a.values.contains_key(axis) && !b.values.contains_key(axis))

@@ -1,8 +1,8 @@
 //! `--until-sure`: blocks of runs until every comparison is decided.
 //!
-//! A block is one run of every cell that some open comparison needs, in random order. Blocks count
-//! in their own order and not in that of their ends: a slow run ends late, and what ends late must
-//! not be what is left out.
+//! A block is one run of every cell that an undecided comparison needs, in random order. Blocks
+//! count in their own order, not in the order they end: a slow run ends late, and dropping late
+//! ones would bias the result.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,10 +27,10 @@ struct Pair {
     open: bool,
 }
 
-/// After this many blocks without a single pair of values a comparison is given up.
+/// After this many blocks without a complete pair of values a comparison is given up.
 const BARREN: u64 = 2 * FEWEST as u64;
 
-/// A comparison that needs more blocks than this is given up, once there are enough to tell.
+/// A comparison that is estimated to need more blocks than this is given up.
 pub const MOST_BLOCKS: u64 = 20_000;
 const FIRST_ESTIMATE: u64 = 50;
 
@@ -42,17 +42,16 @@ pub struct Sampler {
     boundary: Boundary,
     seed: u64,
     first: u64,
-    /// The block being handed out, and what is left of it.
+    /// The current block and its remaining runs.
     block: u64,
     queue: Vec<usize>,
-    /// Values by block and cell; `None` for a run that failed.
+    /// Values by block and cell; `None` for a failed run.
     results: HashMap<(u64, usize), Option<f64>>,
     in_flight: usize,
 }
 
 impl Sampler {
-    /// `pairs` are (A, B) by the places of their cells; `criteria.comparisons` counts
-    /// them at least.
+    /// `pairs` are (A, B) by cell index; `criteria.comparisons` is raised to at least their number.
     pub fn new(pairs: &[(usize, usize)], mut criteria: Criteria, seed: u64) -> Self {
         criteria.comparisons = criteria.comparisons.max(pairs.len()).max(1);
         let pair = |&(a, b): &(usize, usize)| {
@@ -72,13 +71,13 @@ impl Sampler {
         }
     }
 
-    /// The values of a block that was measured before, for the pair of this index. Give all of them
-    /// before the first call of [`Sampler::next_shot`], oldest first.
+    /// Adds the values of an earlier block for the pair with this index. Add all of them before the
+    /// first call of [`Sampler::next_shot`], oldest first.
     pub fn stored(&mut self, pair: usize, a: f64, b: f64) {
         self.pairs[pair].sequence.push(&mut self.boundary, a, b);
     }
 
-    /// New blocks have this number and those after it.
+    /// Sets the number of the first new block.
     pub fn begin(&mut self, first: u64) {
         (self.first, self.block) = (first, first);
         for pair in &mut self.pairs {
@@ -88,7 +87,7 @@ impl Sampler {
         self.fill();
     }
 
-    /// The next run; `None` while others must end first, or when all is decided.
+    /// The next run; `None` while others must end first, or when everything is decided.
     pub fn next_shot(&mut self) -> Option<Shot> {
         if self.queue.is_empty() && self.caught_up() {
             self.block += 1;
@@ -103,7 +102,7 @@ impl Sampler {
         self.in_flight == 0 && self.pairs.iter().all(|pair| !pair.open)
     }
 
-    /// At most one block is begun before the last one is counted.
+    /// At most one block starts before the last one is counted.
     fn caught_up(&self) -> bool {
         self.pairs.iter().filter(|pair| pair.open).all(|pair| pair.next >= self.block)
     }
@@ -115,12 +114,12 @@ impl Sampler {
         Random::for_part(self.seed, self.block).shuffle(&mut self.queue);
     }
 
-    /// Takes the value of a run; `None` if it failed.
+    /// Processes the value of a run; `None` if it failed.
     pub fn done(&mut self, shot: Shot, value: Option<f64>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.results.insert((shot.block, shot.cell), value);
         self.count();
-        // Cells whose comparisons are all decided are not run for the rest of the block.
+        // Cells whose comparisons are all decided are skipped for the rest of the block.
         let needed: BTreeSet<usize> =
             self.pairs.iter().filter(|p| p.open).flat_map(|p| [p.a, p.b]).collect();
         self.queue.retain(|cell| needed.contains(cell));
@@ -147,12 +146,12 @@ impl Sampler {
         }
     }
 
-    /// How many comparisons are decided, and of how many.
+    /// The numbers of decided comparisons, and of all.
     pub fn progress(&self) -> (usize, usize) {
         (self.pairs.iter().filter(|pair| !pair.open).count(), self.pairs.len())
     }
 
-    /// How many comparisons were given up: deciding them would take too many iterations.
+    /// How many comparisons were given up, because deciding them would take too many iterations.
     pub fn given_up(&self) -> usize {
         let undecided = |pair: &&Pair| {
             !pair.open
@@ -166,7 +165,7 @@ impl Sampler {
         &self.criteria
     }
 
-    /// The state of each comparison, with what the caller knows of the cells.
+    /// The state of each comparison, with the caller's names of the cells.
     pub fn comparisons(&self, metric: &str, name: impl Fn(usize) -> String) -> Vec<Comparison> {
         let failed = |cell: usize| {
             self.results.iter().filter(|((_, c), value)| *c == cell && value.is_none()).count()
@@ -188,8 +187,8 @@ impl Sampler {
     }
 }
 
-/// Whether the noise is so large, or the margin so small, that nobody waits for the decision. Looked
-/// at once in a while, for it is an estimate and changes slowly.
+/// Whether a decision would take impractically long for this noise and margin. Checked
+/// occasionally, because the estimate changes slowly.
 fn is_hopeless(sequence: &Sequence, criteria: &Criteria) -> bool {
     let blocks = sequence.blocks() as u64;
     blocks >= FIRST_ESTIMATE

@@ -1,4 +1,4 @@
-//! What is still to run, handed out step by step to any number of workers.
+//! The remaining runs, handed out step by step to any number of workers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,25 +9,25 @@ use retake_types::{LoopId, RunId};
 use crate::config::Order;
 use crate::random::Random;
 
-/// What the record knows of an earlier run. Warmups are not among them.
+/// An earlier run in the record. Excludes warmups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastRun {
     pub key: CellKey,
     pub iteration: u64,
     pub id: RunId,
-    /// The loop that ran it: what ran in turn in one loop can be compared.
+    /// The loop that ran it: runs in turn in one loop can be compared.
     pub session: LoopId,
     pub ok: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScheduleMode {
-    /// What has no successful run yet.
+    /// Iterations without a successful run.
     #[default]
     Pending,
-    /// This many more of every cell, after the last there is.
+    /// This many additional iterations of every cell.
     Append(u64),
-    /// Everything again; the old goes when the new is there.
+    /// Everything again, replacing each old run once its new one is recorded.
     Replace,
 }
 
@@ -46,17 +46,17 @@ pub enum CellStepKind {
     Iteration,
 }
 
-/// One thing to run.
+/// One run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellStep {
-    /// The index of the cell in the list the plan was made of.
+    /// The index of the cell in the plan's list.
     pub cell: usize,
     pub kind: CellStepKind,
     /// 0 in a warmup.
     pub iteration: u64,
-    /// Which round of all cells it belongs to.
+    /// The round of all cells that it belongs to.
     pub block: u64,
-    /// Counts the iterations handed out, from 1: the k of k/N. 0 in a warmup.
+    /// The k of k/N, counted from 1. 0 in a warmup.
     pub number: usize,
 }
 
@@ -81,10 +81,10 @@ pub struct CellSchedule {
     warmups_in_flight: usize,
     slots_in_flight: usize,
     handed_out: usize,
-    /// Runs that go once their slot, or their cell, is replaced.
+    /// Runs to erase once their slot, or their cell, is replaced.
     replaced: HashMap<(usize, u64), Vec<RunId>>,
     surplus: HashMap<usize, Vec<RunId>>,
-    /// How many iterations of each cell there are to be in the end.
+    /// The final number of iterations of each cell.
     sizes: Vec<u64>,
     total: usize,
     ok: usize,
@@ -92,9 +92,8 @@ pub struct CellSchedule {
 }
 
 impl CellSchedule {
-    /// Two cells with one key are one cell: only the first is planned. `together` are pairs of cells
-    /// that are to be compared: where an iteration of the two was not run in one session, both run
-    /// again.
+    /// Two cells with the same key are one cell: only the first is planned. `together` are pairs of
+    /// cells to compare: if an iteration of the two was not run in one session, both run again.
     pub fn new(
         cells: &[CellKey],
         past: &[PastRun],
@@ -197,13 +196,12 @@ impl CellSchedule {
         }
     }
 
-    /// How many iterations of each cell there are to be in the end: the size of its sample, fixed
-    /// before any of these is measured.
+    /// The final number of iterations of each cell: its sample size, fixed before any is measured.
     pub fn sizes(&self) -> &[u64] {
         &self.sizes
     }
 
-    /// The next thing for a worker that is free.
+    /// The next step for a free worker.
     pub fn next_step(&mut self) -> Next<CellStep> {
         while let Some(&index) = self.warmups.get(self.next_warmup) {
             self.next_warmup += 1;
@@ -241,7 +239,7 @@ impl CellSchedule {
         if self.slots_in_flight > 0 { Next::Wait } else { Next::Done }
     }
 
-    /// Takes the outcome of a step; returns the runs it has replaced, which can be erased now.
+    /// Processes the outcome of a step; returns the replaced runs, which can be erased now.
     pub fn done(&mut self, step: &CellStep, ok: bool) -> Vec<RunId> {
         match step.kind {
             CellStepKind::Warmup => {
@@ -273,7 +271,7 @@ impl CellSchedule {
         }
     }
 
-    /// A step that was handed out and will have no outcome: the loop is being ended.
+    /// Drops a step that will have no outcome because the loop ends.
     pub fn abandon(&mut self, step: &CellStep) {
         match step.kind {
             CellStepKind::Warmup => {
@@ -285,7 +283,7 @@ impl CellSchedule {
         }
     }
 
-    /// Removes a cell: its warmup failed, or what it needs is not available.
+    /// Removes a cell, because its warmup failed or its resources are unavailable.
     pub fn skip(&mut self, cell: usize) {
         let state = &mut self.cells[cell];
         if !state.skipped {
@@ -299,7 +297,7 @@ impl CellSchedule {
         self.cells.iter().enumerate().filter(|(_, cell)| cell.skipped).map(|(index, _)| index)
     }
 
-    /// Iterations to run in all, without skipped cells: the N of k/N.
+    /// Total iterations to run without skipped cells: the N of k/N.
     pub fn total(&self) -> usize {
         self.total
     }
@@ -317,7 +315,7 @@ impl CellSchedule {
     }
 }
 
-/// Iterations of cells that have no session in common with what they are compared with.
+/// Iterations of cells without a common session with their baseline.
 fn apart(
     cells: &[CellKey],
     past: &[PastRun],

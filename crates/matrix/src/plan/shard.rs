@@ -1,8 +1,8 @@
-//! A matrix in parts that several machines run, one each: the same parts wherever they are made.
+//! A matrix split into parts for several machines: every machine computes the same parts.
 //!
-//! Pure. The parts depend on the configuration, on the number of parts and on one file of durations
-//! that every machine is given, and on nothing else. Cells that are compared with each other stay in
-//! one part: numbers of two machines cannot be compared.
+//! Pure. The parts depend only on the configuration, the number of parts and a file of durations
+//! that every machine gets. Cells that are compared with each other stay in one part, because
+//! numbers of two machines cannot be compared.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{Cell, Matrix};
 use crate::config::{CHROME, CODE, COMMAND, Config};
 
-/// More machines than anybody has for one matrix.
+/// More machines than anyone uses for one matrix.
 const MOST_SHARDS: usize = 10_000;
 
-/// Which part: the K of K/N, from 1.
+/// One part: the K of K/N, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     pub number: usize,
@@ -47,7 +47,7 @@ impl std::fmt::Display for Shard {
     }
 }
 
-/// How long one iteration of each cell takes, by the name of the cell.
+/// The duration of one iteration of each cell, by the name of the cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Durations {
@@ -55,7 +55,7 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// The weight of a cell; one that is not known weighs as much as the others do on average.
+    /// The weight of a cell; an unknown one has the average weight.
     fn weight(&self, name: &str) -> f64 {
         let usable = |value: &f64| value.is_finite() && *value > 0.0;
         let known: Vec<f64> = self.cells_ms.values().copied().filter(usable).collect();
@@ -74,15 +74,15 @@ pub struct UnknownAxis(pub String);
 /// A matrix in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// The names of all cells, and the part that runs each, from 1.
+    /// The names of all cells, and the part of each, from 1.
     pub cells: Vec<(String, usize)>,
-    /// Of everything that the parts depend on: those of one plan fit together.
+    /// A hash of everything that the parts depend on: parts of one plan fit together.
     pub hash: String,
 }
 
 impl Matrix {
     /// Splits the cells into parts. `together` names the axes whose values are compared with each
-    /// other; without, these are refs, browsers and commands.
+    /// other; by default refs, browsers and commands.
     pub fn split(
         &self,
         config: &Config,
@@ -97,14 +97,14 @@ impl Matrix {
         if together.is_empty() {
             compared.extend([CODE, CHROME, COMMAND].iter().filter_map(|name| self.axis(name)));
         }
-        // What differs only in a compared axis is one unit.
+        // Cells that differ only in compared axes form a unit.
         let mut units: BTreeMap<Vec<u32>, (f64, Vec<usize>)> = BTreeMap::new();
         for (index, cell) in self.cells.iter().enumerate() {
             let unit = units.entry(self.unit(cell, &compared)).or_default();
             unit.0 += durations.weight(&self.name(cell));
             unit.1.push(index);
         }
-        // The longest first, each to the part that has least: no part is much longer than another.
+        // Longest first, each to the part with the least work, so that the parts are balanced.
         let mut units: Vec<(f64, Vec<usize>)> = units.into_values().collect();
         units.sort_by(|(a, _), (b, _)| b.total_cmp(a));
         let mut loads = vec![0.0f64; of];
@@ -136,7 +136,7 @@ impl Matrix {
         Ok(ShardPlan { cells, hash })
     }
 
-    /// What a cell has in common with those that it is compared with.
+    /// What a cell has in common with the cells it is compared with.
     fn unit(&self, cell: &Cell, compared: &[usize]) -> Vec<u32> {
         let place = |axis: usize| if compared.contains(&axis) { 0 } else { cell.0[axis] };
         (0..self.axes.len()).map(place).collect()

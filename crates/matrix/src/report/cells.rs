@@ -7,7 +7,7 @@ use super::svg;
 use crate::stats::{summarise, value_text};
 use crate::table::{Measured, Table};
 
-/// Medians, coloured by how far they are from the first cell: blue below, orange above.
+/// Medians, coloured by their distance from the first cell: blue below, orange above.
 pub(super) fn heat_map(html: &mut Html, table: &Table, unit: Option<&str>) {
     let Some(down) = table.axes.first() else { return };
     let across = &table.axes[1..];
@@ -73,15 +73,15 @@ fn heat_map_cell(html: &mut Html, cell: Option<&Measured>, base: Option<f64>, un
     html.markup("</small></td>");
 }
 
-/// A colour over white, so that black text is legible on it in the dark as well.
+/// A colour blended with white, so that black text stays legible, also in dark mode.
 fn blend(colour: [f64; 3], strength: f64) -> String {
     colour.map(|part| format!("{:.0}", 255.0 + (part - 255.0) * strength)).join(",")
 }
 
-/// Medians that are farther apart than this leave nothing to see of each cell on a common scale.
+/// With medians farther apart than this, a common scale would hide the shape of each cell.
 const FAR_APART: f64 = 2.0;
 
-/// All cells on the same scale, or each on its own where they are too far apart.
+/// All cells on the same scale, or each on its own if they are too far apart.
 pub(super) fn distributions(html: &mut Html, table: &Table, unit: Option<&str>) {
     let range = svg::drawn_range(table.cells.iter().flat_map(|cell| &cell.values));
     if range.0 > range.1 {

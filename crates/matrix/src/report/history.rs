@@ -1,4 +1,4 @@
-//! A metric over commits, as a drawing and a table.
+//! A metric over commits, as a chart and a table.
 
 use retake_runner::html::Html;
 use retake_types::text;
@@ -8,7 +8,7 @@ use super::svg;
 use crate::history::{CommitHistory, CommitRow, CommitSeries};
 use crate::stats::value_text;
 
-/// A history of fewer commits says no more than the comparisons.
+/// With fewer commits a history adds nothing to the comparisons.
 const FEWEST: usize = 3;
 
 pub(super) fn write(html: &mut Html, history: &CommitHistory) {

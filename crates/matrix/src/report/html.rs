@@ -1,4 +1,4 @@
-//! One HTML file that needs nothing else: no script, no request.
+//! One self-contained HTML file: no script, no request.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::history::CommitHistory;
 use crate::stats::{Comparison, Verdict, percent, value_text};
 use crate::table::Table;
 
-/// What the page shows.
+/// The content of the page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     pub title: String,
-    /// When and by what it was made.
+    /// When and by what it was created.
     pub made: String,
-    /// One for each metric.
+    /// One per metric.
     pub tables: Vec<Table>,
-    /// By metric, where one is known.
+    /// By metric, if known.
     pub units: BTreeMap<String, String>,
     pub comparisons: Vec<Comparison>,
     pub explanations: Vec<Explanation>,
@@ -26,13 +26,13 @@ pub struct Page {
     pub histories: Vec<CommitHistory>,
     /// Name and value: host, kernel, command, seed and so on.
     pub environment: Vec<(String, String)>,
-    /// What is not available, and other notes.
+    /// Unavailable values, and other notes.
     pub notes: Vec<String>,
-    /// What disturbed the measurements, said before anything else.
+    /// What disturbed the measurements, shown first.
     pub warnings: Vec<String>,
 }
 
-/// On a narrow screen each row of a table is a card whose cells say what they are.
+/// On a narrow screen each row of a table becomes a card with labelled cells.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--bad:#b3261e;--good:#067d17;--mark:#d9480f}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
@@ -73,7 +73,7 @@ pub fn render(page: &Page) -> String {
         body.markup("<p>⚠ ").preformatted(warning).markup("</p>\n");
     }
     let mut tables: Vec<&Table> = page.tables.iter().collect();
-    // What has a sure difference comes first; the rest stays in its order.
+    // Metrics with a sure difference come first; the rest keeps its order.
     tables.sort_by_key(|table| !has_change(page, &table.metric));
     in_short(&mut body, page, &tables);
     for note in &page.notes {
@@ -113,10 +113,10 @@ fn has_change(page: &Page, metric: &str) -> bool {
     page.comparisons.iter().any(|c| c.metric == metric && is_change(c))
 }
 
-/// Sure changes that are named one by one.
+/// Maximum sure changes listed individually.
 const MOST_NAMED: usize = 5;
 
-/// What the comparisons say; and of several axes, which of them it comes from.
+/// A summary of the comparisons; with several axes, of the cause.
 fn in_short(html: &mut Html, page: &Page, tables: &[&Table]) {
     if page.comparisons.is_empty() {
         return;
@@ -149,17 +149,16 @@ fn in_short(html: &mut Html, page: &Page, tables: &[&Table]) {
     }
 }
 
-/// A table that scrolls by itself where it is wider than the page.
+/// A table that scrolls by itself if it is wider than the page.
 pub(super) const TABLE: &str = "<div class=\"t\"><table>\n";
-/// One whose rows are cards on a narrow screen.
+/// A table whose rows are cards on a narrow screen.
 pub(super) const CARDS: &str = "<div class=\"t\"><table class=\"cards\">\n";
 pub(super) const END_OF_TABLE: &str = "</table></div>\n";
 
-/// With more comparisons than this, those that found no difference are collapsed.
+/// With more comparisons than this, those without a difference are collapsed.
 const MANY: usize = 12;
 
-/// Those of a metric: sure changes first, the largest of them first; then what is the same, then what
-/// is not sure.
+/// The comparisons of a metric: sure changes by size, then equal ones, then undecided ones.
 fn sorted<'a>(comparisons: &'a [Comparison], metric: &str) -> Vec<&'a Comparison> {
     let mut ours: Vec<&Comparison> = comparisons.iter().filter(|c| c.metric == metric).collect();
     let rank = |c: &Comparison| match c.verdict {
@@ -393,7 +392,7 @@ mod tests {
         assert!(rows.windows(2).all(|pair| row(pair[0]) < row(pair[1])), "{html}");
         assert!(html.contains("<tr class=\"pale\"><td data-is=\"of\">open<"), "{html}");
         assert!(at("<h2>wall") < at("<h2>rss"), "what has a sure difference comes first");
-        // A histogram for each cell, the axis by its name, values with their unit.
+        // A histogram per cell, the axis with its name, values with their unit.
         assert_eq!(html.matches("role=\"img\" aria-label=\"20 samples from").count(), 2);
         assert!(html.contains("<th class=\"axis\">n</th>") && html.contains("102 ms"), "{html}");
     }

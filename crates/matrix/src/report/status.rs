@@ -1,4 +1,4 @@
-//! How far a matrix is: counts for each cell, as JSON and as a grid.
+//! The progress of a matrix: counts for each cell, as JSON and as a grid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub struct RunRow {
     pub exit_code: i32,
     /// Whether it counts as a result.
     pub ok: bool,
-    /// Metrics that it was to give and did not.
+    /// Metrics that it should have reported but did not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     #[serde(skip_serializing_if = "Metrics::is_empty")]
@@ -45,7 +45,7 @@ pub struct StatusCell {
     pub sha: Option<String>,
     /// Iterations with a successful run.
     pub ok: usize,
-    /// Iterations that were tried and have none.
+    /// Iterations that only failed.
     pub failed: usize,
     /// Iterations not tried yet.
     pub pending: usize,
@@ -77,7 +77,7 @@ impl StatusCell {
         }
     }
 
-    /// How far it is in one sign.
+    /// Its progress as one character.
     fn mark(&self) -> char {
         match (self.failed, self.ok as u64) {
             (1.., _) => '✗',
@@ -100,21 +100,21 @@ impl StatusCell {
     }
 }
 
-/// What `status --json` prints.
+/// The JSON of `status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     pub cells: Vec<StatusCell>,
     pub seed: Option<u64>,
     pub order: String,
-    /// Values that are not available, and why.
+    /// Unavailable values, with reasons.
     pub unavailable: Vec<String>,
-    /// What failed in the last run besides iterations.
+    /// Failures of the last run outside of iterations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phase_failures: Vec<PhaseRow>,
 }
 
-/// A setup, a warmup, or what runs around iterations.
+/// A failed setup, warmup, or hook around iterations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseRow {
@@ -126,7 +126,8 @@ pub struct PhaseRow {
     pub exit_code: i32,
 }
 
-/// Where the cells are: one row for each value of the first axis, one column for all the rest.
+/// The layout of cells: one row per value of the first axis, one column per combination of the
+/// others.
 struct Layout<'a> {
     /// The first axis.
     down: Option<&'a Axis>,
@@ -137,7 +138,7 @@ struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     fn of(axes: &'a [Axis], cells: &'a [StatusCell]) -> Self {
-        // A single list is easier to read downwards.
+        // A single list is easier to read vertically.
         let (down, across) = match axes {
             [] => (None, &[][..]),
             [first, rest @ ..] => (Some(first), rest),
@@ -177,7 +178,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// One character for each cell, for matrices that are wider than a terminal.
+/// One character per cell, for matrices wider than a terminal.
 pub fn compact(axes: &[Axis], cells: &[StatusCell]) -> String {
     let layout = Layout::of(axes, cells);
     let names = layout.rows.iter().map(String::as_str).chain([layout.corner()]);
@@ -198,7 +199,7 @@ pub fn compact(axes: &[Axis], cells: &[StatusCell]) -> String {
     text + "█ done  ▓ half  ▒ begun  ░ nothing  ✗ failed\n"
 }
 
-/// The grid: one row for each value of the first axis, one column for all the rest.
+/// The grid: one row per value of the first axis, one column per combination of the others.
 pub fn grid(axes: &[Axis], cells: &[StatusCell]) -> String {
     let layout = Layout::of(axes, cells);
     let corner = layout.corner();

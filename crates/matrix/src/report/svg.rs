@@ -1,4 +1,4 @@
-//! Drawings: the samples of a cell as a histogram, and medians over commits.
+//! Charts: the samples of a cell as a histogram, and medians over commits.
 
 use retake_runner::html::Html;
 use retake_types::text;
@@ -11,17 +11,17 @@ const HEIGHT: f64 = 44.0;
 const EDGE: f64 = 4.0;
 const BINS: usize = 36;
 
-/// The least and the largest value of all cells, so that their drawings can be compared.
+/// The least and the largest value of all cells, so that their charts can be compared.
 pub(super) fn range<'a>(values: impl Iterator<Item = &'a f64>) -> (f64, f64) {
     let finite = values.filter(|x| x.is_finite());
     finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(*x), high.max(*x)))
 }
 
-/// Values this many times farther out than the middle half of all are not drawn to scale.
+/// Values this many times farther out than the interquartile range are not drawn to scale.
 const FAR_OUT: f64 = 5.0;
 
-/// The range of histograms of these values: all of them, but for those that are so far out that nothing
-/// could be seen of the others.
+/// The range of histograms of these values: all of them, except outliers that would hide the
+/// others.
 pub(super) fn drawn_range<'a>(values: impl Iterator<Item = &'a f64>) -> (f64, f64) {
     let mut sorted: Vec<f64> = values.copied().filter(|x| x.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -34,7 +34,7 @@ pub(super) fn drawn_range<'a>(values: impl Iterator<Item = &'a f64>) -> (f64, f6
     if reach > 0.0 { (low.max(first - reach), high.min(third + reach)) } else { (low, high) }
 }
 
-/// How many samples there are in each part of the range; the median is a line. What lies beyond is
+/// The number of samples in each part of the range, with a line at the median. Samples outside are
 /// counted at the edge.
 pub(super) fn histogram(
     html: &mut Html,
@@ -103,8 +103,8 @@ const LEFT: f64 = 116.0;
 const BOTTOM: f64 = 24.0;
 const TOP: f64 = 24.0;
 
-/// Medians over commits with their intervals; changes are lines across, dashed where they may be the
-/// machine.
+/// Medians over commits with their intervals; vertical lines mark changes, dashed if they may be
+/// the machine's.
 pub fn over_commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>, says: &str) {
     let points: Vec<(usize, &CommitRow, f64)> = series
         .commits
@@ -210,7 +210,7 @@ mod tests {
         assert!(text.contains("1 above ›") && !text.contains("below"), "{text}");
         let (low, high) = drawn_range([].iter());
         assert!(low > high);
-        // Where most are equal there is no middle half to go by.
+        // If most values are equal there is no interquartile range.
         assert_eq!(drawn_range([1.0, 1.0, 1.0, 1.0, 9.0].iter()), (1.0, 9.0));
     }
 }

@@ -1,9 +1,9 @@
-//! The interval of a median, exactly, and the bootstrap interval of a ratio of medians, computed
+//! The exact interval of a median, and the bootstrap interval of a ratio of medians, computed
 //! instead of simulated.
 //!
-//! A resample's median is one of the samples, and with what probability which one follows from
-//! counting. So the bootstrap distribution of the ratio is known exactly: there is no Monte Carlo
-//! error, nothing to seed, and no resample to draw.
+//! A resample's median is one of the samples, and the probability of each follows from counting. So
+//! the bootstrap distribution of the ratio is known exactly: there is no Monte Carlo error, no
+//! seed, and no resampling.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,28 +13,28 @@ use super::special::{beta_cdf, normal_tail, student_point};
 use super::summary::{median_of_sorted, sorted};
 use crate::random::Random;
 
-/// The bootstrap distribution of the median of one set of samples, on the logarithmic scale.
+/// The bootstrap distribution of the median of one sample, on the logarithmic scale.
 #[derive(Clone, Debug)]
 pub(crate) struct Medians {
     /// Sorted logarithms.
     logs: Vec<f64>,
-    /// The probability that a resample's median is at most the value at the same place.
+    /// The probability that a resample's median is at most the value with the same index.
     below: Rc<[f64]>,
 }
 
 thread_local! {
-    /// What depends on the number of samples only, which is the same for most cells of a matrix.
+    /// Depends only on the number of samples, which is the same for most cells of a matrix.
     static PLACES: RefCell<HashMap<usize, Rc<[f64]>>> = RefCell::default();
     static TAILS: RefCell<HashMap<(u64, usize), f64>> = RefCell::default();
     static LEFT_OUT: RefCell<HashMap<(u64, usize), Option<usize>>> = RefCell::default();
 }
 
-/// For each place of n, the probability that the median of a resample comes from there or before.
+/// For each index of n, the probability that the median of a resample comes from there or before.
 fn places(n: usize) -> Rc<[f64]> {
     if let Some(known) = PLACES.with_borrow(|places| places.get(&n).cloned()) {
         return known;
     }
-    // The middle place of a resample; of an even number it is either of two, equally likely.
+    // The middle index of a resample; for an even number one of two, equally likely.
     let middles = [n.div_ceil(2), n / 2 + 1];
     let below = |k: usize| {
         let x = k as f64 / n as f64;
@@ -55,7 +55,7 @@ impl Medians {
         Self::of_logs(samples.iter().map(|x| x.ln()).collect())
     }
 
-    /// Of numbers that are logarithms already. `None` when there is not one finite number.
+    /// From logarithms. `None` without a finite number.
     pub(crate) fn of_logs(logs: Vec<f64>) -> Option<Self> {
         let logs = sorted(&logs);
         let n = logs.len();
@@ -80,35 +80,34 @@ impl Medians {
         self.logs[place.min(self.logs.len() - 1)]
     }
 
-    /// The interval of the median itself that leaves it out with a probability of `alpha` at most,
-    /// whatever the distribution. Too few samples have none; then it is all of them.
+    /// An interval that excludes the true median with a probability of at most `alpha`, for any
+    /// distribution. With too few samples it is the whole range.
     pub(crate) fn interval(&self, alpha: f64) -> [f64; 2] {
         let outside = left_out(self.len(), alpha).unwrap_or(0);
         [self.logs[outside], self.logs[self.len() - 1 - outside]]
     }
 
-    /// The interval of `ln(other / self)` that leaves out less than `alpha` in both tails together,
-    /// widened for small sets.
+    /// The interval of `ln(other / self)` that excludes less than `alpha` in both tails together,
+    /// widened for small samples.
     pub(crate) fn interval_of_ratio(&self, other: &Self, alpha: f64) -> [f64; 2] {
         let tail = widened(alpha, self.len().min(other.len()));
         [lower(self, other, tail), -lower(other, self, tail)]
     }
 }
 
-/// The interval of the median of one set of samples, at 95 % or more; `None` of fewer than six, which
-/// have none.
+/// The interval of the median, at 95 % or more; `None` for fewer than six samples, which have none.
 pub fn median_interval(samples: &[f64]) -> Option<[f64; 2]> {
     let alpha = 0.05;
     let medians = Medians::of_logs(samples.to_vec())?;
     left_out(medians.len(), alpha).map(|_| medians.interval(alpha))
 }
 
-/// How many of n samples may be left out on each side of an interval so that it leaves out the median
-/// with a probability of `alpha` at most. Each sample is on either side of the median like a tossed
-/// coin, so this is counting, as in a sign test.
+/// How many of n samples may be cut off on each side of an interval so that it excludes the median
+/// with a probability of at most `alpha`. Each sample is above or below the median like a coin
+/// toss, so this is counting, as in a sign test.
 fn left_out(n: usize, alpha: f64) -> Option<usize> {
     let find = || {
-        // The probability that more than this many are on one side, or on the other.
+        // The probability that more than this many are on one side or the other.
         let misses = |k: usize| 2.0 * beta_cdf(0.5, (n - k) as f64, (k + 1) as f64);
         let fitting = (0..n / 2).collect::<Vec<_>>().partition_point(|&k| misses(k) <= alpha);
         fitting.checked_sub(1)
@@ -117,7 +116,7 @@ fn left_out(n: usize, alpha: f64) -> Option<usize> {
 }
 
 /// The tail to cut off for two tails of `alpha` together. A percentile interval is too short for
-/// small sets, as a normal one is compared with Student's; this is Hesterberg's correction.
+/// small samples, like a normal one compared with Student's; this is Hesterberg's correction.
 fn widened(alpha: f64, n: usize) -> f64 {
     if n < 2 {
         return 0.0;
@@ -162,7 +161,7 @@ fn lower(a: &Medians, b: &Medians, tail: f64) -> f64 {
             low = middle;
         }
     }
-    // Where the step really is: a bound that is off by one bit would tell equal samples apart.
+    // Finds the exact step: a bound that is off by one bit would find equal samples different.
     let candidates = a.logs.iter().filter_map(|x| {
         let count = b.logs.partition_point(|y| *y <= x + high);
         Some(b.logs.get(count.checked_sub(1)?)? - x).filter(|t| *t > low)
@@ -174,7 +173,7 @@ fn lower(a: &Medians, b: &Medians, tail: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The same interval by drawing resamples, as everyone else does it.
+    /// The same interval by resampling, the usual method.
     fn simulated(a: &[f64], b: &[f64], alpha: f64) -> [f64; 2] {
         let mut random = Random::new(3);
         let mut median = |x: &[f64]| {
@@ -220,7 +219,7 @@ mod tests {
         assert_eq!((low, high), (6.0, 16.0));
     }
 
-    /// The exact probability that at most this many of n tosses are heads.
+    /// The exact probability of at most this many heads in n tosses.
     fn at_most(heads: usize, n: usize) -> f64 {
         let mut term = 0.5f64.powi(i32::try_from(n).unwrap());
         let mut sum = term;

@@ -12,17 +12,17 @@ use super::summary::{median_of_sorted, sorted};
 use super::{FEWEST, Medians, Sequence, rank_test, signed_rank_test};
 use retake_types::Better;
 
-/// What decides a comparison.
+/// The criteria of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Criteria {
     /// The probability that no comparison of the family is wrong.
     pub confidence: f64,
-    /// Differences up to this part of A are none worth naming.
+    /// Differences up to this fraction of A are ignored.
     pub margin: f64,
-    /// How many comparisons the family has.
+    /// The number of comparisons in the family.
     pub comparisons: usize,
     pub better: Better,
-    /// Values are counts: equal ones are equal, however large the steps between them.
+    /// Whether values are counts: equal ones are equal, however large their steps.
     pub counts: bool,
 }
 
@@ -39,8 +39,8 @@ impl Default for Criteria {
 }
 
 impl Criteria {
-    /// What each single comparison may err. Bonferroni's correction: it holds whatever the
-    /// comparisons have to do with each other, and it gives intervals and not only decisions.
+    /// The error probability of each single comparison. Bonferroni's correction: it holds for any
+    /// dependence between the comparisons, and gives intervals as well as decisions.
     pub fn alpha(&self) -> f64 {
         (1.0 - self.confidence) / self.comparisons.max(1) as f64
     }
@@ -52,10 +52,10 @@ pub struct Side<'a> {
     pub name: &'a str,
     /// The values of successful runs.
     pub values: &'a [f64],
-    /// The block (a session and an iteration of it) each value was measured in, where cells were
-    /// interleaved; empty where they were not.
+    /// The block (a session and an iteration of it) of each value if cells were interleaved;
+    /// otherwise empty.
     pub blocks: &'a [u64],
-    /// Runs that failed; they have no part in the numbers.
+    /// Failed runs, which are not part of the numbers.
     pub failed: usize,
 }
 
@@ -87,11 +87,11 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// The two sides within each block, so that what changed in between does not matter.
+    /// The two sides within each block, so that changes of the machine in between cancel.
     Blocks,
-    /// The two sets as wholes.
+    /// The two samples as wholes.
     Independent,
-    /// Block by block, valid however often it was looked at.
+    /// Block by block, valid at any number of looks.
     Sequence,
 }
 
@@ -109,7 +109,7 @@ pub struct Values {
     pub b: f64,
 }
 
-/// B less A, in the unit of the metric.
+/// B minus A, in the unit of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Difference {
     pub value: f64,
@@ -121,7 +121,7 @@ pub struct Difference {
 pub struct Comparison {
     pub a: String,
     pub b: String,
-    /// The values of other axes that both sides have, where there are several.
+    /// The common values of other axes, if these have several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     pub metric: String,
@@ -129,16 +129,16 @@ pub struct Comparison {
     pub unit: Option<String>,
     pub method: Method,
     pub verdict: Verdict,
-    /// Of the values that were compared.
+    /// Of the compared values.
     pub medians: Option<Values>,
     /// B divided by A: of the medians, or the median over the blocks.
     pub ratio: Option<f64>,
     pub interval: Option<[f64; 2]>,
-    /// Of a metric that has no ratios, since it can be 0.
+    /// Of a metric without ratios, since it can be 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference: Option<Difference>,
-    /// How surely the interval contains the true ratio: less than asked for where there are too few
-    /// samples for more.
+    /// The probability that the interval contains the true ratio: less than requested if there are
+    /// too few samples.
     pub confidence: f64,
     pub samples: Counts,
     pub failed: Counts,
@@ -146,10 +146,10 @@ pub struct Comparison {
     pub p: Option<f64>,
     /// Why it is not sure.
     pub reason: Option<Reason>,
-    /// About how many more runs of each side it takes to be sure.
+    /// The approximate number of further runs of each side that it takes to be sure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more_runs: Option<u64>,
-    /// What was not the same for all sessions it was measured in: the name and the values.
+    /// Properties that differed between its sessions: name and values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<(String, Vec<String>)>,
 }
@@ -164,7 +164,7 @@ pub(crate) fn in_common(a: &Side<'_>, b: &Side<'_>) -> Vec<(u64, f64, f64)> {
     both
 }
 
-/// The differences within the blocks both sides have, as long as these are most of what there is.
+/// The differences within common blocks, if these are most of the values.
 fn block_differences(a: &Side<'_>, b: &Side<'_>, scale: Scale) -> Option<Vec<f64>> {
     if a.blocks.len() != a.values.len() || b.blocks.len() != b.values.len() {
         return None;
@@ -175,8 +175,8 @@ fn block_differences(a: &Side<'_>, b: &Side<'_>, scale: Scale) -> Option<Vec<f64
     (4 * differences.len() >= 3 * smaller).then_some(differences)
 }
 
-/// Whether this many blocks can decide at a level at all, with room for chance. Fewer are compared
-/// as wholes, which needs fewer samples and more faith.
+/// Whether this many blocks can decide at a level, with a margin for chance. Fewer are compared as
+/// wholes, which needs fewer samples but more assumptions.
 pub(crate) fn enough_blocks(blocks: usize, alpha: f64) -> bool {
     blocks >= FEWEST && smallest_sign_p(blocks) <= alpha / 2.0
 }
@@ -190,7 +190,7 @@ fn middle(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { median_of_sorted(&values) }
 }
 
-/// Compares two finished sets of samples whose size was not chosen by looking at them.
+/// Compares two complete samples whose size did not depend on their values.
 pub fn compare(a: Side<'_>, b: Side<'_>, metric: &str, criteria: &Criteria) -> Comparison {
     let alpha = criteria.alpha();
     let mut comparison = Comparison::open(&a, &b, metric, Method::Independent);
@@ -238,7 +238,7 @@ pub fn compare(a: Side<'_>, b: Side<'_>, metric: &str, criteria: &Criteria) -> C
     comparison
 }
 
-/// What an interval says, on its scale.
+/// The verdict of an interval, on its scale.
 pub(crate) fn judge(
     scale: Scale,
     [low, high]: [f64; 2],
@@ -258,8 +258,7 @@ pub(crate) fn judge(
     }
 }
 
-/// The steps that values come in, where they are too coarse to call anything within the margin the
-/// same.
+/// The step size of values, if it is too coarse to call anything within the margin the same.
 pub(crate) fn too_coarse(
     scale: Scale,
     (a, b): (&[f64], &[f64]),
@@ -276,7 +275,7 @@ pub(crate) fn too_coarse(
 }
 
 impl Comparison {
-    /// Nothing decided yet.
+    /// An undecided comparison.
     fn open(a: &Side<'_>, b: &Side<'_>, metric: &str, method: Method) -> Self {
         let empty = [a, b].into_iter().find(|side| side.values.is_empty());
         let reason = empty
@@ -304,8 +303,8 @@ impl Comparison {
         }
     }
 
-    /// Of two names for one and the same thing: refs on one commit, say. There is nothing to find
-    /// out, however many samples there are.
+    /// Of two names of the same thing, such as refs of one commit. No number of samples could find
+    /// a difference.
     pub fn of_one(a: Side<'_>, b: Side<'_>, metric: &str, what: &str) -> Self {
         Self {
             verdict: Verdict::Same,
@@ -317,13 +316,13 @@ impl Comparison {
         }
     }
 
-    /// Of two sides of which one has nothing to compare.
+    /// Of two sides of which one has no values.
     pub fn without_values(a: Side<'_>, b: Side<'_>, metric: &str) -> Self {
         Self::open(&a, &b, metric, Method::Independent)
     }
 
-    /// Of two sides that cannot be compared as they were measured: an estimate without an interval,
-    /// for none would contain what the machine did in between.
+    /// Of two sides that cannot be compared as measured: an estimate without an interval, because
+    /// none would include changes of the machine.
     pub fn incomparable(a: Side<'_>, b: Side<'_>, metric: &str, reason: Reason) -> Self {
         let mut comparison = Self::open(&a, &b, metric, Method::Independent);
         if comparison.reason.is_none() {
@@ -334,7 +333,7 @@ impl Comparison {
         comparison
     }
 
-    /// Of samples whose number was chosen by looking at them, block by block.
+    /// Of samples whose number depended on their values, block by block.
     pub fn in_sequence(a: Side<'_>, b: Side<'_>, metric: &str, criteria: &Criteria) -> Self {
         let mut boundary = super::Boundary::new(criteria.alpha());
         let mut sequence = Sequence::default();
@@ -344,7 +343,7 @@ impl Comparison {
         Self::of_sequence(a, b, metric, &sequence, criteria)
     }
 
-    /// What a sequence says, however often it was looked at.
+    /// The result of a sequence, valid at any number of looks.
     pub fn of_sequence(
         a: Side<'_>,
         b: Side<'_>,
@@ -396,7 +395,7 @@ impl Comparison {
         }
     }
 
-    /// `distinct`: the rank test agrees that there is a difference.
+    /// `distinct`: the rank test also finds a difference.
     fn decide(
         &mut self,
         scale: Scale,
@@ -420,7 +419,7 @@ impl Comparison {
         }
     }
 
-    /// Says how many more runs would do, where more runs are what is missing.
+    /// Estimates how many more runs would decide, if more runs can.
     fn project(&mut self, scale: Scale, differences: &[f64], criteria: &Criteria) {
         let wanting =
             matches!(self.reason, Some(Reason::Wide { .. } | Reason::TooFewBlocks { .. }));
@@ -432,7 +431,7 @@ impl Comparison {
             needed.map(|needed| needed.saturating_sub(differences.len() as u64).max(1));
     }
 
-    /// How large the change is, as a part of A: 0.05 for 5 % more or less. Infinite where A is 0.
+    /// The size of the change as a fraction of A: 0.05 for 5 % more or less. Infinite if A is 0.
     pub fn size(&self) -> Option<f64> {
         // 5 % more and 5 % less are equally far from 1.
         let of_ratio = |ratio: f64| ratio.max(1.0 / ratio) - 1.0;
@@ -445,7 +444,7 @@ impl Comparison {
         }
     }
 
-    /// The end of the interval that is nearer to no change, likewise; 0 where that is inside.
+    /// The same for the end of the interval nearer to no change; 0 if the interval contains that.
     pub fn least_size(&self) -> Option<f64> {
         let nearer = |[low, high]: [f64; 2], none: f64| {
             if low > none { low } else { high.min(none) }

@@ -1,30 +1,30 @@
-//! `--fail-if slower:5%`: when a comparison is to fail a build.
+//! `--fail-if slower:5%`: conditions under which a comparison fails a build.
 
 use std::str::FromStr;
 
 use super::{Comparison, Verdict};
 
-/// When a comparison is to fail a build, and which comparisons are meant.
+/// A condition, and the comparisons it applies to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
     pub rule: GateRule,
-    /// A ref that everything else is compared with; `None` for what each value is compared with
-    /// anyway, the first of its axis.
+    /// A ref to compare everything else with; `None` for the regular baseline, the first value of
+    /// each axis.
     pub against: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GateRule {
-    /// A sure change in one direction whose estimate reaches a limit. A comparison that is not sure
-    /// never trips it, so that two equal programs fail a build no more often than the stated
-    /// confidence allows.
+    /// A sure change in one direction whose estimate reaches a limit. An undecided comparison never
+    /// trips it, so that equal programs fail a build no more often than the stated confidence
+    /// allows.
     Change {
         verdict: Verdict,
         limit: f64,
-        /// The whole interval, and not only the estimate, must be beyond the limit.
+        /// Whether the whole interval must be beyond the limit, not only the estimate.
         whole: bool,
     },
-    /// Any comparison that is not decided.
+    /// Any undecided comparison.
     Unsure,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for Gate {
 
     fn from_str(text: &str) -> Result<Self, GateError> {
         let wrong = || GateError(text.to_owned());
-        // A ref may contain another @, a rule none.
+        // A ref may contain another @, a rule cannot.
         let (rule, against) = match text.trim().split_once('@') {
             Some((_, "")) => return Err(wrong()),
             Some((rule, reference)) => (rule, Some(reference.to_owned())),
@@ -64,7 +64,7 @@ impl FromStr for Gate {
     }
 }
 
-/// `5%` as 0.05; the sign may be left out. `None` for what is negative or no number.
+/// `5%` as 0.05; the sign is optional. `None` for a negative or invalid number.
 pub fn parse_percent(text: &str) -> Option<f64> {
     let text = text.trim();
     let number: f64 = text.strip_suffix('%').unwrap_or(text).trim().parse().ok()?;
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Twelve blocks whose ratios lie around a factor, more or less widely.
+    /// Twelve blocks whose ratios vary around a factor.
     fn against(factor: f64, spread: f64, gate: &str) -> bool {
         let a: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i)).collect();
         let noise = |i: usize| 1.0 + spread * (i as f64 / 11.0 - 0.5);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_estimate_decides_or_the_whole_interval_with_an_exclamation_mark() {
-        // Surely slower, by some 8 %, but perhaps by 2 % only.
+        // Surely slower, by about 8 %, but possibly only by 2 %.
         assert!(against(1.08, 0.13, "slower:5%"));
         assert!(!against(1.08, 0.13, "slower:5%!"));
         assert!(against(1.2, 0.05, "slower:5%!"));

@@ -1,8 +1,8 @@
-//! Statistics that can be trusted: summaries, comparisons of two cells, and comparisons that stay
-//! valid when someone looks after every sample.
+//! Reliable statistics: summaries, comparisons of two cells, and comparisons that stay valid if
+//! checked after every sample.
 //!
-//! Pure functions over numbers. Why these methods, and which were rejected, is in
-//! `docs/design/statistics.md`; `tests/simulation.rs` holds them to their promises.
+//! Pure functions over numbers. `docs/design/statistics.md` explains these methods and the rejected
+//! ones; `tests/simulation` verifies their promises.
 
 mod bootstrap;
 mod change_points;
@@ -38,5 +38,5 @@ pub use summary::{Summary, drift, median, summarise};
 pub use together::Combined;
 pub use words::{is_time, value_text};
 
-/// Below this many samples of either side nothing is decided.
+/// With fewer samples of either side nothing is decided.
 pub const FEWEST: usize = 5;

@@ -1,16 +1,16 @@
-//! How many blocks it will take until a comparison is decided, from those there are.
+//! Estimates how many blocks a comparison needs until it is decided.
 
 use super::sequence::log_wealth;
 
-/// More than this is no number anyone waits for.
+/// A larger number is impractical.
 const MOST: u64 = 1 << 24;
 
 /// The total number of blocks a comparison needs if the next ones are like those so far: until its
-/// interval leaves out 0, or lies within `band`. `differences` are those of the blocks so far. `None` where no number
-/// of blocks would do.
+/// interval excludes 0, or is within `band`. `differences` are those of the blocks so far. `None`
+/// if no number of blocks would suffice.
 pub(crate) fn blocks_needed(differences: &[f64], band: f64, alpha: f64) -> Option<u64> {
     let n = differences.len() as f64;
-    // What was always so in a few blocks may not be so in the next.
+    // What was constant in a few blocks may vary in the next.
     let share = |holds: &dyn Fn(f64) -> bool| {
         (differences.iter().filter(|&&x| holds(x)).count() as f64 + 0.5) / (n + 1.0)
     };

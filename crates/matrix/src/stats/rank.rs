@@ -1,13 +1,13 @@
-//! Rank tests: are two sets of samples alike (Mann and Whitney), and are the ratios of blocks
-//! alike on both sides of 1 (Wilcoxon's signed ranks)?
+//! Rank tests: whether two samples are alike (Mann-Whitney), and whether the ratios of blocks are
+//! symmetric around 1 (Wilcoxon's signed ranks).
 //!
-//! Exact for small sets, ties included; beyond that the normal approximation with corrections for
-//! ties and continuity. If both sets come from the same source, a p-value below p comes up with
-//! probability p at most, whatever the noise looks like.
+//! Exact for small samples, including ties; otherwise the normal approximation with corrections for
+//! ties and continuity. If both samples have the same source, a p-value below p occurs with
+//! probability p at most, for any noise.
 
 use super::special::normal_tail;
 
-/// Up to this many samples together every assignment is counted.
+/// Up to this total number of samples every assignment is counted.
 const EXACT: usize = 40;
 
 /// The two-sided p-value.
@@ -24,7 +24,7 @@ pub fn rank_test(a: &[f64], b: &[f64]) -> f64 {
     }
 }
 
-/// The two-sided p-value of differences that are as often above 0 as below.
+/// The two-sided p-value of differences that should be above 0 as often as below.
 pub fn signed_rank_test(differences: &[f64]) -> f64 {
     let moved: Vec<f64> = differences.iter().copied().filter(|d| *d != 0.0).collect();
     if moved.is_empty() {
@@ -54,13 +54,13 @@ pub fn signed_rank_test(differences: &[f64]) -> f64 {
     (far.map(|(_, ways)| ways).sum::<f64>() / 2f64.powf(n)).min(1.0)
 }
 
-/// The smallest p-value two sets of these sizes can give.
+/// The smallest p-value possible for samples of these sizes.
 pub(crate) fn smallest_p(a: usize, b: usize) -> f64 {
     let ways = (1..=a.min(b)).fold(1.0, |ways, i| ways * (a.max(b) + i) as f64 / i as f64);
     2.0 / ways
 }
 
-/// Twice the middle ranks, so that they are whole numbers, and the sum of t³−t over the ties.
+/// Twice the mid-ranks, so that they are integers, and the sum of t³−t over the ties.
 fn doubled_ranks(a: &[f64], b: &[f64]) -> (Vec<u64>, f64) {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let mut order: Vec<usize> = (0..all.len()).collect();
@@ -99,7 +99,7 @@ fn exact(ranks: &[u64], size: usize, observed: u64) -> f64 {
     }
     let row = &ways[size * width..];
     let all: f64 = row.iter().sum();
-    // As far from the middle as observed, on either side.
+    // At least as far from the middle as observed, on either side.
     let centre = size as f64 * total as f64 / ranks.len() as f64;
     let distance = (observed as f64 - centre).abs() - 1e-9;
     let far = row.iter().enumerate().filter(|(sum, _)| (*sum as f64 - centre).abs() >= distance);

@@ -4,25 +4,25 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Why a comparison is not sure; or, where it is the same without a sample, why that is so.
+/// Why a comparison is undecided; or, if it is equal without samples, why that is so.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// A side has no successful run with this metric.
     NoValues { side: String, metric: String },
-    /// Too few samples of a side for anything.
+    /// Too few samples of a side.
     TooFew { samples: usize, needed: usize },
     /// Too few samples for this number of simultaneous comparisons.
     TooFewForFamily { samples: usize, comparisons: usize, needed: usize },
     /// Too few blocks for a sequence.
     TooFewBlocks { blocks: usize },
-    /// Everything in the interval is possible.
+    /// The interval is too wide.
     Wide { low: f64, high: f64, difference: bool },
-    /// The values come in steps that are larger than the margin: this part of a value.
+    /// The steps between values are larger than the margin: this fraction of a value.
     Coarse { step: f64, part: f64, margin: f64 },
-    /// The ratio changed while it was measured.
+    /// The ratio changed during the measurement.
     Inconstant,
-    /// The two sides were not measured in turn in one session: what the machine did in between is
-    /// in the numbers. `together` samples were.
+    /// The two sides were not measured in turn in one session, so the numbers include changes of
+    /// the machine. `together` samples were.
     DifferentSessions { together: usize },
     /// The cells of one session ran one after the other.
     NotInterleaved,

@@ -1,6 +1,6 @@
-//! On which scale two sets of values are compared, and how fine the values are.
+//! The scale on which two samples are compared, and the step size of their values.
 //!
-//! Values above 0 are compared as ratios, on logarithms. A metric with a zero or a negative value has
+//! Values above 0 are compared as ratios, on logarithms. A metric with a zero or negative value has
 //! no ratios and is compared by differences, in its own unit.
 
 use super::summary::{median_of_sorted, sorted};
@@ -8,7 +8,7 @@ use super::summary::{median_of_sorted, sorted};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
     Ratio,
-    /// `size` is what a value usually amounts to: margins are parts of it.
+    /// `size` is the typical size of a value, of which margins are fractions.
     Difference {
         size: f64,
     },
@@ -22,7 +22,7 @@ impl Scale {
         }
         let sizes = sorted(&all().map(f64::abs).collect::<Vec<_>>());
         let middle = if sizes.is_empty() { 0.0 } else { median_of_sorted(&sizes) };
-        // Where most values are 0, what the others amount to on average.
+        // If most values are 0, the mean size of the others.
         let mean = || sizes.iter().sum::<f64>() / sizes.len().max(1) as f64;
         Self::Difference { size: if middle > 0.0 { middle } else { mean() } }
     }
@@ -34,12 +34,12 @@ impl Scale {
         }
     }
 
-    /// How far B is from A: 0 where they are equal.
+    /// The distance of B from A: 0 if equal.
     pub(crate) fn between(self, a: f64, b: f64) -> f64 {
         self.at(b) - self.at(a)
     }
 
-    /// A part of one, as a distance.
+    /// A fraction of one, as a distance.
     pub(crate) fn distance(self, part: f64) -> f64 {
         match self {
             Self::Ratio => part.ln_1p(),
@@ -48,7 +48,7 @@ impl Scale {
     }
 }
 
-/// The step between values that come in steps; 0 for values without any.
+/// The step between values that come in steps; otherwise 0.
 pub(crate) fn step(a: &[f64], b: &[f64]) -> f64 {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let values = sorted(&all);
@@ -57,13 +57,13 @@ pub(crate) fn step(a: &[f64], b: &[f64]) -> f64 {
     let distinct = 1 + gaps.clone().count();
     match distinct {
         1 => decimal_step(values[0]),
-        // Values that are hardly ever equal are as fine as they look.
+        // Values that are rarely equal are as fine as they look.
         _ if 2 * distinct > values.len() => 0.0,
         _ => gaps.fold(f64::INFINITY, f64::min),
     }
 }
 
-/// Of one value only: what its last decimal stands for, and 1 at most.
+/// For a single value: the weight of its last decimal, at most 1.
 fn decimal_step(value: f64) -> f64 {
     let whole = |scaled: f64| (scaled - scaled.round()).abs() < 1e-6 * scaled.abs().max(1.0);
     let places = (0..9).find(|&places| whole(value * 10f64.powi(places)));

@@ -1,14 +1,13 @@
-//! A comparison that may be looked at after every sample.
+//! A comparison that may be checked after every sample.
 //!
-//! Block by block both cells are measured in random order; of each block only the logarithm of
-//! the ratio counts. For every possible ratio a bet runs that the block ratios fall on either side
-//! of it equally often; a ratio whose bet has won too much is out, for good. The set of ratios
-//! left over contains the true one at *all* times together with the stated confidence (Ville's
-//! inequality), so stopping whenever it suits is no cheating.
+//! In each block both cells are measured in random order; only the logarithm of the block's ratio
+//! counts. For every possible ratio there is a bet that block ratios fall on either side of it
+//! equally often; a ratio whose bet has won too much is excluded permanently. The remaining set
+//! contains the true ratio at *all* times together with the stated confidence (Ville's inequality),
+//! so stopping at any time is valid.
 //!
-//! What is estimated is the median of the block ratios. Nothing is assumed of the noise; where
-//! both cells are the same program, the random order within a block alone makes it valid, drift or
-//! no drift.
+//! It estimates the median of the block ratios, without assumptions about the noise; if both cells
+//! are the same program, the random order within a block alone makes it valid, even under drift.
 
 use super::compare::{judge, too_coarse};
 use super::projection::blocks_needed;
@@ -16,14 +15,14 @@ use super::scale::Scale;
 use super::special::{beta_cdf, ln_beta};
 use super::{Criteria, FEWEST, Verdict};
 
-/// The prior of a bet is a mixture: the first wins fast on a large difference, the second wins
-/// soon on a small one.
+/// The prior of a bet is a mixture: the first wins fast on a large difference, the second wins soon
+/// on a small one.
 const PRIORS: [f64; 2] = [1.0, 20.0];
 
-/// How many of n block ratios must lie on one side of a ratio for it to be out.
+/// How many of n block ratios must be on one side of a ratio to exclude it.
 #[derive(Clone, Debug)]
 pub struct Boundary {
-    /// The logarithm of what a bet on one side must reach: 2/alpha, for there are two sides.
+    /// The log wealth that a bet on one side must reach: 2/alpha, for two sides.
     target: f64,
     needed: Vec<usize>,
 }
@@ -34,11 +33,11 @@ impl Boundary {
         Self { target: (2.0 / alpha).ln(), needed: vec![1] }
     }
 
-    /// `None` as long as even all n on one side would not do.
+    /// `None` if even all n on one side would not suffice.
     fn needed(&mut self, n: usize) -> Option<usize> {
         while self.needed.len() <= n {
             let blocks = self.needed.len();
-            // One more block raises the need by one at most.
+            // One more block raises the required number by at most one.
             let mut need = self.needed[blocks - 1];
             while need <= blocks && log_wealth(need, blocks) < self.target {
                 need += 1;
@@ -49,8 +48,8 @@ impl Boundary {
     }
 }
 
-/// The logarithm of the wealth of a bet after `hits` of `n`. Fair or losing when the chance of a
-/// hit is one half or less.
+/// The log wealth of a bet after `hits` of `n`. Fair or losing if the probability of a hit is one
+/// half or less.
 pub(crate) fn log_wealth(hits: usize, n: usize) -> f64 {
     let (hits, n) = (hits as f64, n as f64);
     let parts = PRIORS.map(|a| {
@@ -62,7 +61,7 @@ pub(crate) fn log_wealth(hits: usize, n: usize) -> f64 {
     most + (parts.iter().map(|part| (part - most).exp()).sum::<f64>() / PRIORS.len() as f64).ln()
 }
 
-/// The blocks of one comparison and what they leave possible.
+/// The blocks of one comparison, and the ratios that remain possible.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     /// The values of A and of B, in the order of the blocks.
@@ -81,8 +80,8 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// One block. The first value that is not above 0 makes differences of all ratios: whether a
-    /// block lies above or below *no change* is the same for both.
+    /// Adds one block. The first value that is not above 0 turns all ratios into differences:
+    /// whether a block is above or below *no change* is the same for both.
     pub fn push(&mut self, boundary: &mut Boundary, a: f64, b: f64) {
         if !(a.is_finite() && b.is_finite()) {
             return;
@@ -147,22 +146,22 @@ impl Sequence {
         (!differences.is_empty()).then(|| super::summary::median_of_sorted(differences))
     }
 
-    /// What is left possible, on the scale; `None` as long as everything is.
+    /// The remaining interval on the scale; `None` while everything is possible.
     pub(crate) fn interval_on_scale(&self) -> Option<[f64; 2]> {
         self.interval
     }
 
-    /// The ratios left possible; `None` as long as all are, or where there are none.
+    /// The remaining ratios; `None` while all are possible, or if there are none.
     pub fn interval(&self) -> Option<[f64; 2]> {
         self.interval.filter(|_| self.scale == Scale::Ratio).map(|ends| ends.map(f64::exp))
     }
 
-    /// Every ratio is out: there was no constant one while this was measured.
+    /// Whether every ratio is excluded: the true one was not constant.
     pub fn contradictory(&self) -> bool {
         self.interval.is_some_and(|[low, high]| low > high)
     }
 
-    /// The verdict alone, for those who look after every block.
+    /// Only the verdict, for checks after every block.
     pub fn verdict(&self, criteria: &Criteria) -> SequenceVerdict {
         if self.contradictory() {
             return SequenceVerdict::Never;
@@ -184,14 +183,14 @@ impl Sequence {
         }
     }
 
-    /// How many blocks in all it takes to decide.
+    /// The total number of blocks needed to decide.
     pub(crate) fn blocks_needed(&self, criteria: &Criteria) -> Option<u64> {
         let band = self.scale().distance(criteria.margin);
         blocks_needed(&self.differences, band, criteria.alpha())
     }
 }
 
-/// Whether more blocks are of use.
+/// Whether more blocks are useful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceVerdict {
     Decided(Verdict),

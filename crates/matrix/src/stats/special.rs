@@ -1,4 +1,4 @@
-//! The few functions of probability theory that the rest of the statistics is made of.
+//! Functions of probability theory used by the other statistics.
 
 /// The logarithm of the gamma function, for positive arguments (Lanczos, g = 7, nine terms).
 pub(crate) fn ln_gamma(x: f64) -> f64 {
@@ -34,7 +34,7 @@ pub(crate) fn beta_cdf(x: f64, a: f64, b: f64) -> f64 {
     if x >= 1.0 {
         return 1.0;
     }
-    // The fraction converges fast on one side only; the other follows by symmetry.
+    // The fraction converges fast on one side; the other follows by symmetry.
     if x > (a + 1.0) / (a + b + 2.0) {
         return 1.0 - beta_cdf(1.0 - x, b, a);
     }
@@ -65,13 +65,13 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
     result
 }
 
-/// The upper tail of the standard normal distribution, with a small relative error far out too.
+/// The upper tail of the standard normal distribution, with a small relative error even far out.
 pub(crate) fn normal_tail(z: f64) -> f64 {
     if z < 0.0 {
         return 1.0 - normal_tail(-z);
     }
     if z < 4.0 {
-        // erf by its series, which converges everywhere and is exact enough here.
+        // erf by its series, which converges everywhere and is precise enough here.
         let mut term = z;
         let mut sum = z;
         let mut n = 1.0;
@@ -88,7 +88,7 @@ pub(crate) fn normal_tail(z: f64) -> f64 {
     density / tail
 }
 
-/// The point above which `tail` of Student's distribution lies, for `tail` below one half.
+/// The quantile of Student's distribution with `tail` above it, for `tail` below one half.
 pub(crate) fn student_point(tail: f64, degrees: f64) -> f64 {
     let above = |t: f64| 0.5 * beta_cdf(degrees / (degrees + t * t), 0.5 * degrees, 0.5);
     let mut high = 1.0;
@@ -98,12 +98,12 @@ pub(crate) fn student_point(tail: f64, degrees: f64) -> f64 {
     bisect(0.0, high, |t| above(t) > tail)
 }
 
-/// The point above which `tail` of the normal distribution lies, for `tail` below one half.
+/// The quantile of the normal distribution with `tail` above it, for `tail` below one half.
 pub(crate) fn normal_point(tail: f64) -> f64 {
     bisect(0.0, 40.0, |z| normal_tail(z) > tail)
 }
 
-/// Where a condition that holds first and then no more ceases to hold.
+/// The point at which a monotonic condition stops holding.
 fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..60 {
         let middle = 0.5 * (low + high);

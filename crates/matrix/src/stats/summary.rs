@@ -1,22 +1,22 @@
-//! One cell's samples in a few numbers.
+//! Summary statistics of one cell's samples.
 
 use serde::Serialize;
 
-/// Deviations beyond this many (scaled) median deviations are marked; Iglewicz and Hoaglin.
+/// Samples beyond this many scaled median absolute deviations are marked; Iglewicz and Hoaglin.
 const FAR: f64 = 3.5;
 
-/// What is said of one set of samples.
+/// The summary of one sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     pub samples: usize,
     pub median: f64,
-    /// The median distance from the median, unscaled.
+    /// The median absolute deviation, unscaled.
     pub mad: f64,
     pub min: f64,
     pub max: f64,
     pub mean: f64,
-    /// Places of the samples that lie far out. They are marked, never dropped.
+    /// Indexes of outliers. They are marked, never dropped.
     pub outliers: Vec<usize>,
 }
 
@@ -32,13 +32,13 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
 }
 
-/// How likely a drift is found in what has none.
+/// The probability of finding drift where there is none.
 const FALSE_DRIFT: f64 = 0.01;
-/// Less than this is not worth a word.
+/// Smaller drift is not reported.
 const SMALL_DRIFT: f64 = 0.02;
 
-/// Whether samples of one thing, in the order they were measured, changed: the later ones divided by
-/// the earlier ones where they differ most clearly.
+/// Drift in samples of one thing in the order of measurement: the later ones divided by the earlier
+/// ones, split where they differ most clearly.
 pub fn drift(samples: &[f64]) -> Option<f64> {
     let n = samples.len();
     let splits = 3..n.saturating_sub(2);
@@ -51,21 +51,21 @@ pub fn drift(samples: &[f64]) -> Option<f64> {
     (clearest.1 <= level && before > 0.0 && (ratio - 1.0).abs() > SMALL_DRIFT).then_some(ratio)
 }
 
-/// The samples in order; what is not a number has no place in one and is left out.
+/// The sorted samples, without NaN.
 pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }
 
-/// `None` when there is not one finite sample.
+/// `None` without a finite sample.
 pub fn summarise(samples: &[f64]) -> Option<Summary> {
     let values = sorted(samples);
     let (&min, &max) = (values.first()?, values.last()?);
     let median = median_of_sorted(&values);
     let distances = sorted(&values.iter().map(|x| (x - median).abs()).collect::<Vec<_>>());
     let mad = median_of_sorted(&distances);
-    // With more than half of the samples equal the MAD is 0 and says nothing about the rest.
+    // If more than half of the samples are equal, the MAD is 0 and uninformative.
     let scale = if mad > 0.0 {
         mad / 0.674_5
     } else {

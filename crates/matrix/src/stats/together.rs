@@ -1,7 +1,7 @@
-//! Several comparisons as one: B against A over all cells that differ in nothing else.
+//! Several comparisons combined: B compared with A over all cells that are otherwise equal.
 //!
-//! In every block each side counts as the geometric mean of its cells, so that a cell that takes
-//! long does not outweigh the others; then the two series of means are compared like two cells.
+//! In every block each side counts as the geometric mean of its cells, so that a slow cell does not
+//! outweigh the others; then the two series of means are compared like two cells.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Combined {
 }
 
 impl Combined {
-    /// The sides must say their blocks.
+    /// The sides must have blocks.
     pub fn of(cells: &[Side<'_>]) -> Self {
         let logs: Vec<BTreeMap<u64, f64>> = cells
             .iter()
@@ -38,7 +38,7 @@ impl Combined {
         combined
     }
 
-    /// What of both lies in the same blocks.
+    /// The values of both in common blocks.
     pub fn in_common(&self, other: &Self) -> (Self, Self) {
         let (mut of_a, mut of_b) = (
             Self { failed: self.failed, ..Self::default() },

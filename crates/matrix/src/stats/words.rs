@@ -1,8 +1,8 @@
-//! Comparisons and values in words: the same ones on a terminal, in a report and on the page.
+//! Comparisons and values as text: the same on a terminal, in a report and on the page.
 
 use super::{Comparison, Counts, Reason, Verdict, percent};
 
-/// Whether less of it is called fast.
+/// Whether lower values are called faster.
 pub fn is_time(metric: &str, unit: Option<&str>) -> bool {
     match unit {
         Some(unit) => matches!(unit, "ns" | "us" | "µs" | "ms" | "s" | "min"),
@@ -10,7 +10,8 @@ pub fn is_time(metric: &str, unit: Option<&str>) -> bool {
     }
 }
 
-/// About how many: `about 40 more runs`. A projection from a few runs has no more than two digits.
+/// An approximate count: `about 40 more runs`. A projection from a few runs has at most two
+/// significant digits.
 fn more_runs(count: u64) -> String {
     let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(1));
     match count.div_ceil(unit) * unit {
@@ -19,7 +20,7 @@ fn more_runs(count: u64) -> String {
     }
 }
 
-/// A number with as many digits as are meaningful.
+/// A number with its significant digits.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -36,7 +37,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A value with its unit, in one that gives few digits: `1.234 s`, `812 µs`, `4.1 MB`.
+/// A value with a unit that keeps it short: `1.234 s`, `812 µs`, `4.1 MB`.
 pub fn value_text(value: f64, unit: Option<&str>) -> String {
     let (value, unit) = match (unit, value.abs()) {
         (Some("ms"), x) if x >= 1000.0 => (value / 1000.0, Some("s")),
@@ -51,7 +52,7 @@ pub fn value_text(value: f64, unit: Option<&str>) -> String {
 }
 
 impl Comparison {
-    /// The verdict in one word, or two: `slower` of a time, `higher` of anything else.
+    /// The verdict in one or two words: `slower` for a time, `higher` for anything else.
     pub fn verdict_word(&self) -> &'static str {
         let time = is_time(&self.metric, self.unit.as_deref());
         match (self.verdict, time, self.is_more()) {
@@ -61,7 +62,7 @@ impl Comparison {
         }
     }
 
-    /// The size of the change, without its interval: `+4.2 %`, or `+3` where there is no ratio.
+    /// The size of the change, without its interval: `+4.2 %`, or `+3` if there is no ratio.
     pub fn change_text(&self) -> Option<String> {
         let unit = self.unit.as_deref();
         match (self.ratio, self.difference) {
@@ -71,8 +72,8 @@ impl Comparison {
         }
     }
 
-    /// The interval of the change: `+3.1 % to +5.3 %`. Of too few samples there is none that would be
-    /// as sure as all others.
+    /// The interval of the change: `+3.1 % to +5.3 %`. `None` for too few samples for the required
+    /// confidence.
     pub fn interval_text(&self) -> Option<String> {
         let few =
             |why: &Reason| matches!(why, Reason::TooFew { .. } | Reason::TooFewForFamily { .. });
@@ -90,8 +91,8 @@ impl Comparison {
         }
     }
 
-    /// How many more runs an undecided comparison needs: `about 40 more runs` from what the runs so far
-    /// show, `at least 2 more runs` where they are too few to show anything.
+    /// How many more runs an undecided comparison needs: `about 40 more runs` projected from the
+    /// runs so far, `at least 2 more runs` if those are too few.
     pub fn more_runs_text(&self) -> Option<String> {
         if self.verdict != Verdict::NotSure {
             return None;
@@ -135,7 +136,7 @@ impl Comparison {
         if !parts.is_empty() {
             text += &format!(": {}", parts.join(", "));
         }
-        // The interval has just been given.
+        // The interval was shown already.
         let reason = self.reason.as_ref().filter(|reason| !matches!(reason, Reason::Wide { .. }));
         if let Some(reason) = reason {
             text += &format!(" ({reason})");

@@ -1,13 +1,13 @@
-//! A directory tree as it was at one time, kept so that it can be made so again.
+//! A snapshot of a directory tree that the tree can be reset to.
 //!
-//! A [`TreeSnapshot`] is a list of what is in a directory (its type, mode, owner, size, times and
-//! inode) and a copy of every file beside it. Copies share their blocks with the original where the
-//! file system can do that. A reset walks the directory and compares: what looks untouched is not
-//! read, what may have been touched is compared with its copy, and what differs, is gone or is new
-//! is put right, with its mode, owner and times of modification, which build systems look at.
-//! Extended attributes and times of access are not restored.
+//! A [`TreeSnapshot`] is a list of a directory's entries (type, mode, owner, size, times and inode)
+//! with a copy of every file. Copies share their blocks with the original if the file system
+//! supports that. A reset walks the directory and compares: apparently untouched entries are not
+//! read, possibly touched ones are compared with their copy, and changed, missing or new ones are
+//! corrected, including mode, owner and modification times, which build systems use. Extended
+//! attributes and access times are not restored.
 //!
-//! Nothing here starts a process or knows git.
+//! Nothing here starts a process or uses git.
 
 mod reset;
 mod snapshot;
@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 
 pub use snapshot::{TreeSnapshot, remove_tree};
 
-/// What a reset had to put right.
+/// The corrections of a reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeChanges {
-    /// Files, links and directories that were changed or gone.
+    /// Files, links and directories that were changed or missing.
     pub restored: Vec<PathBuf>,
-    /// What had not been there.
+    /// New entries that were removed.
     pub removed: Vec<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Making a directory what it was.
+//! Resets a directory to its snapshot.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
@@ -15,22 +15,22 @@ use super::snapshot::{Entry, TreeSnapshot, copy_file, remove_tree, wait_past};
 use super::walk::{self, Directory, EntryKind, EntryStat, NANOS};
 use super::{TreeChanges, TreeError};
 
-/// A reset under way.
+/// State of a reset.
 struct Reset<'a> {
     root: &'a Path,
     files: PathBuf,
     names: &'a HashMap<u64, Vec<PathBuf>>,
     changes: TreeChanges,
-    /// Files with several names of which one was touched.
+    /// Hard-linked files of which a name was touched.
     groups: HashSet<u64>,
-    /// The newest stamp that this reset has made.
+    /// The newest timestamp that this reset has caused.
     newest: i64,
-    /// Some entry is known by another stamp or inode than before.
+    /// Whether an entry got a new timestamp or inode.
     restamped: bool,
 }
 
 impl TreeSnapshot {
-    /// Makes the directory what it was, and says what had to be done.
+    /// Resets the directory, and returns the corrections.
     pub fn reset(&mut self) -> Result<TreeChanges, TreeError> {
         let files = self.copy_of(Path::new(""));
         let mut reset = Reset {
@@ -59,7 +59,7 @@ impl TreeSnapshot {
 }
 
 impl Reset<'_> {
-    /// Puts a directory that is there right.
+    /// Resets an existing directory.
     fn directory(
         &mut self,
         path: &Path,
@@ -69,7 +69,7 @@ impl Reset<'_> {
         let full = self.root.join(path);
         let mut touched = !entry.stat.untouched(now);
         if now.mode & 0o500 != 0o500 {
-            // Nothing can be looked at in there otherwise.
+            // Otherwise its entries are inaccessible.
             set_mode(&full, now.mode | 0o700)?;
             touched = true;
         }
@@ -101,7 +101,7 @@ impl Reset<'_> {
         Ok(())
     }
 
-    /// Puts one entry that is there right; tells whether its directory was changed with it.
+    /// Resets an existing entry; returns whether its directory was changed.
     fn child(
         &mut self,
         path: &Path,
@@ -142,7 +142,7 @@ impl Reset<'_> {
             EntryKind::File if entry.stat.size != now.size => Ok(false),
             EntryKind::File => {
                 same_bytes(&full, &self.files.join(path)).or_else(|error| match error.kind() {
-                    // Then it is written again.
+                    // The file is rewritten instead.
                     io::ErrorKind::PermissionDenied => Ok(false),
                     _ => Err(TreeError::at(&full)(error)),
                 })
@@ -155,7 +155,7 @@ impl Reset<'_> {
         }
     }
 
-    /// Makes what is gone from a directory again; tells whether there was anything to make.
+    /// Restores missing entries of a directory; returns whether there were any.
     fn missing(
         &mut self,
         path: &Path,
@@ -175,7 +175,7 @@ impl Reset<'_> {
         Ok(made)
     }
 
-    /// Makes an entry, where nothing is, with everything below it.
+    /// Creates a missing entry, with everything below it.
     fn restore(&mut self, path: &Path, entry: &mut Entry) -> Result<(), TreeError> {
         let full = self.root.join(path);
         self.changes.restored.push(path.to_owned());
@@ -204,7 +204,7 @@ impl Reset<'_> {
         self.stamp(path, entry)
     }
 
-    /// Makes a file with several names again, with all of them.
+    /// Restores a hard-linked file with all of its names.
     fn link_again(&mut self, top: &mut Entry, group: u64) -> Result<(), TreeError> {
         let Some(names) = self.names.get(&group) else { return Ok(()) };
         let mut first: Option<PathBuf> = None;
@@ -223,7 +223,7 @@ impl Reset<'_> {
                 self.changes.restored.push(name.clone());
             }
         }
-        // Links change the stamps of the file they lead to, so the stamps are taken last.
+        // Creating links changes the file's timestamps, so they are recorded last.
         for name in names {
             if let Some(entry) = find(top, name) {
                 self.stamp(name, entry)?;
@@ -236,7 +236,8 @@ impl Reset<'_> {
         Ok(())
     }
 
-    /// Gives an entry its owner, permissions and time of modification, and remembers its new stamp.
+    /// Restores an entry's owner, permissions and modification time, and records its new
+    /// timestamps.
     fn stamp(&mut self, path: &Path, entry: &mut Entry) -> Result<(), TreeError> {
         let full = self.root.join(path);
         let gone = || TreeError::at(&full)(io::Error::from(io::ErrorKind::NotFound));
@@ -245,7 +246,7 @@ impl Reset<'_> {
         if (now.uid, now.gid) != (wanted.uid, wanted.gid) {
             lchown(&full, Some(wanted.uid), Some(wanted.gid)).map_err(TreeError::at(&full))?;
         }
-        // A change of the owner takes some permissions away.
+        // Changing the owner clears some permissions.
         if wanted.kind != EntryKind::Symlink {
             let now = walk::stat(&full)?.ok_or_else(gone)?;
             if now.mode != wanted.mode {
@@ -275,7 +276,7 @@ fn find<'a>(top: &'a mut Entry, path: &Path) -> Option<&'a mut Entry> {
     path.iter().try_fold(top, |entry, part| entry.children.get_mut(part))
 }
 
-/// Lets entries of a directory be made and removed; its permissions are restored with its stamp.
+/// Makes entries of a directory writable; its permissions are restored with its timestamps.
 fn unlock(directory: impl AsRef<Path>) -> Result<(), TreeError> {
     let directory = directory.as_ref();
     match walk::stat(directory)? {

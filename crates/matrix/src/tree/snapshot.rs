@@ -1,4 +1,4 @@
-//! Taking a snapshot, and keeping it on disk.
+//! Takes snapshots, and stores them on disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -14,34 +14,34 @@ use serde::{Deserialize, Serialize};
 use super::TreeError;
 use super::walk::{self, Directory, EntryKind, EntryStat, NANOS};
 
-/// A directory as it was.
+/// The recorded state of a directory.
 #[derive(Debug)]
 pub struct TreeSnapshot {
     /// The directory itself, absolute.
     pub(super) root: PathBuf,
-    /// Where its files are copied to, and the list of everything.
+    /// The place of its copied files and the list of entries.
     pub(super) store: PathBuf,
     /// The directory with everything below it.
     pub(super) top: Entry,
-    /// The names of each file that has several.
+    /// The names of each hard-linked file.
     pub(super) names: HashMap<u64, Vec<PathBuf>>,
-    /// The list differs from what is on disk.
+    /// Whether the list differs from the one on disk.
     pub(super) changed: bool,
 }
 
-/// One thing in the directory.
+/// One entry of the directory.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) stat: EntryStat,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(super) target: Option<PathBuf>,
-    /// Entries of one number were one file with several names.
+    /// Entries with the same number were one hard-linked file.
     pub(super) group: u64,
-    /// What is in a directory.
+    /// The entries of a directory.
     pub(super) children: BTreeMap<OsString, Entry>,
 }
 
-/// An entry in the list on disk; a directory comes before what is in it.
+/// An entry in the list on disk; a directory precedes its entries.
 #[derive(Serialize, Deserialize)]
 struct Listed {
     path: OsText,
@@ -54,11 +54,11 @@ struct Listed {
 const LIST: &str = "list.jsonl";
 const FILES: &str = "files";
 
-/// How long to wait at most for the clock of the file system.
+/// Maximum wait for the clock of the file system.
 const CLOCK: i64 = 50_000_000;
 
 impl TreeSnapshot {
-    /// Copies a directory to `store`, which is made anew.
+    /// Copies a directory to `store`, which is recreated.
     pub fn take(root: &Path, store: &Path) -> Result<Self, TreeError> {
         remove_tree(store)?;
         fs::create_dir_all(store).map_err(TreeError::at(store))?;
@@ -66,7 +66,7 @@ impl TreeSnapshot {
         let mut newest = 0;
         let mut top = Entry::new(stat);
         list(root, &mut top, &mut newest)?;
-        // What is written after this can be told from what is copied now.
+        // Later writes can be distinguished from the copied state.
         wait_past(newest);
         let (root, store) = (root.to_owned(), store.to_owned());
         copy_below(&root, &store.join(FILES), &top)?;
@@ -80,7 +80,7 @@ impl TreeSnapshot {
         self.store.join(FILES).join(path)
     }
 
-    /// A snapshot that was taken before; `None` if there is no complete one.
+    /// Loads an earlier snapshot; `None` if there is no complete one.
     pub fn load(root: &Path, store: &Path) -> Option<Self> {
         let list = fs::File::open(store.join(LIST)).ok()?;
         let lines = serde_json::Deserializer::from_reader(BufReader::new(list));
@@ -107,7 +107,7 @@ impl TreeSnapshot {
         Some(Self { root, store, top, names, changed: false })
     }
 
-    /// Writes down what resets have changed, so that the next process need not find it out again.
+    /// Saves what resets have changed, so that the next process need not find it again.
     pub fn save(&mut self) -> Result<(), TreeError> {
         if !self.changed {
             return Ok(());
@@ -173,7 +173,7 @@ fn write_list(file: &mut impl Write, path: &Path, entry: &Entry) -> io::Result<(
     entry.children.iter().try_for_each(|(name, entry)| write_list(file, &path.join(name), entry))
 }
 
-/// The names of files that have more than one below this directory.
+/// The names of hard-linked files below this directory.
 fn names_of(top: &Entry) -> HashMap<u64, Vec<PathBuf>> {
     fn collect(path: &Path, entry: &Entry, names: &mut HashMap<u64, Vec<PathBuf>>) {
         if entry.stat.kind == EntryKind::File && entry.stat.links > 1 {
@@ -189,26 +189,26 @@ fn names_of(top: &Entry) -> HashMap<u64, Vec<PathBuf>> {
     names
 }
 
-/// Waits until the clock that stamps files has passed this stamp: older kernels stamp once per tick,
-/// and a file written again within one would look untouched.
+/// Waits until the clock of file timestamps has passed this one: older kernels update it once per
+/// tick, and a file rewritten within a tick would look untouched.
 pub(super) fn wait_past(stamp: i64) {
     let now = || {
         let time = clock_gettime(ClockId::RealtimeCoarse);
         time.tv_sec.saturating_mul(NANOS).saturating_add(time.tv_nsec)
     };
-    // A stamp of the future, as a copied disk may have, is not waited for.
+    // A timestamp in the future, as on a copied disk, is not awaited.
     let limit = now().saturating_add(CLOCK);
     while stamp <= limit && now() <= stamp {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Content and permissions; blocks are shared where the file system can.
+/// Copies content and permissions; shares blocks if the file system supports that.
 pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), TreeError> {
     fs::copy(from, to).map(drop).map_err(TreeError::at(from))
 }
 
-/// Removes whatever is there, also what a command has locked.
+/// Removes a tree, even one that a command made read-only.
 pub fn remove_tree(path: &Path) -> Result<(), TreeError> {
     match walk::stat(path)?.map(|stat| stat.kind) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! What is in a directory, without following links.
+//! Lists a directory without following links.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use super::TreeError;
 
 pub(super) const NANOS: i64 = 1_000_000_000;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EntryKind {
@@ -21,11 +21,11 @@ pub(super) enum EntryKind {
     File,
     Symlink,
     Fifo,
-    /// A socket or a device: it is neither copied nor made again.
+    /// A socket or a device: neither copied nor restored.
     Other,
 }
 
-/// What is compared to see whether an entry was touched.
+/// The properties that show whether an entry was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EntryStat {
     pub(super) kind: EntryKind,
@@ -65,10 +65,10 @@ impl EntryStat {
         }
     }
 
-    /// Whether nobody has touched it since: whatever changes a file changes its `ctime`.
+    /// Whether it is untouched: every change of a file updates its `ctime`.
     pub(super) fn untouched(&self, now: &Self) -> bool {
         if self.kind == EntryKind::Directory {
-            // Its entries are looked at one by one, and changing them changes its own times.
+            // Its entries are checked individually, and changing them changes its own times.
             return self.same_shape(now) && self.mtime == now.mtime;
         }
         self == now
@@ -81,7 +81,7 @@ impl EntryStat {
     }
 }
 
-/// The entry at a path; `None` if there is none.
+/// The entry at a path; `None` if missing.
 pub(super) fn stat(path: &Path) -> Result<Option<EntryStat>, TreeError> {
     match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(EntryStat::of(&stat))),
@@ -90,7 +90,7 @@ pub(super) fn stat(path: &Path) -> Result<Option<EntryStat>, TreeError> {
     }
 }
 
-/// An open directory that is being walked.
+/// An open directory during a walk.
 pub(super) struct Directory {
     fd: OwnedFd,
 }
@@ -102,7 +102,7 @@ impl Directory {
         Ok(Self { fd })
     }
 
-    /// Its entries by name. One that disappears meanwhile is left out.
+    /// Its entries by name, without those that disappear meanwhile.
     pub(super) fn entries(&self, path: &Path) -> Result<Vec<(OsString, EntryStat)>, TreeError> {
         let fd: BorrowedFd<'_> = self.fd.as_fd();
         let mut entries = Vec::new();

@@ -48,7 +48,7 @@ impl Test {
         self.browsers().ensure(&request, &BTreeMap::new(), &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Everything in the cache but locks.
+    /// Everything in the cache except locks.
     fn cached(&self) -> Vec<String> {
         let entries = fs::read_dir(self.root().join("chrome")).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
@@ -285,7 +285,7 @@ fn an_interrupted_unpacking_leaves_nothing_broken() {
         .unwrap_err();
     assert!(matches!(error, BrowserError::Interrupted { .. }), "{error}");
     assert!(test.browsers().cache().find(V120).is_none());
-    // What a killed process leaves: a half unpacked directory, and one without its program.
+    // The remains of a killed process: a partly unpacked directory, and one without its program.
     let half = test.root().join(format!("chrome/.{DIRECTORY}-{V120}.new/chrome-{PLATFORM}"));
     fs::create_dir_all(&half).unwrap();
     fs::write(half.join("chrome"), "half").unwrap();
@@ -346,7 +346,7 @@ fn archives_that_lead_out_are_refused() {
     escapes(test.refused(|zip| link(zip, "l", "/etc/passwd")));
     escapes(test.refused(|zip| link(zip, "l", "../../outside")));
     escapes(test.refused(|zip| link(zip, "l", "nowhere")));
-    // Harmless by its letters, and out through another link.
+    // Its text is harmless, but it leads out through another link.
     escapes(test.refused(|zip| {
         link(zip, "here", ".");
         link(zip, "out", "here/../..");
@@ -365,7 +365,7 @@ fn bombs_are_refused() {
     let zeros = vec![0; 40 << 20];
     let error = test.refused(|zip| file(zip, "zeros", &zeros, 0o644));
     assert!(matches!(error, UnpackError::TooLarge { .. }), "{error}");
-    // The same with a size that is a lie: patched in the local header and the directory.
+    // The same with a wrong size, patched in the local header and the central directory.
     let mut bytes = browser_zip(V120, 10, |zip| file(zip, "zeros", &zeros, 0o644));
     let real = (40u32 << 20).to_le_bytes();
     let places: Vec<usize> = (0..bytes.len() - 4).filter(|&i| bytes[i..i + 4] == real).collect();

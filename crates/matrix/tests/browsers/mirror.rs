@@ -1,4 +1,4 @@
-//! A mirror of Chrome for Testing on the loopback interface, with the manners of real servers.
+//! A mirror of Chrome for Testing on the loopback interface, with the behaviour of real servers.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Cursor, Write};
@@ -13,13 +13,13 @@ pub(crate) struct State {
     pub(crate) files: HashMap<String, Vec<u8>>,
     /// Close the connection after this many bytes of a body.
     pub(crate) cut: Option<usize>,
-    /// Whether Range is understood.
+    /// Whether Range is unsupported.
     pub(crate) no_ranges: bool,
     pub(crate) no_length: bool,
     /// Hang after this many bytes.
     pub(crate) stall: Option<usize>,
     pub(crate) etag: String,
-    /// Answer a Range with another one, this much earlier.
+    /// Answer a Range with another one, this many bytes earlier.
     pub(crate) early: usize,
     /// Path and Range of every request.
     pub(crate) log: Vec<(String, Option<String>)>,
@@ -156,18 +156,18 @@ fn answer(mut stream: TcpStream, shared: &Mutex<State>) {
     drop(stream.write_all(head.as_bytes()));
     drop(stream.write_all(&body[..until]));
     if stall.is_some() {
-        // Until the other side has had enough.
+        // Until the client closes the connection.
         drop(reader.read_line(&mut String::new()));
     }
 }
 
-/// An archive with a browser that prints its version, and more entries.
+/// An archive with a browser that prints its version, and additional entries.
 pub(crate) fn browser_zip(version: &str, padding: usize, more: impl FnOnce(&mut Zip)) -> Vec<u8> {
     let mut zip = Zip::new(Cursor::new(Vec::new()));
     let directory = format!("chrome-{PLATFORM}");
     let script = format!("#!/bin/sh\necho {version}\n");
     file(&mut zip, &format!("{directory}/chrome"), script.as_bytes(), 0o755);
-    // Not compressible, so that the archive is as large as it looks.
+    // Incompressible, so that the archive is as large as its content.
     let mut random = retake_matrix::random::Random::new(1);
     let noise: Vec<u8> = (0..padding).map(|_| random.next_u64() as u8).collect();
     file(&mut zip, &format!("{directory}/resources.pak"), &noise, 0o644);

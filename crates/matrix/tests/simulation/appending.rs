@@ -1,4 +1,4 @@
-//! A look, a few more iterations, another look: what `run --append` invites to.
+//! Checking, appending iterations, checking again: the typical use of `run --append`.
 
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Boundary, Comparison, Criteria, Sequence, Verdict, compare};
@@ -12,7 +12,7 @@ const FIRST: usize = 10;
 const MORE: usize = 10;
 const LOOKS: usize = 8;
 
-/// Appends until someone is content, and says what each look said.
+/// Appends until a decision, and reports each check.
 fn until_content(
     noise: Noise,
     random: &mut Random,
@@ -37,7 +37,7 @@ fn as_if_never_looked(_: usize, a: &[f64], b: &[f64]) -> Comparison {
     compare(in_blocks(a), in_blocks(b), "wall", &Criteria::default())
 }
 
-/// What `compare` does: the first size was fixed, all later ones were not.
+/// The method of `compare`: the first size was fixed, all later ones were not.
 fn in_sequence(look: usize, a: &[f64], b: &[f64]) -> Comparison {
     if look == 1 {
         return as_if_never_looked(look, a, b);
@@ -49,7 +49,7 @@ fn in_sequence(look: usize, a: &[f64], b: &[f64]) -> Comparison {
     Comparison::of_sequence(side(a), side(b), "wall", &sequence, &criteria)
 }
 
-/// What it does where the order was blocked.
+/// Its method for blocked order.
 fn with_a_share(look: usize, a: &[f64], b: &[f64]) -> Comparison {
     let comparisons = if look > 1 { look * (look + 1) } else { 1 };
     compare(side(a), side(b), "wall", &Criteria { comparisons, ..Criteria::default() })
@@ -71,7 +71,7 @@ fn looking_before_each_append_makes_no_more_false_verdicts() {
             let said = until_content(noise, &mut random, 1.0, in_sequence);
             lies[1] += usize::from(said.iter().any(|c| wrong(c.verdict)));
             uncovered += usize::from(said.iter().skip(1).any(|c| !contains(c, 1.0)));
-            // Drift without blocks is what blocks are for, and no question of how often one looks.
+            // Blocks are the remedy for drift, regardless of the number of checks.
             if noise != Noise::Drift {
                 let said = until_content(noise, &mut random, 1.0, with_a_share);
                 lies[2] += usize::from(said.iter().any(|c| wrong(c.verdict)));
@@ -102,7 +102,7 @@ fn looking_before_each_append_makes_no_more_false_verdicts() {
         assert!(rate(lies[1]) <= 0.05 && rate(lies[2]) <= 0.05, "{noise:?}: {lies:?}");
         assert!(rate(uncovered) <= 0.05, "{noise:?}: {uncovered}");
         assert!(rate(power) > 0.5, "{noise:?}: {}", rate(power));
-        // Else this would prove nothing.
+        // Otherwise this would prove nothing.
         assert!(noise != Noise::Normal || rate(lies[0]) > 0.05, "{lies:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! Explanations of tables whose cause is known.
+//! Explanations of tables with a known cause.
 
 use retake_matrix::explain::explain;
 use retake_matrix::random::Random;
@@ -12,7 +12,7 @@ fn table(noise: Noise, random: &mut Random, n: usize, factors: &[Vec<f64>]) -> T
     of(&noise.blocks(random, n, &flat), factors[0].len())
 }
 
-/// A table of rows of this width.
+/// A table with rows of this width.
 pub(crate) fn of(values: &[Vec<f64>], width: usize) -> Table {
     let axis = |name: &str, n: usize| Axis {
         name: name.into(),

@@ -1,5 +1,5 @@
-//! Gates against a branch whose tip is measured in turn with what is new: how often is a build failed
-//! for nothing?
+//! Gates against a branch whose tip is measured in turn with new code: how often does a build fail
+//! without a cause?
 
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Gate, compare};
@@ -9,8 +9,8 @@ use crate::noise::{Noise, for_all, normal};
 use crate::rates::{percent, range, whole_percent};
 use crate::{in_blocks, tolerance};
 
-/// Trips of `slower:5%@main` and `slower:5%!@main` for a true factor, on a machine that is up to some
-/// 20 % slower or faster than on any other day.
+/// Trips of `slower:5%@main` and `slower:5%!@main` for a true factor, on a machine that is up to
+/// about 20 % slower or faster than on other days.
 fn trips(noise: Noise, blocks: usize, factor: f64, trials: usize) -> [f64; 2] {
     let gates =
         ["slower:5%@main", "slower:5%!@main"].map(|text| text.parse::<Gate>().expect("a gate"));

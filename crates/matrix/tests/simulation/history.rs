@@ -1,4 +1,5 @@
-//! Changes over commits: how often is one named where there is none, and found where there is one?
+//! Changes over commits: how often is one reported without a cause, and how often is a real one
+//! found?
 
 use retake_matrix::random::Random;
 use retake_matrix::stats::{ChangeCriteria, Evidence, Observation, change_points};
@@ -12,28 +13,28 @@ use crate::rates::{percent, range};
 enum Flow {
     /// All in one session.
     AtOnce,
-    /// A session for each commit, with the commit before it: a gate against the branch.
+    /// A session for each commit together with the previous one: a gate against the branch.
     WithParent,
-    /// A session for each commit, with the first one: a gate against a fixed release.
+    /// A session for each commit together with the first one: a gate against a fixed release.
     WithFirst,
-    /// A session for each commit, with nothing else.
+    /// A session for each commit alone.
     Alone,
 }
 
-/// What the machine does from session to session.
+/// How the machine changes between sessions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Machine {
     /// Every session is off by 5 %, independently.
     Varying,
-    /// The same, and from the middle on it is 30 % slower.
+    /// The same, and 30 % slower from the middle on.
     Step,
-    /// The same, and it gets slower by 30 % from the first session to the last.
+    /// The same, and gradually 30 % slower from the first session to the last.
     Ramp,
 }
 
 const COMMITS: usize = 12;
 const BLOCKS: usize = 8;
-/// The commit that brings the change.
+/// The commit with the change.
 const CHANGED: usize = 7;
 
 fn measure(
@@ -75,12 +76,12 @@ fn measure(
 }
 
 struct Rates {
-    /// A sure change that is none, and one that may be the machine.
+    /// Rates of wrongly reported sure changes, and of wrongly reported possible ones.
     false_sure: f64,
     false_possible: f64,
-    /// The change was found, surely or as possible, and at its commit or next to it.
+    /// The change was found, as sure or possible, at its commit or next to it.
     found: f64,
-    /// Of those found at its commit: the interval contains it.
+    /// Of those found at its commit, the rate of intervals that contain it.
     covered: f64,
 }
 
@@ -113,9 +114,9 @@ fn rates(noise: Noise, flow: Flow, machine: Machine, change: f64, trials: usize)
     }
 }
 
-/// Nothing changed but the machine: a sure change is named in 5 of 100 histories at most, whatever
-/// the machine does; and a possible one too, unless each commit was measured alone and the machine
-/// changed for good.
+/// Only the machine changes: a sure change is reported in at most 5 of 100 histories, for any
+/// change of the machine; so is a possible one, unless each commit was measured alone and the
+/// machine changed permanently.
 #[test]
 fn a_history_without_a_change_has_none() {
     let found = for_all(|noise| SITUATIONS.map(|situation| unchanged(noise, situation)));
@@ -166,7 +167,7 @@ fn unchanged(noise: Noise, (flow, machine): (Flow, Machine)) -> Rates {
         100.0 * rates.false_possible
     );
     assert!(rates.false_sure <= 0.05, "{what}: {}", rates.false_sure);
-    // Where a session has measured both sides, no machine makes a change possible.
+    // If a session has measured both sides, no machine causes a possible change.
     if machine == Machine::Varying || flow != Flow::Alone {
         assert!(rates.false_possible <= 0.05, "{what}: {}", rates.false_possible);
     }
@@ -176,7 +177,7 @@ fn unchanged(noise: Noise, (flow, machine): (Flow, Machine)) -> Rates {
     rates
 }
 
-/// One change of 15 %: it is found, and no other besides it.
+/// A single change of 15 % is found, and no other.
 #[test]
 fn a_history_with_a_change_has_one() {
     let trials = 200;

@@ -1,4 +1,4 @@
-//! A machine that is not the same all the time: another day, a step, a neighbour.
+//! A machine that changes: another day, a step, a neighbour.
 
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Criteria, Method, Side, Verdict, compare};
@@ -6,9 +6,10 @@ use retake_matrix::stats::{Criteria, Method, Side, Verdict, compare};
 use crate::noise::Noise;
 use crate::{in_blocks, side, tolerance, wrong};
 
-/// The ordinary flow of a build server: the baseline was measured yesterday, and today the machine is
-/// up to 20 % slower. With the baseline measured again beside the new runs, equal programs are found
-/// to differ no more often than stated; with yesterday's numbers they would be nearly always.
+/// The usual situation of a build server: the baseline was measured yesterday, and today the
+/// machine is up to 20 % slower. With the baseline measured again next to the new runs, equal
+/// programs are found to differ no more often than stated; with yesterday's numbers they nearly
+/// always would be.
 #[test]
 fn the_baseline_of_another_day() {
     let trials = 400;
@@ -40,7 +41,7 @@ fn the_baseline_of_another_day() {
     }
 }
 
-/// Whatever the machine does while both are measured in turn, equal programs are equal.
+/// Equal programs measured in turn are found equal, however the machine changes.
 #[test]
 fn a_machine_that_changes_meanwhile() {
     for noise in [Noise::Drift, Noise::Step, Noise::Ramp, Noise::Autocorrelated, Noise::Bimodal] {

@@ -1,6 +1,6 @@
-//! Thousands of made-up experiments whose truth is known: do the statistics keep their promises?
+//! Thousands of simulated experiments with a known truth: do the statistics keep their promises?
 //!
-//! Seeds are fixed, so a failure is a change of the code and not bad luck. `--nocapture` prints
+//! Seeds are fixed, so a failure is a change of the code and never bad luck. `--nocapture` prints
 //! the tables of `docs/design/statistics.md`.
 
 #![expect(clippy::print_stdout, reason = "the tables are for people")]
@@ -54,7 +54,7 @@ fn wrong(verdict: Verdict) -> bool {
 }
 
 fn contains(comparison: &Comparison, truth: f64) -> bool {
-    // The last digits of a logarithm are not what is tested.
+    // Rounding errors of logarithms are not tested.
     comparison
         .interval
         .is_none_or(|[low, high]| low <= truth * (1.0 + 1e-9) && truth <= high * (1.0 + 1e-9))
@@ -74,14 +74,14 @@ fn in_interleaved_blocks() {
     documented(&format!("`same` for a true 3 % difference: in blocks at most {} %", percent(same)));
 }
 
-/// What one kind of noise makes of comparisons of one size.
+/// The results of comparisons of one size with one kind of noise.
 #[derive(Clone)]
 struct Rates {
     wrong: f64,
-    /// Of equal code, and of 10 % where that is known.
+    /// Coverage for equal code, and for 10 %, if the truth is known.
     covered: [Option<f64>; 2],
     power: f64,
-    /// Of 3 %, which is more than the margin: called the same.
+    /// For 3 %, which exceeds the margin: the rate of `same` verdicts.
     false_same: f64,
 }
 
@@ -133,7 +133,7 @@ fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) -
     let (mut lies, mut covered, mut false_same, mut power) = (0, [0; 2], 0, 0);
     let (mut stated, mut method) = (1.0, Method::Independent);
     for _ in 0..trials {
-        // The last one is farther away than the margin: `same` would be a lie.
+        // The last factor is outside the margin: `same` would be wrong.
         let values = noise.blocks(&mut random, n, &[1.0, 1.0, 1.1, 1.03]);
         let criteria = Criteria::default();
         let against = |i: usize| compare(side(&values[0]), side(&values[i]), "wall", &criteria);
@@ -160,7 +160,7 @@ fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) -
     let what = format!("{noise:?} {n}");
     assert!(rate(lies) <= 0.05, "{what}: {}", rate(lies));
     assert!(rate(false_same) <= 0.05, "{what}: {}", rate(false_same));
-    // Ratios of values rounded within a block have a median of their own.
+    // Ratios of values rounded within a block have a different median.
     let known = if noise == Noise::Rounded && method == Method::Blocks { 1 } else { 2 };
     for &covered in &covered[..known] {
         let least = stated.min(0.95);
@@ -176,7 +176,7 @@ fn fixed_size(noise: Noise, n: usize, side: for<'a> fn(&'a [f64]) -> Side<'a>) -
     }
 }
 
-/// Each cell of a 5 x 5 matrix against the first of its row and of its column.
+/// Each cell of a 5 x 5 matrix with the first of its row and of its column.
 fn pairs(side: usize) -> Vec<(usize, usize)> {
     let cells = (0..side * side).map(|i| (i / side, i % side));
     cells
@@ -228,7 +228,7 @@ fn a_matrix_at_once() {
     ));
 }
 
-/// 10 x 10 x 100: all that `compare` and the report compute.
+/// 10 x 10 x 100: everything that `compare` and the report compute.
 #[test]
 fn a_large_matrix() {
     let mut random = Random::new(9);

@@ -1,4 +1,4 @@
-//! Noise as benchmarks have it.
+//! Typical noise of benchmarks.
 
 use retake_matrix::random::Random;
 
@@ -10,17 +10,17 @@ pub(crate) enum Noise {
     Lognormal,
     /// Two levels 15 % apart, as frequency scaling and layout make them.
     Bimodal,
-    /// 5 % with no variance: a few samples are absurdly large.
+    /// 5 % with infinite variance: a few samples are absurdly large.
     HeavyTail,
     /// Whole milliseconds with many ties.
     Rounded,
-    /// 3 % around a level that wanders over 60 % during the measurement.
+    /// 3 % around a level that drifts by 60 % during the measurement.
     Drift,
-    /// 3 %, and after a third of the time the machine is 15 % slower.
+    /// 3 %, and 15 % slower after a third of the time.
     Step,
-    /// 3 %, and the machine gets slower by 20 % from beginning to end.
+    /// 3 %, and gradually 20 % slower from beginning to end.
     Ramp,
-    /// 2 % around a level with a memory: what was slow stays slow for about ten samples.
+    /// 2 % around a level with memory: slow periods last about ten samples.
     Autocorrelated,
 }
 
@@ -36,7 +36,7 @@ const ALL: [Noise; 9] = [
     Noise::Autocorrelated,
 ];
 
-/// Does the same for every kind of noise, on all cores; gives what was found in the order of the
+/// Runs the same for every kind of noise, on all cores; returns the results in the order of the
 /// documentation.
 pub(crate) fn for_all<T: Send>(work: impl Fn(Noise) -> T + Sync) -> Vec<(Noise, T)> {
     std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ pub(crate) fn normal(random: &mut Random) -> f64 {
 }
 
 impl Noise {
-    /// As the documentation calls it.
+    /// The name in the documentation.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -71,7 +71,7 @@ impl Noise {
         }
     }
 
-    /// One sample, `at` a time from 0 to 1 and with a true factor.
+    /// One sample, at a time from 0 to 1 and with a true factor.
     pub(crate) fn sample(self, random: &mut Random, at: f64, factor: f64) -> f64 {
         match self {
             Self::Normal => factor * (100.0 + 5.0 * normal(random)),
@@ -99,7 +99,7 @@ impl Noise {
         }
     }
 
-    /// The true ratio of medians of a factor: rounding up moves a median too.
+    /// The true ratio of medians for a factor: rounding changes a median too.
     pub(crate) fn truth(self, factor: f64) -> f64 {
         match self {
             Self::Rounded => (factor * 20.3).ceil() / 20.3f64.ceil(),
@@ -107,7 +107,7 @@ impl Noise {
         }
     }
 
-    /// Blocks of one sample of every cell, in random order: what the planner makes.
+    /// Blocks with one sample of every cell, in random order, as the planner makes them.
     pub(crate) fn blocks(
         self,
         random: &mut Random,

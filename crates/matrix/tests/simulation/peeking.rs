@@ -1,4 +1,4 @@
-//! Looking after every block, and stopping as soon as it suits.
+//! Checking after every block, and stopping at any time.
 
 use retake_matrix::random::Random;
 use retake_matrix::stats::{
@@ -10,10 +10,10 @@ use crate::noise::{Noise, for_all};
 use crate::rates::{percent, whole_percent};
 use crate::{side, tolerance, wrong};
 
-/// As long as anyone waits.
+/// Longer than any real measurement.
 const BLOCKS: usize = 400;
 
-/// Runs until the comparison is decided or the blocks are spent.
+/// Runs until the comparison is decided or the blocks are used up.
 fn until_sure(
     noise: Noise,
     random: &mut Random,
@@ -89,7 +89,7 @@ fn one_comparison() {
             spent[trials / 2],
         ));
         assert!(rate(lies) <= 0.05, "{noise:?}: {}", rate(lies));
-        // A block ratio of rounded values has a median of its own, not the ratio of the medians.
+        // Block ratios of rounded values have a different median than the ratio of the medians.
         if noise != Noise::Rounded {
             let limit = 0.05 + tolerance(0.05, 2 * trials);
             assert!(rate(uncovered) / 2.0 <= limit, "{noise:?}: {}", rate(uncovered));
@@ -98,7 +98,7 @@ fn one_comparison() {
     });
 }
 
-/// The reason for all this: the same looks with an interval made for one look.
+/// The motivation: the same checks with an interval for a single check.
 #[test]
 fn an_interval_for_one_look_lies_when_looked_at_often() {
     let trials = 300;
@@ -131,7 +131,7 @@ fn an_interval_for_one_look_lies_when_looked_at_often() {
     ));
 }
 
-/// Whether an interval of 95 % for the difference of two means leaves out 0, as most tools judge it.
+/// Whether a 95 % interval for the difference of two means excludes 0, the method of most tools.
 fn differ_by_t(a: &[f64], b: &[f64]) -> bool {
     let n = a.len() as f64;
     let moments = |values: &[f64]| {
@@ -140,7 +140,7 @@ fn differ_by_t(a: &[f64], b: &[f64]) -> bool {
         (mean, squares / (n - 1.0))
     };
     let ((mean_a, variance_a), (mean_b, variance_b)) = (moments(a), moments(b));
-    // Student's point for this many degrees of freedom, within a thousandth.
+    // Student's quantile for this many degrees of freedom, within a thousandth.
     let degrees = 2.0 * n - 2.0;
     let point = 1.96 + 2.372 / degrees + 2.82 / degrees.powi(2);
     (mean_b - mean_a).abs() > point * ((variance_a + variance_b) / n).sqrt()

@@ -1,6 +1,6 @@
-//! Rates as the documentation writes them.
+//! Rates in the format of the documentation.
 
-/// A part of one as a percentage with one digit behind the point.
+/// A fraction as a percentage with one decimal.
 pub(crate) fn percent(rate: f64) -> String {
     match format!("{:.1}", 100.0 * rate) {
         all if all == "100.0" => "100".to_owned(),
@@ -8,12 +8,12 @@ pub(crate) fn percent(rate: f64) -> String {
     }
 }
 
-/// The same without that digit.
+/// The same without a decimal.
 pub(crate) fn whole_percent(rate: f64) -> String {
     format!("{:.0}", 100.0 * rate)
 }
 
-/// The least and the largest of some rates.
+/// The least and the largest of several rates.
 pub(crate) fn range(rates: impl IntoIterator<Item = f64>) -> (f64, f64) {
     rates.into_iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), rate| {
         (low.min(rate), high.max(rate))

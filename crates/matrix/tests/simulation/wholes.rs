@@ -1,4 +1,4 @@
-//! Several cells as one: B against A over cells that differ in nothing else.
+//! Several cells combined: B compared with A over cells that are otherwise equal.
 
 use retake_matrix::random::Random;
 use retake_matrix::stats::{Combined, Comparison, Criteria, Method, Side, Verdict, compare};
@@ -8,12 +8,12 @@ use crate::noise::{Noise, for_all};
 use crate::rates::{percent, range, whole_percent};
 use crate::{contains, in_blocks, tolerance, wrong};
 
-/// Half of the cells are A's, the other half B's.
+/// Half of the cells belong to A, the other half to B.
 fn whole(values: &[Vec<f64>], interleaved: bool) -> Comparison {
     let sides: Vec<Side<'_>> = values.iter().map(|values| in_blocks(values)).collect();
     let (a, b) = sides.split_at(values.len() / 2);
     let (a, b) = (Combined::of(a), Combined::of(b));
-    // As `compare A B` does: the parts have the other half of what may be wrong.
+    // As `compare A B` does: the parts have the other half of the error probability.
     let criteria = Criteria { comparisons: 2, ..Criteria::default() };
     let (mut a, mut b) = (a.side("a"), b.side("b"));
     if !interleaved {
@@ -33,7 +33,7 @@ fn a_geometric_mean_of_several_cells_is_judged_as_surely_as_one() {
             let (mut lies, mut covered, mut power) = (0, [0; 2], 0);
             let mut stated: f64 = 1.0;
             for _ in 0..trials {
-                // Cells are of very different size, and the noise is the same part of each.
+                // Cells have very different sizes, with the same relative noise.
                 let base: Vec<f64> = (0..cells).map(|cell| 10f64.powi(cell)).collect();
                 // Half of the cells lose 21 % and the others nothing: a mean of 10 %.
                 let slow = base
@@ -63,7 +63,7 @@ fn a_geometric_mean_of_several_cells_is_judged_as_surely_as_one() {
             );
             let what = format!("{noise:?} {cells} x {n}");
             assert!(rate(lies) <= 0.025, "{what}: {}", rate(lies));
-            // Rounding moves the true ratio of each cell differently.
+            // Rounding changes the true ratio of each cell differently.
             let known = if noise == Noise::Rounded { 1 } else { 2 };
             for covered in &covered[..known] {
                 let least = 1.0 - (1.0 - stated).max(0.025);

@@ -16,7 +16,7 @@ use crate::notice;
 use crate::prepare::{PreparedRun, bare_intent};
 use crate::project::Project;
 
-/// A request that asks for everything that can be asked for.
+/// A request with every field set.
 fn full_request() -> RunRequest {
     let command = CommandRequest::arguments("sh -c x", ["sh", "-c", "x"]);
     RunRequest {
@@ -93,7 +93,7 @@ fn every_field_of_the_recorded_request_is_asked_for_again() {
     expected.environment.base = None;
     expected.environment.from_host = Vec::new();
     expected.environment.set[1].1 = "today's token".into();
-    // Named then, they are secrets now; what nothing sets has no value to hide.
+    // Named as secrets then, they are secrets now; an unset one has no value to hide.
     expected.redaction.secrets = ["HOST_KEY", "NAMED", "TOKEN"].map(str::to_owned).to_vec();
     assert_eq!(request, expected);
 }
@@ -133,7 +133,7 @@ fn context(directory: &Path) -> Arc<RunContext> {
     RunContext::new(&project, &Config::load(None).unwrap(), notice::ignore(), |_, _| {})
 }
 
-/// The intent of the repeated run holds the secret's name and no byte of its value.
+/// The intent of the repeated run has the secret's name and no byte of its value.
 #[test]
 fn a_secret_by_name_stays_one() {
     let secret = "correct-horse-battery";

@@ -1,14 +1,13 @@
-//! Changes one key in the text of a configuration file and leaves the rest, comments included, as
-//! it is.
+//! Changes one key in the text of a configuration file and keeps the rest, including comments.
 
 use serde_json::Value;
 
-/// The text with the key set, or taken out. An error says why it cannot be done line by line.
+/// The text with the key set or removed. An error says why line-based editing cannot do it.
 pub fn set(text: &str, path: &str, value: Option<&Value>) -> Result<String, String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let words: Vec<&str> = path.split('.').collect();
     let (name, groups) = words.split_last().expect("a path has a name");
-    // Where the innermost known group's content begins and ends, and how far it is indented.
+    // The range of the innermost known group's content, and its indentation.
     let (mut from, mut to, mut indent) = (0, lines.len(), 0);
     let mut missing = groups;
     while let Some((group, rest)) = missing.split_first() {
@@ -68,20 +67,20 @@ fn find(lines: &[String], name: &str, indent: usize) -> Option<usize> {
     })
 }
 
-/// What stands behind a key's colon, without a comment.
+/// The value after a key's colon, without a comment.
 fn tail(line: &str) -> &str {
     let rest = line.split_once(':').map_or("", |(_, rest)| rest).trim();
     if rest.starts_with('#') { "" } else { rest }
 }
 
-/// Where the lines that belong to the key at `at` end.
+/// The end of the lines that belong to the key at `at`.
 fn block_end(lines: &[String], at: usize, indent: usize) -> usize {
     (at + 1..lines.len())
         .find(|&line| is_content(&lines[line]) && indent_of(&lines[line]) <= indent)
         .unwrap_or(lines.len())
 }
 
-/// JSON is YAML.
+/// JSON is valid YAML.
 fn flow(value: &Value) -> String {
     value.to_string()
 }

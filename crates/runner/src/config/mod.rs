@@ -1,5 +1,5 @@
 //! Configuration in layers: defaults, the user's file, the project's file, `RETAKE_*` variables.
-//! Flags come last and are the commands' own.
+//! Flags come last and belong to the commands.
 //!
 //! A value that cannot be read is an error, never a default; all errors are reported at once.
 
@@ -51,9 +51,9 @@ pub struct Config {
     pub redaction: RedactionConfig,
     /// `tracking.ignore`: files that file tracking leaves out, as in .gitignore.
     pub tracking_ignore: Vec<String>,
-    /// `tests.reports`: where test reports are looked for, as globs.
+    /// `tests.reports`: where to look for test reports, as globs.
     pub test_reports: Vec<String>,
-    /// `record.push`: a PostgreSQL database that gets every run.
+    /// `record.push`: a PostgreSQL database to copy every run to.
     pub push: Option<String>,
     pub slurm: SlurmConfig,
     pub sandbox: SandboxConfig,
@@ -68,7 +68,7 @@ struct Layers {
     values: BTreeMap<&'static str, (Value, ValueSource)>,
 }
 
-/// Everything that is wrong with the configuration.
+/// Every error in the configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ConfigErrors(pub Vec<String>);
@@ -115,7 +115,7 @@ impl Config {
         self.layers.values.iter().map(|(path, (value, source))| (*path, value, source))
     }
 
-    /// What a file's text alone says of a key; every error of the text is one.
+    /// The value of a key in a file's text alone; any error in the text is an error.
     pub fn in_text(
         file: &Path,
         text: &str,
@@ -176,7 +176,7 @@ impl Layers {
         };
         let mapping = match &node.data {
             YamlData::Mapping(mapping) => mapping,
-            // An empty file, or a group with everything in it commented out.
+            // An empty file, or a group whose content is commented out.
             YamlData::Value(Scalar::Null) => return,
             _ => {
                 let what =
@@ -195,7 +195,7 @@ impl Layers {
             };
             let path =
                 if prefix.is_empty() { text.to_string() } else { format!("{prefix}.{text}") };
-            // A section that is given as one word is one of its presets.
+            // A section given as one word names a preset.
             let preset = format!("{path}.preset");
             let is_preset =
                 matches!(value.data, YamlData::Value(Scalar::String(_))) && find(&preset).is_ok();
@@ -204,7 +204,7 @@ impl Layers {
                 continue;
             }
             let path = if is_preset { preset } else { path };
-            // Other tools share the file: what is not retake's is theirs.
+            // Other tools share the file: skip their sections.
             if prefix.is_empty()
                 && let Some(theirs) = self.not_ours(text, value)
             {
@@ -240,7 +240,7 @@ impl Layers {
     }
 
     /// Whether a top-level name belongs to another tool: any section that is not retake's, and any
-    /// single value that has not the name of one of retake's keys.
+    /// single value whose name is not one of retake's keys.
     fn not_ours(&self, name: &str, value: &MarkedYaml<'_>) -> Option<Theirs> {
         let YamlData::Mapping(inside) = &value.data else {
             let known = matches!(find(name), Err(UnknownKey::WrongLevel { .. }));
@@ -282,7 +282,7 @@ impl Layers {
             allow: self.words("mcp.policy.allow"),
             deny: self.words("mcp.policy.deny"),
             directories: self.words("mcp.policy.directories"),
-            // Its rules see through lines, so that these need not be off.
+            // Its rules parse shell lines, so lines can stay allowed.
             shell: match (self.word("mcp.policy.shell"), preset) {
                 ("true", _) | ("auto", PolicyPreset::Careful) => Some(true),
                 ("false", _) => Some(false),
@@ -355,7 +355,7 @@ impl Layers {
         Duration::from_secs(self.number(path))
     }
 
-    /// The default of a key that has one is valid, and what was given was checked.
+    /// Defaults are valid, and given values were checked.
     fn duration(&self, path: &str) -> Duration {
         let text = self.text(path).unwrap_or_default();
         parse_duration(&text).unwrap_or_default()
@@ -392,7 +392,7 @@ impl Layers {
         }
     }
 
-    /// `None` where it is not set, or set to nothing.
+    /// `None` if unset or empty.
     fn text(&self, path: &str) -> Option<String> {
         match &self.values[path].0 {
             Value::Text(text) if text.is_empty() => None,
@@ -410,7 +410,7 @@ impl Layers {
     }
 }
 
-/// What the names of variables that set keys begin with.
+/// The prefix of variables that set keys.
 const PREFIX: &str = "RETAKE_";
 
 /// The variable that sets a key: `RETAKE_EXECUTION__MAX_OUTPUT_KB`.
@@ -418,7 +418,7 @@ pub fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.to_uppercase().replace('.', "__"))
 }
 
-/// Whether this is the [`variable`] that sets a key. Every command asks about every key.
+/// Whether this is the [`variable`] that sets a key. Fast, because every command checks every key.
 fn sets(name: &str, path: &str) -> bool {
     let Some(name) = name.strip_prefix(PREFIX) else { return false };
     let mut rest = name.bytes();
@@ -438,8 +438,8 @@ fn given_variables() -> Vec<(String, OsString)> {
         .collect()
 }
 
-/// What is wrong with variables that look like keys and are none. Only keys have two underscores;
-/// any other `RETAKE_` name may be somebody's own.
+/// Errors for variables that look like keys but are not. Only keys have two underscores; any other
+/// `RETAKE_` name may belong to the user.
 fn unknown_variables(given: &[(String, OsString)]) -> Vec<String> {
     let mut unknown: Vec<String> = given
         .iter()

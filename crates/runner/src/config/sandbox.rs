@@ -44,7 +44,7 @@ impl Layers {
             ValueSource::Default => None,
             _ => mode("sandbox.mode"),
         };
-        // Inside of a sandbox everything is confined already, and no second one can be made.
+        // Inside a sandbox everything is confined already, and a nested sandbox is impossible.
         let inside = retake_sandbox::record_inside().is_some();
         let configured = |command: SandboxedCommand| match inside {
             true => Some(SandboxMode::Off),
@@ -53,7 +53,7 @@ impl Layers {
         SandboxConfig::new(configured, rules)
     }
 
-    /// The paths of a key: absolute ones, those below the home directory, those below the project.
+    /// The paths of a key: absolute, below the home directory, or below the project.
     fn paths(&self, key: &str, project: Option<&Path>, errors: &mut Vec<String>) -> Vec<OsText> {
         let absolute = |word: String| -> Result<OsText, String> {
             let home = |rest: &str| std::env::home_dir().map(|home| home.join(rest));

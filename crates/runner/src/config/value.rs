@@ -12,7 +12,7 @@ pub enum Value {
     Truth(bool),
     Word(&'static str),
     Words(Vec<String>),
-    /// A text, or an amount or a duration as it was written.
+    /// A text; also an amount or a duration as written.
     Text(String),
     Pairs(BTreeMap<String, String>),
     Unset,
@@ -117,7 +117,7 @@ pub(super) fn from_node(
         }
         (_, KeyKind::Words) => Err("takes a list, such as [a, b]".into()),
         (_, KeyKind::Pairs) => Err(expected(kind, "a single value")),
-        // A key without a value leaves what has no default unset.
+        // A key without a value leaves an optional setting unset.
         (
             YamlData::Value(Scalar::Null),
             KeyKind::Text

@@ -1,4 +1,4 @@
-//! Which keys of a git configuration name programs, or lead to more configuration.
+//! Which keys of a git configuration name programs, or include more configuration.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use retake_sandbox::git_config_entries as entries;
 
 use super::bounded;
 
-/// Keys of which every value is a program, a directory of programs, or another configuration;
-/// `*` stands for a name that can be chosen.
+/// Keys whose value always is a program, a directory of programs, or another configuration; `*`
+/// stands for any name.
 const PROGRAMS: [&str; 48] = [
     "core.fsmonitor",
     "core.hookspath",
@@ -62,7 +62,7 @@ const PROGRAMS: [&str; 48] = [
 /// Whether a value is a program.
 type IsProgram = fn(&str) -> bool;
 
-/// Keys whose value decides.
+/// Keys whose value decides whether it is a program.
 const PERHAPS: [(&str, IsProgram); 6] = [
     ("alias.*", |value| value.starts_with('!')),
     ("submodule.*.update", |value| value.starts_with('!')),
@@ -72,7 +72,7 @@ const PERHAPS: [(&str, IsProgram); 6] = [
     ("protocol.*.allow", |value| value != "never"),
 ];
 
-/// The keys that name programs and that the configuration did not have before with this value.
+/// The keys that name programs, with values that the configuration did not have before.
 pub(super) fn new_programs(before: &[u8], now: &[u8]) -> Vec<String> {
     let before: BTreeSet<(String, String)> = entries(before).into_iter().collect();
     let mut names = BTreeSet::new();
@@ -85,7 +85,7 @@ pub(super) fn new_programs(before: &[u8], now: &[u8]) -> Vec<String> {
 }
 
 fn names_program(key: &str, value: &str) -> bool {
-    // Switched off is no program.
+    // A disabled monitor is not a program.
     if key == "core.fsmonitor" && matches!(value, "false" | "no" | "off" | "0") {
         return false;
     }

@@ -1,11 +1,11 @@
-//! What a confined run left in the project that the host may execute later: hooks, configuration
-//! that names programs, repositories inside of the project, files that editors and shells act on.
+//! Finds files that a confined run left in the project and that the host may execute later: hooks,
+//! configuration that names programs, repositories inside the project, files that editors and
+//! shells act on.
 //!
-//! A sandbox protects what is there; it cannot protect what is not there yet, and at the Landlock
-//! level not even that. So the project is looked at when nothing of the run is alive any more. What
-//! was changed since the start is decided by its change time (ctime), which no program can set. No
-//! symbolic link is followed, nothing is executed, and the number of entries that are looked at is
-//! bounded.
+//! A sandbox protects existing files; it cannot protect missing ones, and at the Landlock level not
+//! all existing ones. So the project is searched after every process of the run has ended. The
+//! change time (ctime), which no program can set, shows what changed since the start. The search
+//! follows no symbolic link, executes nothing, and examines a bounded number of entries.
 
 mod git_config;
 mod quarantine;
@@ -23,15 +23,15 @@ use retake_types::{LeftFile, LeftFileKind, LeftForHost};
 use crate::git_dir::Repository;
 use crate::regular_file;
 
-/// The directory of a project of retake.
+/// The directory of a retake project.
 const AGENT: &str = ".agent";
-/// Where a record lies in a repository.
+/// The place of a record in a repository.
 const RECORD: &str = ".git/retake";
-/// What is left to be done by an interactive rebase.
+/// The pending steps of an interactive rebase.
 const REBASE_STEPS: &str = "rebase-merge/git-rebase-todo";
-/// How many files are dealt with; more are only counted.
+/// Maximum files to process; the rest is only counted.
 const MOST_FOUND: usize = 10_000;
-/// A configuration that is larger than this is not read, only named.
+/// A larger configuration is reported without being read.
 const LARGEST: u64 = 1 << 20;
 
 /// The project before a run.
@@ -39,12 +39,12 @@ pub(crate) struct HostFiles {
     root: PathBuf,
     since: Moment,
     repository: Option<Repository>,
-    /// What `.git` and `.agent` of the project were: device and inode.
+    /// Device and inode of the project's `.git` and `.agent`.
     git_identity: Option<(u64, u64)>,
     agent_identity: Option<(u64, u64)>,
-    /// Files whose content tells whether something in them is new.
+    /// Files whose earlier content is needed to find what is new in them.
     before: Vec<FileBefore>,
-    /// What git's configuration leads to and what was not there.
+    /// Targets of git's configuration that did not exist.
     missing: Vec<NamedByGit>,
     quarantine: bool,
 }
@@ -55,14 +55,14 @@ struct FileBefore {
     content: Option<Vec<u8>>,
 }
 
-/// A time as file systems note it.
+/// A file system timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment(i64, i64);
 
 impl Moment {
-    /// The clock that file systems use, read off a new file in memory: it is behind the precise clock
-    /// by up to a tick, and since Linux 6.13 it is ahead of the coarse one after a file got a precise
-    /// time.
+    /// The clock of file systems, read from a new file in memory: it lags behind the precise clock
+    /// by up to a tick, and since Linux 6.13 it may be ahead of the coarse clock after a file got a
+    /// precise timestamp.
     fn now() -> Self {
         let file = rustix::fs::memfd_create(c"retake-now", rustix::fs::MemfdFlags::CLOEXEC);
         let noted = file.and_then(rustix::fs::fstat);
@@ -72,7 +72,7 @@ impl Moment {
         )
     }
 
-    /// Where no file can be made in memory.
+    /// If no file can be created in memory.
     fn coarse_clock() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Self(now.tv_sec, now.tv_nsec)
@@ -88,7 +88,7 @@ impl Moment {
 }
 
 impl HostFiles {
-    /// Notes what must be known before the run. `root` is the directory that the run may write.
+    /// Collects what must be known before the run. `root` is the directory that the run may write.
     pub(crate) fn before(root: &Path, cwd: &Path, quarantine: bool) -> Self {
         let repository = Repository::find(root);
         let mut paths = vec![
@@ -122,7 +122,7 @@ impl HostFiles {
         }
     }
 
-    /// Also watches what git's configuration leads to and what cannot be protected, because it does not
+    /// Also watches the targets of git's configuration that cannot be protected because they do not
     /// exist.
     pub(crate) fn with_missing(mut self, missing: &[NamedByGit]) -> Self {
         let within = |named: &&NamedByGit| {
@@ -133,9 +133,9 @@ impl HostFiles {
         self
     }
 
-    /// Looks at what the run left, when nothing of it is alive. Gives what there is to say, and
-    /// moves it aside if that was asked for. With `set_id` also files with such a bit are looked for,
-    /// which takes longer.
+    /// Searches what the run left, after all of its processes have ended. Reports the findings, and
+    /// moves them aside if requested. With `set_id` also searches for set-ID files, which takes
+    /// longer.
     pub(crate) fn after(self, set_id: bool) -> Option<LeftForHost> {
         let mut found = Findings::default();
         self.known_files(&mut found);
@@ -147,14 +147,14 @@ impl HostFiles {
             complete &= set_id::search(&self, &mut found);
         }
         let Findings { mut files, mut unlisted, .. } = found;
-        // From the deepest up, so that none is moved along with its directory before.
+        // Deepest first, so that nothing is moved along with its directory.
         files.sort_by_key(|file| std::cmp::Reverse(file.path.as_path().components().count()));
         for file in files.iter_mut().filter(|file| self.quarantine || self.must_not_stay(file)) {
             let before = self.before.iter().find(|before| before.path == file.path.as_path());
             let content = before.and_then(|before| before.content.as_deref());
             quarantine::move_aside(&self.root, self.git_dirs(), file, content);
         }
-        // What retake and git themselves act on comes first in the list.
+        // Files that retake and git act on are listed first.
         files.sort_by(|one, other| (one.kind, &one.path).cmp(&(other.kind, &other.path)));
         let further = files.split_off(files.len().min(LeftForHost::LISTED));
         unlisted += further.len() as u64;
@@ -162,8 +162,8 @@ impl HostFiles {
         (!left.is_empty()).then_some(left)
     }
 
-    /// What the sandbox promises to protect and cannot while it does not exist: it is moved aside
-    /// even if nobody asked for that.
+    /// Whether it is something that the sandbox promises to protect but cannot while it does not
+    /// exist: it is moved aside even without a request.
     fn must_not_stay(&self, file: &LeftFile) -> bool {
         let path = file.path.as_path();
         let was_there =
@@ -179,9 +179,8 @@ impl HostFiles {
         }
     }
 
-    /// Whether retake would take it for a project that was not there before: with a configuration
-    /// that names commands, and a record in the place of the real one. That is never left where it
-    /// is.
+    /// Whether retake would use it as a new project: with a configuration that names commands, and
+    /// a record in place of the real one. Such a directory is always moved aside.
     fn is_new_project(&self, file: &LeftFile) -> bool {
         let path = file.path.as_path();
         let made = || std::fs::symlink_metadata(path).is_ok_and(|meta| self.is_made(&meta));
@@ -190,7 +189,7 @@ impl HostFiles {
             && (path.parent() == Some(&self.root) || made())
     }
 
-    /// Whether something was made since, as far as the file system tells.
+    /// Whether it was created since, as far as the file system shows.
     fn is_made(&self, meta: &Metadata) -> bool {
         let made = meta.created().ok().and_then(|made| {
             let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -199,13 +198,13 @@ impl HostFiles {
         made.is_none_or(|made| made >= self.since) && self.is_new(meta)
     }
 
-    /// The directories of git that belong to the project and may lie outside of it.
+    /// The git directories of the project, which may be outside of it.
     fn git_dirs(&self) -> impl Iterator<Item = &Path> {
         let repository = self.repository.iter();
         repository.flat_map(|repository| [repository.common.as_path(), &repository.git_dir])
     }
 
-    /// Configuration whose content was known before.
+    /// Configuration whose earlier content is known.
     fn known_files(&self, found: &mut Findings) {
         for FileBefore { path, kind, content } in &self.before {
             let Some(now) = read(path) else { continue };
@@ -224,7 +223,7 @@ impl HostFiles {
         }
     }
 
-    /// Hooks and configuration where git was told to look for them, and where there was nothing.
+    /// Hooks and configuration at places that git's configuration names and that did not exist.
     fn named_files(&self, found: &mut Findings) {
         for named in &self.missing {
             if std::fs::symlink_metadata(named.path()).is_ok() {
@@ -237,13 +236,12 @@ impl HostFiles {
         }
     }
 
-    /// What git itself reads: hooks, and where it looks for them.
+    /// Files that git itself reads: hooks, and configuration of their place.
     fn repository_files(&self, found: &mut Findings) {
         let dot_git = self.root.join(".git");
         let now = identity(&dot_git);
         if now.is_some() && now != self.git_identity {
-            // Made anew, or put in the place of the one that was there. A record in it would be taken
-            // for the real one.
+            // Created, or replaced. A record in it would be taken for the real one.
             found.add(LeftFileKind::NestedRepository, &dot_git, Vec::new());
             let planted = [
                 (LeftFileKind::RetakeProject, self.root.join(RECORD)),
@@ -270,7 +268,7 @@ impl HostFiles {
         }
     }
 
-    /// One directory of git.
+    /// One git directory.
     fn git_dir(&self, dir: &Path, common: &Path, found: &mut Findings) {
         let hooks = dir.join("hooks");
         let planted = |meta: Metadata| meta.is_symlink() && self.is_new(&meta);
@@ -281,7 +279,7 @@ impl HostFiles {
             let name = entry.file_name().to_string_lossy().into_owned();
             let sample = name.ends_with(".sample") || name.contains(quarantine::MARK);
             let Ok(meta) = entry.metadata() else { continue };
-            // A link counts as what it may lead to.
+            // A link counts as an executable.
             let runs = meta.is_file() && meta.mode() & 0o111 != 0 || meta.is_symlink();
             if !sample && runs && self.is_new(&meta) {
                 found.add(LeftFileKind::GitHook, &entry.path(), Vec::new());
@@ -291,7 +289,7 @@ impl HostFiles {
         if std::fs::symlink_metadata(&redirect).is_ok_and(|meta| self.is_new(&meta)) {
             let target = regular_file::read_text_start(&redirect, 4096).unwrap_or_default();
             let target = dir.join(target.trim_end()).canonicalize();
-            // That of a linked worktree leads to the repository it belongs to.
+            // The `commondir` of a linked worktree leads to its repository.
             let usual = dir != common && common.canonicalize().ok() == target.ok();
             if !usual {
                 found.add(LeftFileKind::GitCommonDir, &redirect, Vec::new());
@@ -318,7 +316,7 @@ impl HostFiles {
         }
     }
 
-    /// Programs in directories of the project where the shell of the host looks for commands.
+    /// Programs in project directories that are on the host's PATH.
     fn path_programs(&self, found: &mut Findings) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         for dir in std::env::split_paths(&path).filter(|dir| dir.starts_with(&self.root)) {
@@ -365,15 +363,15 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// The content of a small regular file.
 fn read(path: &Path) -> Option<Vec<u8>> {
     use std::io::Read;
-    // A link would be followed out of the project.
+    // A link could lead out of the project.
     let meta = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
-    // Before each run: room for all of it, so that it is read at once.
+    // Called before each run: allocate enough to read it at once.
     let mut content = Vec::with_capacity(meta.len().min(LARGEST) as usize + 1);
     regular_file::open(path).ok()?.take(LARGEST).read_to_end(&mut content).ok()?;
     Some(content)
 }
 
-/// The scripts of a `package.json` that another one does not have.
+/// The scripts of a `package.json` that the earlier one lacks.
 fn new_scripts(before: &[u8], now: &[u8]) -> Vec<String> {
     let scripts = |content: &[u8]| -> serde_json::Map<String, serde_json::Value> {
         let value = serde_json::from_slice::<serde_json::Value>(content).unwrap_or_default();
@@ -394,7 +392,7 @@ fn rebase_commands(steps: &[u8]) -> Vec<String> {
     bounded(text.lines().filter_map(command))
 }
 
-/// As many names as are of use, none of them long.
+/// A bounded number of names, each of bounded length.
 fn bounded(names: impl Iterator<Item = String>) -> Vec<String> {
     names.take(20).map(|name| name.chars().take(200).collect()).collect()
 }

@@ -1,5 +1,5 @@
-//! Moves aside what the host could execute: renamed in its own directory, where nothing acts on the
-//! new name, and where one `mv` brings it back.
+//! Moves files that the host could execute aside: renames them in their directory to a name that
+//! nothing acts on. One `mv` restores them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -12,11 +12,11 @@ use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
 use super::set_id::SET_ID;
 
-/// Part of the name of everything that was moved aside.
+/// Part of every quarantined name.
 pub(super) const MARK: &str = ".quarantined";
 
-/// Moves one file or directory aside; a file whose earlier content is known gets that back. What
-/// cannot be moved stays where it is and is listed without a new place.
+/// Moves one file or directory aside; a file with known earlier content is restored to it. What
+/// cannot be moved stays in place and is listed without a new path.
 pub(super) fn move_aside<'a>(
     root: &'a Path,
     git_dirs: impl Iterator<Item = &'a Path>,
@@ -55,20 +55,20 @@ pub(super) fn move_aside<'a>(
     }
 }
 
-/// Takes set-ID bits from a file: they act under any name.
+/// Removes set-ID bits from a file: they work under any name.
 fn take_set_id(directory: &OwnedFd, name: &OsStr) {
-    // By a path, since its owner may not be allowed to read it.
+    // By path, since the owner may lack read permission.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return };
     let Ok(stat) = rustix::fs::fstat(&file) else { return };
     if FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & SET_ID != 0 {
         let without = PermissionsExt::from_mode(stat.st_mode & 0o7777 & !SET_ID);
-        // Where it fails there is nobody to tell, and the file is listed in any case.
+        // A failure cannot be reported here; the file is listed in any case.
         _ = std::fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), without);
     }
 }
 
-/// A directory at or below another one, without following a link on the way.
+/// Opens a directory at or below another one without following links.
 fn open_below(base: &Path, dir: &Path) -> Option<OwnedFd> {
     let below = dir.strip_prefix(base).ok()?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
@@ -78,7 +78,8 @@ fn open_below(base: &Path, dir: &Path) -> Option<OwnedFd> {
     rustix::fs::openat2(&base, below, flags, Mode::empty(), resolve).ok()
 }
 
-/// Writes a file as it was before the run. What fails here leaves it missing, next to its copy.
+/// Writes a file with its content from before the run. After a failure the file is missing; its
+/// quarantined copy exists.
 fn restore(directory: &OwnedFd, name: &OsStr, content: &[u8]) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
@@ -89,10 +90,10 @@ fn restore(directory: &OwnedFd, name: &OsStr, content: &[u8]) {
         {
             let uid = rustix::fs::Uid::from_raw(owner.st_uid);
             let gid = rustix::fs::Gid::from_raw(owner.st_gid);
-            // A file system without owners has nothing to change.
+            // Fails harmlessly on a file system without owners.
             _ = rustix::fs::fchown(&file, Some(uid), Some(gid));
         }
-        // There is nobody to tell, and the copy is named in any case.
+        // A failure cannot be reported here; the copy is listed in any case.
         _ = std::fs::File::from(file).write_all(content);
     }
 }

@@ -1,4 +1,4 @@
-//! The search of a project, from the top down and with an end.
+//! A bounded search of a project, top down.
 
 use std::collections::VecDeque;
 use std::fs::{DirEntry, Metadata};
@@ -11,17 +11,17 @@ use crate::git_index;
 use super::quarantine::MARK;
 use super::{AGENT, Findings, HostFiles, Moment, git_config, new_scripts, read};
 
-/// How many entries of directories are looked at.
+/// Maximum directory entries to examine.
 const MOST_ENTRIES: usize = 50_000;
-/// How many gitlinks.
+/// Maximum gitlinks.
 const MOST_LINKS: usize = 1000;
 
-/// Not searched: large, and not acted on by themselves. A repository in there that git would enter
-/// is a gitlink, and those are looked at wherever they are.
+/// Skipped directories: large, and not acted on by themselves. Repositories in them that git would
+/// enter are gitlinks, which are examined separately.
 const SKIPPED: [&str; 8] =
     ["node_modules", "target", ".venv", "venv", "__pycache__", ".tox", ".gradle", ".cache"];
 
-/// Files that something on the host acts on, by their names.
+/// Files that the host acts on, by name.
 const FILES: [(&str, LeftFileKind); 26] = [
     (".envrc", LeftFileKind::Envrc),
     (".mcp.json", LeftFileKind::AgentConfiguration),
@@ -68,15 +68,15 @@ const DIRECTORIES: [(&str, LeftFileKind); 13] = [
     (".cargo", LeftFileKind::BuildConfiguration),
 ];
 
-/// A directory that is to be looked at, and what its files are if that is known already.
+/// A directory to search, and the kind of its files if known.
 type Waiting = (PathBuf, Option<LeftFileKind>);
 
-/// Searches it. Gives whether all of it was looked at.
+/// Searches the project. Returns whether the search was complete.
 pub(super) fn project(host: &HostFiles, found: &mut Findings) -> bool {
     let mut waiting: VecDeque<Waiting> = VecDeque::from([(host.root.clone(), None)]);
     let mut left = MOST_ENTRIES;
     while let Some((dir, kind)) = waiting.pop_front() {
-        // Gone or closed to us: then nothing of the host's reads it either.
+        // Missing or unreadable: then programs of the host do not read it either.
         let Ok(entries) = std::fs::read_dir(&dir) else { continue };
         let mut bare = [false; 3];
         for entry in entries.flatten() {
@@ -109,7 +109,7 @@ fn one(
 ) {
     let name = entry.file_name();
     let Some(name) = name.to_str() else {
-        // Nothing acts on such a name, but what is below it may have any other.
+        // Nothing acts on such a name, but files below it may have any name.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             waiting.push_back((entry.path(), kind));
         }
@@ -133,7 +133,7 @@ fn one(
         waiting.push_back((entry.path(), named.or(kind)));
         return;
     }
-    // Moved aside after an earlier run.
+    // Quarantined after an earlier run.
     if name.contains(MARK) {
         return;
     }
@@ -149,8 +149,8 @@ fn one(
     }
 }
 
-/// A directory that retake takes for a project: made during the run, or with something new in it. The
-/// one of the project itself is protected, where that is possible.
+/// A directory that retake would use as a project, if created or changed during the run. The
+/// sandbox protects the project's own one, where possible.
 fn retake_project(host: &HostFiles, dir: &Path, found: &mut Findings) {
     let agent = dir.join(AGENT);
     let Ok(meta) = std::fs::symlink_metadata(&agent) else { return };
@@ -161,7 +161,7 @@ fn retake_project(host: &HostFiles, dir: &Path, found: &mut Findings) {
     }
     for name in ["config.yml", "data"] {
         let path = agent.join(name);
-        // The record is written all the time by who is not confined.
+        // Unconfined processes write the record all the time.
         let written = own && name == "data" || host.before.iter().any(|known| known.path == path);
         if !written && std::fs::symlink_metadata(&path).is_ok_and(|meta| host.is_new(&meta)) {
             found.add(LeftFileKind::RetakeProject, &path, Vec::new());
@@ -169,7 +169,7 @@ fn retake_project(host: &HostFiles, dir: &Path, found: &mut Findings) {
     }
 }
 
-/// A `package.json` that was not known before; those that were are compared.
+/// A `package.json` that was unknown before; known ones are compared.
 fn package(host: &HostFiles, path: &Path, found: &mut Findings) {
     if host.before.iter().any(|before| before.path == path) {
         return;
@@ -180,13 +180,13 @@ fn package(host: &HostFiles, path: &Path, found: &mut Findings) {
     }
 }
 
-/// A repository inside of the project: new, or one whose hooks or programs may be.
+/// A repository inside the project, if it is new or may have new hooks or programs.
 fn repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
     let git = dir.join(".git");
     let Ok(meta) = std::fs::symlink_metadata(&git) else { return };
     let is_new = host.is_new(&meta);
     if !meta.is_dir() {
-        // A file or a link that leads git to a directory elsewhere.
+        // A file or link that leads git to a directory elsewhere.
         if is_new {
             found.add(LeftFileKind::NestedRepository, &git, Vec::new());
         }
@@ -197,7 +197,7 @@ fn repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
         found.add(LeftFileKind::NestedRepository, &git, names);
         return;
     }
-    // Moved here by another name, it is older than the run: but then its directory has changed.
+    // A repository that was moved here is older than the run, but its parent directory has changed.
     let parent = std::fs::symlink_metadata(dir).map(|meta| Moment::modified(&meta));
     let moved = is_new && parent.is_ok_and(|modified| modified >= host.since);
     let hooks = std::fs::read_dir(git.join("hooks")).into_iter().flatten().flatten();
@@ -214,7 +214,7 @@ fn repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
     }
 }
 
-/// A directory that git takes for a repository without a work tree when it is run inside.
+/// A directory that git, run inside it, treats as a bare repository.
 fn bare_repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
     let is_new =
         |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok_and(|meta| host.is_new(&meta));
@@ -224,7 +224,7 @@ fn bare_repository(host: &HostFiles, dir: &Path, found: &mut Findings) {
     }
 }
 
-/// Repositories that `git status` enters, wherever they are.
+/// Repositories that `git status` enters, at any place.
 fn gitlinks(host: &HostFiles, found: &mut Findings) {
     let Some(repository_) = &host.repository else { return };
     let index = repository_.git_dir.join("index");

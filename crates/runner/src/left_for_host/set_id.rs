@@ -1,5 +1,5 @@
-//! Files that run with the rights of their group or owner for every user who executes them. They count wherever they
-//! lie and whatever they are called, also where nothing else is searched for.
+//! Finds set-user-ID and set-group-ID files at any place and under any name, also in directories
+//! that the other search skips.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,12 +9,12 @@ use retake_types::LeftFileKind;
 
 use super::{Findings, HostFiles};
 
-/// How many entries of directories are looked at.
+/// Maximum directory entries to examine.
 const MOST_ENTRIES: usize = 200_000;
 /// The bits for the owner and the group.
 pub(super) const SET_ID: u32 = 0o6000;
 
-/// Searches all of the project. Gives whether all of it was looked at.
+/// Searches the whole project. Returns whether the search was complete.
 pub(super) fn search(host: &HostFiles, found: &mut Findings) -> bool {
     let mut waiting: Vec<PathBuf> = vec![host.root.clone()];
     waiting.extend(host.git_dirs().filter(|dir| !dir.starts_with(&host.root)).map(PathBuf::from));
@@ -23,7 +23,7 @@ pub(super) fn search(host: &HostFiles, found: &mut Findings) -> bool {
         let entries = match std::fs::read_dir(&dir) {
             Ok(entries) => entries,
             Err(error) => {
-                // Closed to its owner it may be open to others.
+                // A directory closed to its owner may be open to others.
                 complete &= error.kind() == io::ErrorKind::NotFound;
                 continue;
             }
@@ -37,7 +37,7 @@ pub(super) fn search(host: &HostFiles, found: &mut Findings) -> bool {
             if meta.is_dir() {
                 waiting.push(entry.path());
             } else if meta.is_file() && meta.mode() & SET_ID != 0 && host.is_new(&meta) {
-                // Directories have the bit to hand on their group.
+                // Directories use the bit to pass on their group.
                 found.add(LeftFileKind::SetIdFile, &entry.path(), Vec::new());
             }
         }

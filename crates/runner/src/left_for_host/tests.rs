@@ -1,4 +1,4 @@
-//! Real repositories and files; what a run does is done here directly.
+//! Uses real repositories and files; the tests change files in place of a run.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use super::*;
 use crate::git_dir::tests::{git, repository};
 
-/// A project whose files are older than what is done to it later.
+/// A project whose files are older than later changes.
 fn project() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap().join("project");
@@ -16,7 +16,7 @@ fn project() -> (tempfile::TempDir, PathBuf) {
     (dir, root)
 }
 
-/// Waits until the clock of file systems has moved, so that what follows is later.
+/// Waits until the clock of file systems advances, so that later changes have later times.
 fn tick() {
     let now = Moment::now();
     while Moment::now() == now {
@@ -132,11 +132,11 @@ fn a_comment_hides_no_key() {
 fn repositories_inside_are_found_whatever_way_they_came() {
     use LeftFileKind::NestedRepository;
     let (dir, root) = project();
-    // An earlier run left a directory that is none yet.
+    // An earlier run left a directory that is not a repository yet.
     repository(&root.join("moved"));
     git(&root.join("moved"), &["config", "core.fsmonitor", "./x"]);
     fs::rename(root.join("moved/.git"), root.join("moved/dotgit")).unwrap();
-    // One that was there is none of the run's, even if it is worked in.
+    // An existing repository is not reported, even if the run works in it.
     repository(&root.join("old"));
     let host = before(&root, false);
     fs::rename(root.join("moved/dotgit"), root.join("moved/.git")).unwrap();
@@ -181,7 +181,7 @@ fn what_the_sandbox_cannot_cover_is_moved_aside_without_being_asked() {
     }
     assert!(root.join(".git/hooks/pre-commit").exists(), "only named");
 
-    // A repository that the run made, with a record of its own in it.
+    // A repository created by the run, with its own record.
     let made = dir.path().join("made");
     fs::create_dir(&made).unwrap();
     let host = before(&made, false);
@@ -206,7 +206,7 @@ fn quarantine_moves_aside_and_one_mv_brings_back() {
     let left = host.after(false).unwrap();
     assert!(left.files.iter().all(|file| file.moved_to.is_some()), "{left:#?}");
     assert_eq!(left.files.len(), 4, "{left:#?}");
-    // What was there before is there again, unchanged.
+    // The earlier content is restored.
     assert_eq!(fs::read(root.join(".git/config")).unwrap(), config);
     assert_eq!(fs::read(root.join("package.json")).unwrap(), package);
     assert!(!root.join(".git/hooks/pre-commit").exists());
@@ -222,7 +222,7 @@ fn quarantine_moves_aside_and_one_mv_brings_back() {
     }
     assert!(root.join(".git/hooks/pre-commit").exists());
     assert!(fs::read_to_string(root.join(".git/config")).unwrap().contains("planted"));
-    // Nothing is listed twice, and an earlier one is not replaced.
+    // Nothing is listed twice, and an earlier quarantined file is not replaced.
     fs::write(root.join(".git/hooks/pre-commit.quarantined"), "earlier").unwrap();
     let host = before(&root, true);
     script(&root.join(".git/hooks/pre-commit"));
@@ -246,7 +246,7 @@ fn no_link_is_followed_out_of_the_project() {
     fs::remove_file(root.join(".envrc")).unwrap();
     symlink(outside.join(".envrc"), root.join(".envrc")).unwrap();
     let left = host.after(false).unwrap();
-    // The link itself is moved, never what it leads to.
+    // The link itself is moved, never its target.
     for file in &left.files {
         let moved = file.moved_to.as_ref().is_none_or(|to| to.as_path().starts_with(&root));
         assert!(moved, "{file:?}");
@@ -273,7 +273,7 @@ fn a_very_large_project_is_searched_in_part_and_that_is_said() {
     assert!(left.files.is_empty());
 }
 
-/// Wherever they lie, also where nothing else is searched for.
+/// Anywhere, also in skipped directories.
 #[test]
 fn files_with_a_set_id_bit_are_found_and_lose_it_in_quarantine() {
     let (_dir, root) = project();

@@ -1,12 +1,12 @@
-//! The one loop driver: asks a plan for the next step, runs it on a worker, feeds the report back,
-//! and repeats until the plan is done, a signal asks for the end, or nothing can be run any more.
+//! The loop driver: asks a plan for the next step, runs it on a worker, passes the report back, and
+//! repeats until the plan is done, a signal ends it, or a failure leaves nothing to run.
 //!
 //! A plan is a pure state machine: it starts no process, reads no clock and opens no record. The
-//! driver owns the workers' threads, the waiting, the cancellation and the ticks by which a live
-//! line stays true. What a step is, and how one is run, is for the loop to say: an agent's
-//! iteration, a cell of a matrix, a point of a bisection, a crash state.
+//! driver owns the workers' threads, the waiting, the cancellation and the ticks that refresh a
+//! live line. Each loop defines its steps and how to run them: an agent's iteration, a cell of a
+//! matrix, a point of a bisection, a crash state.
 //!
-//! [`drive`] runs steps here; [`remote::drive`] has other machines run them.
+//! [`drive`] runs steps on this machine; [`remote::drive`] runs them on others.
 
 pub mod remote;
 
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 
 use crate::signals;
 
-/// How often a worker that waits looks whether it should stop.
+/// How often a waiting worker checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How often the observer is called while nothing ends.
+/// How often the observer is called while no step ends.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What a plan says to do next.
+/// The next action of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<S> {
     Run(S),
-    /// Nothing can begin before a step that is under way has reported.
+    /// Nothing can start before a running step has reported.
     Wait,
-    /// Nothing begins before this much time has passed; the plan is asked again until then, since
-    /// someone may have told it something else.
+    /// Nothing starts before this much time has passed; the plan is asked again meanwhile, because
+    /// other events may change its answer.
     Delay(Duration),
     Done,
 }
@@ -36,10 +36,10 @@ pub enum Next<S> {
 /// The state machine of a loop.
 pub trait LoopPlan {
     type Step;
-    /// What running a step came to.
+    /// The result of running a step.
     type Report;
 
-    /// What to do at this time. Asked again after every report, and while waiting.
+    /// The action at this time. Called after every report, and while waiting.
     fn next(&mut self, now: Instant) -> Next<Self::Step>;
 
     fn report(&mut self, step: &Self::Step, report: Self::Report);
@@ -48,39 +48,39 @@ pub trait LoopPlan {
 /// Why a step gave no report.
 #[derive(Debug)]
 pub enum StepError<E> {
-    /// It was ended together with the loop: no result, and nothing more starts.
+    /// It was cancelled together with the loop: no result, and no more steps start.
     Cancelled,
-    /// Nothing can be run any more.
+    /// No more steps can run.
     Failed(E),
 }
 
-/// A loop that is over.
+/// A finished loop.
 #[derive(Debug)]
 pub struct Driven<P, E> {
     pub plan: P,
-    /// Why nothing more could be run, if that is why it ended.
+    /// The failure that ended the loop, if any.
     pub failure: Option<E>,
-    /// A signal, or the loop itself, asked for the end before the plan was done.
+    /// A signal, or the loop itself, ended it before the plan was done.
     pub cancelled: bool,
 }
 
-/// Receives the progress of a loop, from any of its threads, with the plan locked.
+/// Observes a loop, called from any of its threads with the plan locked.
 pub trait LoopObserver<P: LoopPlan>: Sync {
-    /// A step has reported; the plan knows it already.
+    /// A step has reported, and the plan has processed the report.
     fn reported(&self, _plan: &P, _step: &P::Step) {}
 
     /// Time has passed, or something has changed.
     fn tick(&self, _plan: &P) {}
 }
 
-/// Nobody.
+/// Observes nothing.
 impl<P: LoopPlan> LoopObserver<P> for () {}
 
 /// Runs the steps of a loop on its workers.
 pub trait StepRunner<P: LoopPlan, W>: Sync {
     type Error: Send;
 
-    /// Runs one step on one worker; the number is the worker's own.
+    /// Runs one step on one worker, given by number.
     fn run(
         &self,
         worker: &mut W,
@@ -88,23 +88,23 @@ pub trait StepRunner<P: LoopPlan, W>: Sync {
         step: &P::Step,
     ) -> Result<P::Report, StepError<Self::Error>>;
 
-    /// The plan has taken the report of a step that this worker ran, and is locked: what follows
-    /// from the report can be done on the worker.
+    /// The plan, still locked, has processed the report of a step of this worker: follow-up work
+    /// can use the worker.
     fn reported(&self, _worker: &mut W, _plan: &mut P, _step: &P::Step) {}
 
-    /// Whether something of the last step is left to do, with the next step or when the worker
+    /// Whether work of the last step is pending, to be done with the next step or when the worker
     /// [settles](Self::settle).
     fn holds(&self, _worker: &W) -> bool {
         false
     }
 
-    /// Completes what the worker holds. Called when it has to wait, and when its loop ends.
+    /// Completes pending work. Called before the worker waits, and when its loop ends.
     fn settle(&self, _worker: &mut W) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
-/// Runs steps by a function.
+/// Runs steps with a function.
 struct RunBy<F>(F);
 
 impl<P, W, E, F> StepRunner<P, W> for RunBy<F>
@@ -125,16 +125,16 @@ where
     }
 }
 
-/// What the threads of a loop share.
+/// State shared by the threads of a loop.
 struct Shared<P, E> {
     plan: Mutex<P>,
     changed: Condvar,
     state: Mutex<State<E>>,
-    /// Told when a worker leaves.
+    /// Notified when a worker leaves.
     left: Condvar,
 }
 
-/// What a thread finds when it asks for a step.
+/// A thread's answer when it asks for a step.
 enum Asked<S> {
     Run(S),
     /// It has to wait.
@@ -154,8 +154,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the plan to its end with all workers at once. `execute` runs one step on one worker; the
-/// number is the worker's own.
+/// Runs the plan to its end on all workers at once. `execute` runs one step on one worker, given by
+/// number.
 pub fn drive<P, W, E>(
     plan: P,
     workers: &mut [W],
@@ -172,7 +172,7 @@ where
     drive_steps(plan, workers, observer, &RunBy(execute))
 }
 
-/// The same for a loop that does something on the worker once the plan has taken a report.
+/// The same for a loop with follow-up work after a report.
 pub fn drive_steps<P, W, R>(
     plan: P,
     workers: &mut [W],
@@ -207,7 +207,7 @@ where
             shared.left.notify_all();
         };
         let mut workers = workers.iter_mut().enumerate();
-        // One of them works in the thread that calls, whose memory is at hand.
+        // One of them runs in the calling thread, whose memory is cached.
         let here = workers.next();
         for (number, worker) in workers {
             scope.spawn(move || work(number, worker));
@@ -223,8 +223,8 @@ where
     Driven { plan, failure: state.failure, cancelled }
 }
 
-/// Runs the plan on one worker in the thread that calls, for loops whose steps need what cannot be
-/// sent to another thread.
+/// Runs the plan on one worker in the calling thread, for loops with steps that cannot be sent to
+/// another thread.
 pub fn drive_here<P: LoopPlan, W, E>(
     mut plan: P,
     worker: &mut W,
@@ -234,7 +234,7 @@ pub fn drive_here<P: LoopPlan, W, E>(
     loop {
         let step = match plan.next(Instant::now()) {
             Next::Run(step) => step,
-            // One worker waits for nobody.
+            // A single worker has nothing to wait for.
             Next::Done | Next::Wait => {
                 let cancelled = signals::received().is_some();
                 return Driven { plan, failure: None, cancelled };
@@ -264,7 +264,7 @@ impl<P: LoopPlan, E> Shared<P, E> {
         runner: &impl StepRunner<P, W, Error = E>,
     ) {
         let ended = self.run_steps(worker, number, observer, runner);
-        // Whatever ended it.
+        // Also after a failure or cancellation.
         let settled = runner.settle(worker).map_err(StepError::Failed);
         if let Err(error) = ended.and(settled) {
             let mut state = lock(&self.state);
@@ -293,7 +293,7 @@ impl<P: LoopPlan, E> Shared<P, E> {
                     drop(plan);
                     runner.settle(worker).map_err(StepError::Failed)?;
                     plan = lock(&self.plan);
-                    // The line of the step that was held took the place of the live line.
+                    // The completed step replaced the live line: draw it again.
                     observer.tick(&plan);
                     continue;
                 }
@@ -331,7 +331,7 @@ impl<P: LoopPlan, E> Shared<P, E> {
         }
     }
 
-    /// Keeps the live line true while long steps run.
+    /// Refreshes the live line while long steps run.
     fn watch(&self, observer: &impl LoopObserver<P>) {
         let mut state = lock(&self.state);
         while state.working > 0 {
@@ -350,7 +350,7 @@ impl<P: LoopPlan, E> Shared<P, E> {
 mod tests {
     use super::*;
 
-    /// Counts down; after every third step it waits for all that are under way.
+    /// Counts down; after every third step it waits for all running ones.
     struct Countdown {
         left: u32,
         under_way: u32,
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Leaves the end of each step to the next one, or to the time when the worker has to wait.
+    /// Defers the end of each step to the next one, or to a wait.
     struct Holding;
 
     #[derive(Default)]

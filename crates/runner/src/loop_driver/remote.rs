@@ -1,5 +1,5 @@
-//! The same loop with steps that other machines run: what can begin is submitted as requests, and
-//! what comes back is reported to the plan as if a worker here had run it.
+//! Drives a loop whose steps run on other machines: submits steps as requests, and reports returned
+//! results to the plan like those of a local worker.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,53 +14,53 @@ use crate::prepare::PreparedRun;
 use crate::signals;
 use crate::worker::Worker;
 
-/// How many of the runs under way are where, for the live line.
+/// Counts of submitted runs by state, for the live line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStatus {
     pub queued: usize,
     pub running: usize,
-    /// The machines that run something, as far as they are known.
+    /// The machines in use, as far as known.
     pub nodes: Vec<String>,
 }
 
-/// Runs requests on other machines. Intents are committed before anything is submitted, and each
-/// result is taken into the record exactly once, by this process or a later one.
+/// Runs requests on other machines. Intents are committed before submission, and each result is
+/// imported exactly once, by this process or a later one.
 pub trait RemoteExecutor {
     type Error;
 
-    /// Finds out what [`capacity`](Self::capacity) depends on, before anything is submitted.
+    /// Determines what [`capacity`](Self::capacity) depends on, before any submission.
     fn begin(&mut self, _worker: &mut Worker) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// How many runs may be under way at once.
+    /// Maximum submitted runs at once.
     fn capacity(&self) -> usize;
 
-    /// How many runs are submitted together at most.
+    /// Maximum runs per submission.
     fn batch_size(&self) -> usize {
         usize::MAX
     }
 
-    /// Submits runs; each comes back from [`poll`](Self::poll) with its number.
+    /// Submits runs; [`poll`](Self::poll) returns each with its number.
     fn submit(
         &mut self,
         worker: &mut Worker,
         runs: Vec<(usize, PreparedRun)>,
     ) -> Result<(), Self::Error>;
 
-    /// The runs that have come back since, as they are in the record.
+    /// The runs that have returned since the last poll, as recorded.
     fn poll(&mut self, worker: &mut Worker) -> Result<Vec<(usize, Run)>, Self::Error>;
 
-    /// Asks for the end of everything that is under way; the outcomes still come back.
+    /// Cancels all submitted runs; their outcomes still come back.
     fn cancel(&mut self) -> Result<(), Self::Error>;
 
-    /// Whether a signal asked for the end and those who run the rest do not answer: nothing more
-    /// comes back in time. A later process collects it.
+    /// Whether a signal asked for the end and the scheduler does not respond: no more results come
+    /// back in time. A later process collects them.
     fn is_left(&self) -> bool {
         false
     }
 
-    /// Finds out with the next poll where every run is, however recently that was found out.
+    /// Makes the next poll query the state of every run, even if it was queried recently.
     fn refresh_status(&mut self) {}
 
     /// How long to wait before the next poll.
@@ -68,7 +68,7 @@ pub trait RemoteExecutor {
 
     fn status(&self) -> RemoteStatus;
 
-    /// Whether what prepares a loop runs on other machines, too.
+    /// Whether the setup of a loop also runs on other machines.
     fn runs_setup(&self) -> bool {
         false
     }
@@ -76,14 +76,14 @@ pub trait RemoteExecutor {
     /// Removes what is no longer needed on the shared directory.
     fn finish(&mut self, worker: &mut Worker) -> Result<(), Self::Error>;
 
-    /// Excludes every other process, also on other machines, from making something in the shared
-    /// directory, until the file is dropped.
+    /// Locks the shared directory against other processes, also on other machines, until the file
+    /// is dropped.
     fn lock_shared(&self) -> Result<Option<File>, Self::Error> {
         Ok(None)
     }
 
-    /// Waits for the runs of a kind that an earlier process submitted and did not live to collect,
-    /// and takes their results into the record. Needs no executor: the record knows where they are.
+    /// Waits for runs of a kind that a dead process submitted, and imports their results. Needs no
+    /// executor, because the record knows where they are.
     fn collect_earlier(
         _worker: &mut Worker,
         _kind: Kind,
@@ -96,18 +96,18 @@ pub trait RemoteExecutor {
     }
 }
 
-/// How far collecting the runs of an earlier process is.
+/// The progress of collecting the runs of an earlier process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EarlierRuns {
-    /// There are some, and they are waited for.
+    /// There are some; waiting for them.
     Found,
-    /// How many are still to come.
+    /// How many are missing.
     Left(usize),
-    /// All of one submission have come.
+    /// All runs of one submission have returned.
     Collected,
 }
 
-/// The executor of a program that has none.
+/// The executor of a program without remote execution.
 #[derive(Debug)]
 pub enum NoRemoteExecutor {}
 
@@ -143,78 +143,79 @@ impl RemoteExecutor for NoRemoteExecutor {
     }
 }
 
-/// A question whose answers outlive the process that asks it: a process that asks the same after
-/// that process died gets the runs it had submitted.
+/// Identifies work whose results outlive the submitting process: after its death, a process with
+/// the same question gets the submitted runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// A hash of everything that the answers depend on.
+    /// A hash of everything that the results depend on.
     pub hash: String,
     /// The loop that the runs belong to.
     pub loop_id: LoopId,
 }
 
-/// An executor whose runs read a common file and can be taken over from a submitter that died.
+/// An executor whose runs read a common file, and whose runs can be taken over from a dead
+/// submitter.
 pub trait ResumableExecutor: RemoteExecutor {
-    /// This program, under a path that every machine sees.
+    /// This program, at a path that every machine sees.
     fn program(&self) -> Result<PathBuf, Self::Error>;
 
-    /// What the next submissions belong to, and the contents of a file that each of their runs can
-    /// read. Gives the path at which the runs find it. Until [`finish`](RemoteExecutor::finish) the
+    /// Sets the question of the next submissions, and the content of a file that their runs read.
+    /// Returns the path of that file for the runs. Until [`finish`](RemoteExecutor::finish) the
     /// submissions can be taken over.
     fn ask(&mut self, question: Question, input: Vec<u8>) -> Result<PathBuf, Self::Error>;
 
-    /// Takes over what submitters that died had asked with this hash, and gives their loops. Runs of
-    /// theirs that are still under way count in [`status`](RemoteExecutor::status);
-    /// [`poll`](RemoteExecutor::poll) takes them into the record and does not return them.
+    /// Takes over what dead submitters had asked with this hash, and returns their loops. Their
+    /// unfinished runs count in [`status`](RemoteExecutor::status); [`poll`](RemoteExecutor::poll)
+    /// imports them without returning them.
     fn take_over(&mut self, worker: &mut Worker, hash: &str) -> Result<Vec<LoopId>, Self::Error>;
 }
 
-/// What a loop has to say about its steps when they run on other machines.
+/// Defines the steps of a loop for other machines.
 pub trait RemoteSteps<P: LoopPlan, E> {
-    /// The run that a step asks for.
+    /// The run of a step.
     fn prepare(&mut self, plan: &P, step: &P::Step) -> Result<PreparedRun, E>;
 
-    /// The report of a step whose run has come back; `None` for a run without a result of its own,
-    /// which the plan is not told of.
+    /// The report of a step whose run has returned; `None` for a run without a result of its own,
+    /// which is not reported to the plan.
     fn report(&mut self, worker: &mut Worker, step: &P::Step, run: &Run) -> Option<P::Report>;
 
-    /// How many steps may be under way at once, of those that the executor can take. A plan whose
-    /// next steps depend on reports wants few.
+    /// Maximum submitted steps at once, given the executor's capacity. A plan whose next steps
+    /// depend on reports uses few.
     fn limit(&self, _plan: &P, capacity: usize) -> usize {
         capacity
     }
 
-    /// The plan has taken the report of a step.
+    /// The plan has processed the report of a step.
     fn reported(&mut self, _worker: &mut Worker, _plan: &mut P, _step: &P::Step) {}
 
-    /// Called while runs are under way.
+    /// Called while submitted runs are unfinished.
     fn tick(&mut self, plan: &P, status: &RemoteStatus);
 
-    /// What to do with the runs that are under way; asked after every tick.
+    /// What to do with unfinished runs; called after every tick.
     fn decide(&mut self, _plan: &P, _status: &RemoteStatus) -> UnderWay {
         UnderWay::Keep
     }
 }
 
-/// What to do with runs that are under way.
+/// What to do with unfinished runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnderWay {
     #[default]
     Keep,
-    /// Find out where each of them is.
+    /// Query the state of each run.
     Refresh,
-    /// Their results are no longer wanted.
+    /// Cancel them: their results are no longer needed.
     Cancel,
 }
 
-/// Runs one request on another machine, apart from any plan, and waits for it. `None` if a signal asked
-/// for the end and those who run it do not answer.
+/// Runs one request on another machine, outside of any plan, and waits for it. `None` if a signal
+/// asked for the end and the scheduler does not respond.
 pub fn run_alone<X: RemoteExecutor>(
     worker: &mut Worker,
     executor: &mut X,
     prepared: PreparedRun,
 ) -> Result<Option<Run>, X::Error> {
-    /// No step of a plan has this number.
+    /// The number of a run outside of any plan.
     const ALONE: usize = usize::MAX;
     executor.submit(worker, vec![(ALONE, prepared)])?;
     loop {
@@ -264,7 +265,7 @@ where
 {
     let mut under_way: HashMap<usize, P::Step> = HashMap::new();
     let mut submitted = 0;
-    // A step that was taken from the plan and is not submitted.
+    // A step taken from the plan but not submitted yet.
     let mut held: Option<P::Step> = None;
     executor.begin(worker)?;
     loop {
@@ -276,8 +277,8 @@ where
         let mut runs = Vec::new();
         let limit = steps.limit(plan, executor.capacity());
         let batch = executor.batch_size();
-        // Many small submissions cost more than waiting for a few runs; but what has ended makes room
-        // for what is next, whatever takes long.
+        // Larger submissions cost less than many small ones, so it waits for a few runs to end; but
+        // finished runs make room for new ones, even while a long one runs.
         let room = limit.saturating_sub(under_way.len());
         if !stopping && room >= batch.min((limit / 8).max(1)) {
             while under_way.len() < limit && runs.len() < batch {
@@ -315,7 +316,7 @@ where
                 match plan.next(Instant::now()) {
                     Next::Run(step) => held = Some(step),
                     Next::Delay(_) => {}
-                    // What waits for runs without a result waits in vain.
+                    // No run is left that could wake the plan.
                     Next::Wait | Next::Done => return Ok(executor.finish(worker)?),
                 }
             } else {

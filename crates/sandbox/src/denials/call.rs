@@ -1,4 +1,4 @@
-//! What a notified system call is about, read from the process that made it.
+//! The subject of a notified system call, read from the calling process.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,24 +10,24 @@ use retake_types::DeniedOperation;
 use super::recent::Recent;
 use crate::seccomp::{SYS_FCHMODAT2, WRITING};
 
-/// What must be allowed for a call to succeed.
+/// The permission that a call needs to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wants {
-    /// To change a file that is there.
+    /// To change an existing file.
     File,
-    /// To note that a file that is there was used now.
+    /// To set an existing file's times to now.
     Touch,
-    /// To write to a file, or to make it.
+    /// To write to a file, or to create it.
     FileOrNew,
-    /// To make an entry that is not there.
+    /// To create a missing entry.
     NewEntry,
-    /// To take away an entry that is there.
+    /// To remove an existing entry.
     OldEntry,
-    /// To make an entry, or to replace it.
+    /// To create an entry, or to replace it.
     Entry,
 }
 
-/// One path of a call, as the process named it.
+/// One path of a call, as passed by the process.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     directory: i32,
@@ -36,7 +36,7 @@ struct Named {
     follow: bool,
 }
 
-/// One path of a call, absolute, symbolic links and `..` not yet followed.
+/// One path of a call, absolute, with symbolic links and `..` unresolved.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallPath {
     pub(super) path: PathBuf,
@@ -44,22 +44,22 @@ pub(super) struct CallPath {
     pub(super) follow: bool,
 }
 
-/// A call, with everything that its process must be asked for.
+/// A call, with all data read from its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Files {
         operation: DeniedOperation,
         paths: Vec<CallPath>,
     },
-    /// To a socket of a file.
+    /// To the socket of a file.
     ConnectPath(PathBuf),
     ConnectAddress(SocketAddr),
 }
 
 const HERE: i32 = libc::AT_FDCWD;
 
-/// Reads a call. `None` for one that is about no path, or whose path cannot be read: what cannot be
-/// found out is not told.
+/// Reads a call. `None` if it concerns no path, or if its path cannot be read: unknown calls are
+/// not reported.
 pub(super) fn read(notified: &libc::seccomp_notif, recent: &mut Recent) -> Option<Call> {
     let pid = notified.pid;
     if i64::from(notified.data.nr) == libc::SYS_connect {
@@ -88,8 +88,8 @@ pub(super) fn changes_files(notified: &libc::seccomp_notif) -> bool {
     !no.contains(&i64::from(notified.data.nr))
 }
 
-/// Whether a call can change the working directory of a process, or what its path is, or make a
-/// symbolic link appear somewhere.
+/// Whether a call can change the working directory of a process, change what a path leads to, or
+/// create a symbolic link.
 pub(super) fn moves(notified: &libc::seccomp_notif) -> bool {
     #[cfg(target_arch = "x86_64")]
     let legacy = [libc::SYS_rename, libc::SYS_link, libc::SYS_symlink];
@@ -142,7 +142,7 @@ fn named(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, TwoN
     }
 }
 
-/// Calls that newer architectures do not have.
+/// Calls that newer architectures lack.
 #[cfg(target_arch = "x86_64")]
 fn legacy(number: libc::c_long, args: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> {
     use DeniedOperation::{Change, Create, Remove, Rename, Write};
@@ -169,7 +169,7 @@ fn legacy(_: libc::c_long, _: &[u64; 6]) -> Option<(DeniedOperation, TwoNames)> 
     None
 }
 
-/// Without times, those of a file become the present one.
+/// Without times, both times become the current time.
 fn times(pointer: u64) -> Wants {
     if pointer == 0 { Wants::Touch } else { Wants::File }
 }
@@ -193,7 +193,7 @@ fn opened(directory: i32, pointer: u64, flags: u64) -> Option<Named> {
     Some(Named { directory, pointer, wants, follow })
 }
 
-/// The directory that a relative path begins at.
+/// The directory that a relative path starts at.
 fn base(pid: u32, directory: i32, recent: &mut Recent) -> Option<PathBuf> {
     let read = |link: String| std::fs::read_link(link).ok().filter(|path| path.is_absolute());
     if directory != HERE {
@@ -239,9 +239,9 @@ fn connection(pid: u32, args: &[u64; 6], recent: &mut Recent) -> Option<Call> {
     }
 }
 
-/// A path in the memory of a process, without the NUL at its end.
+/// A path in the memory of a process, without its NUL.
 fn read_string(pid: u32, at: u64) -> Option<Vec<u8>> {
-    // Most are short, and then one page is all that is touched.
+    // Most are short and fit into a single page.
     let mut short = [0_u8; 256];
     let got = read_memory(pid, at, &mut short)?;
     if let Some(end) = short[..got].iter().position(|byte| *byte == 0) {
@@ -254,8 +254,8 @@ fn read_string(pid: u32, at: u64) -> Option<Vec<u8>> {
     Some(long)
 }
 
-/// Reads as much as there is: a path may end right before memory that is not mapped, and the
-/// kernel copies whole pieces only.
+/// Reads as much as is mapped: a path may end right before an unmapped page, and the kernel copies
+/// only whole pieces.
 fn read_memory(pid: u32, at: u64, buffer: &mut [u8]) -> Option<usize> {
     const PAGE: u64 = 4096;
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -271,15 +271,15 @@ fn read_memory(pid: u32, at: u64, buffer: &mut [u8]) -> Option<usize> {
         left -= here;
         pieces += 1;
     }
-    // SAFETY: writes into the buffer, at most as much as it holds; the kernel checks the addresses
-    // of the other process.
+    // SAFETY: writes at most the buffer's length into it; the kernel checks the addresses of the
+    // other process.
     let got = unsafe {
         libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, remote.as_ptr(), pieces, 0)
     };
     usize::try_from(got).ok().filter(|got| *got > 0)
 }
 
-/// What a thread is called: as its program, unless it chose another name.
+/// The name of a thread: its program's, unless it chose another.
 pub(super) fn program(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()

@@ -1,4 +1,4 @@
-//! Which system calls are looked at: those that can be denied. Reading costs nothing.
+//! The system calls to notify of: those that can be denied. Reading is not slowed down.
 
 use libc::{c_long, sock_filter};
 
@@ -6,7 +6,7 @@ use crate::seccomp::{
     ANY_BIT, EQUAL, LOAD, RETURN, Rule, SYS_FCHMODAT2, WRITING, allow, argument, jump, step,
 };
 
-/// Looked at whenever they are made.
+/// Always notified.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[c_long] = &[
     libc::SYS_creat,
@@ -27,7 +27,7 @@ const LEGACY: &[c_long] = &[
 const LEGACY: &[c_long] = &[];
 
 const ALWAYS: [c_long; 19] = [
-    // About an open file, also one that is open for reading: it may make it a program.
+    // For an open file, also one opened for reading: it may make the file executable.
     libc::SYS_fchmod,
     libc::SYS_unlinkat,
     libc::SYS_mkdirat,
@@ -45,12 +45,12 @@ const ALWAYS: [c_long; 19] = [
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_connect,
-    // Never denied: what a relative path begins at is known until the next one of these.
+    // Never denied: the base of relative paths is cached until the next of these calls.
     libc::SYS_chdir,
     libc::SYS_fchdir,
 ];
 
-/// What is looked at.
+/// The rules for notification.
 pub(crate) fn rules() -> Vec<Rule> {
     let if_writing = |flags: u32| {
         vec![step(LOAD, argument(flags)), jump(ANY_BIT, WRITING, 0, 1), notify(), allow()]
@@ -58,7 +58,7 @@ pub(crate) fn rules() -> Vec<Rule> {
     let mut rules = vec![(libc::SYS_openat, if_writing(2))];
     #[cfg(target_arch = "x86_64")]
     rules.push((libc::SYS_open, if_writing(1)));
-    // Without a path it is about an open file, as by `futimens`.
+    // Without a path it concerns an open file, as in `futimens`.
     let with_path = vec![step(LOAD, argument(1)), jump(EQUAL, 0, 0, 1), allow(), notify()];
     rules.push((libc::SYS_utimensat, with_path));
     rules.extend(ALWAYS.iter().chain(LEGACY).map(|call| (*call, vec![notify()])));

@@ -1,8 +1,8 @@
-//! Whether the sandbox is what keeps a call from succeeding.
+//! Decides whether the sandbox is the reason that a call fails.
 //!
-//! At the full level the kernel is asked, with the root directory of the sandbox: its mounts say.
-//! Landlock cannot be asked, so there the rules are. In both cases nothing is told that the user
-//! could not have done outside either.
+//! At the full level the kernel is asked about the sandbox's root directory, because mounts enforce
+//! the rules. Landlock cannot be queried, so at its level the rules are evaluated. In both cases,
+//! calls that would fail outside as well are not reported.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, OsStr};
@@ -19,28 +19,28 @@ use super::call::{CallPath, Wants};
 use crate::policy::{Area, Policy};
 use crate::real_path::normal;
 
-/// What is known of a sandbox when a call is looked at.
+/// The properties of a sandbox that decide about calls.
 #[derive(Debug)]
 pub(crate) struct Judge {
     level: SandboxLevel,
-    /// What may be done at a path and below, up to the next path that is in here.
+    /// The access at a path and below it, up to the next path in the map.
     access: HashMap<PathBuf, PathAccess>,
-    /// Directories that cannot be moved or removed, because something is mounted at or below.
+    /// Directories that cannot be moved or removed, because of a mount at or below them.
     pinned: HashSet<PathBuf>,
 }
 
-/// What becomes of one path of a call.
+/// The verdict on one path of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The call fails anyway.
+    /// The call fails outside as well.
     Fails,
-    /// The sandbox has nothing against it.
+    /// The sandbox allows it.
     Allowed,
-    /// The sandbox denies it; the path, as far as it could be followed.
+    /// The sandbox denies it; with the path, resolved as far as possible.
     Denied(PathBuf),
 }
 
-/// Symbolic links that lead to what does not exist are followed this often.
+/// Maximum symbolic links to missing targets to follow.
 const MOST_LINKS: usize = 8;
 
 impl Judge {
@@ -61,7 +61,7 @@ impl Judge {
         for (path, area) in &policy.areas {
             let now = match area {
                 Area::Temp => PathAccess::Writable,
-                // It has its own devices.
+                // The sandbox has its own devices.
                 Area::Empty if path == Path::new("/dev") => PathAccess::Writable,
                 Area::Empty => PathAccess::ReadOnly,
             };
@@ -75,7 +75,7 @@ impl Judge {
             (PathBuf::from("/"), PathAccess::ReadOnly),
             (PathBuf::from("/dev"), PathAccess::Writable),
         ]);
-        // Below what is writable nothing is taken away again at this level.
+        // This level cannot restrict anything below a writable path.
         access.extend(policy.writable().map(|path| (path.to_owned(), PathAccess::Writable)));
         access.insert(temp.to_owned(), PathAccess::Writable);
         Self { level: SandboxLevel::Landlock, access, pinned: HashSet::new() }
@@ -86,13 +86,13 @@ impl Judge {
         found.copied().unwrap_or(PathAccess::ReadOnly)
     }
 
-    /// Whether an entry of a directory cannot be moved, removed or replaced: something is mounted there.
+    /// Whether a directory entry cannot be moved, removed or replaced, because of a mount.
     fn stays(&self, wants: Wants, path: &Path) -> bool {
         matches!(wants, Wants::OldEntry | Wants::Entry) && self.pinned.contains(path)
     }
 
-    /// Whether a call may be denied, as far as the name of the path says. Wrong where a symbolic
-    /// link leads elsewhere.
+    /// Whether a call may be denied, judging by the path's text. Wrong if a symbolic link leads
+    /// elsewhere.
     pub(super) fn suspects(&self, operation: DeniedOperation, place: &CallPath) -> bool {
         if operation == DeniedOperation::Change && self.level == SandboxLevel::Landlock {
             return false;
@@ -102,7 +102,7 @@ impl Judge {
             && (self.stays(place.wants, &path) || self.access(&path) < PathAccess::Writable)
     }
 
-    /// Whether the sandbox denies it. `root` is its root directory.
+    /// Whether the sandbox denies it. `root` is the sandbox's root directory.
     pub(super) fn judge(
         &self,
         root: BorrowedFd<'_>,
@@ -115,7 +115,7 @@ impl Judge {
         let found = match find(root, &place.path, place.follow, MOST_LINKS) {
             Ok(found) => found,
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-                // A cover lets nobody in.
+                // A cover cannot be entered.
                 let path = normal(&place.path);
                 let hidden = self.access(&path) == PathAccess::Hidden;
                 return match hidden && allowed_outside(&path, place.wants, operation) {
@@ -144,7 +144,7 @@ impl Judge {
                 match writable(subject.as_raw_fd()) {
                     Ok(()) => moved,
                     Err(libc::EROFS) => true,
-                    // Of one's own files also those can be changed that cannot be written to.
+                    // An owner can change metadata even of files that are not writable.
                     Err(libc::EACCES) if operation == DeniedOperation::Change => {
                         hidden || is_on_read_only_mount(subject.as_raw_fd())
                     }
@@ -160,7 +160,7 @@ impl Judge {
         }
     }
 
-    /// Whether a socket is there outside and not inside.
+    /// Whether a socket exists outside but not inside.
     pub(super) fn hides_socket(&self, root: BorrowedFd<'_>, path: &Path) -> bool {
         let is_socket = |meta: &std::fs::Metadata| meta.file_type().is_socket();
         if !std::fs::metadata(path).is_ok_and(|meta| is_socket(&meta)) {
@@ -174,18 +174,18 @@ impl Judge {
         }
     }
 
-    /// Whether an address cannot be reached from inside.
+    /// Whether an address is unreachable from inside.
     pub(super) fn out_of_reach(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
         self.level == SandboxLevel::Full && !ip.is_loopback() && !ip.is_unspecified()
     }
 }
 
-/// A path that was followed.
+/// A resolved path.
 struct Found {
     /// `None` if it does not exist.
     file: Option<OwnedFd>,
-    /// Its directory, where that was opened already.
+    /// Its directory, if it was opened already.
     directory: Option<OwnedFd>,
     path: PathBuf,
 }
@@ -207,7 +207,7 @@ fn find(root: BorrowedFd<'_>, path: &Path, follow: bool, links: usize) -> io::Re
             };
             let directory = open(root, parent, true)?;
             let real = real_path(&directory)?;
-            // A link to what does not exist makes it there.
+            // Creating through a dangling link creates its target.
             if follow
                 && links > 0
                 && let Ok(link) = open(root, path, false)
@@ -221,7 +221,7 @@ fn find(root: BorrowedFd<'_>, path: &Path, follow: bool, links: usize) -> io::Re
     }
 }
 
-/// Whether no symbolic link is followed on the way to a path, as far as that exists.
+/// Whether the existing part of a path contains no symbolic link.
 pub(super) fn is_without_links(root: BorrowedFd<'_>, place: &CallPath) -> bool {
     let resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_SYMLINKS;
     match open_with(root, &place.path, place.follow, resolve) {
@@ -242,25 +242,25 @@ fn open_with(root: BorrowedFd<'_>, path: &Path, follow: bool, resolve: u64) -> i
     how.flags = (libc::O_PATH | libc::O_CLOEXEC | last) as u64;
     how.resolve = resolve;
     let size = size_of::<libc::open_how>();
-    // SAFETY: a C string, and a structure as long as we say.
+    // SAFETY: a C string, and a structure of the stated length.
     let fd = unsafe {
         libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &raw const how, size)
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, ours alone.
+    // SAFETY: a new descriptor, owned only here.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// The name that an open file has where its mount is.
+/// The name of an open file in its mount.
 fn real_path(file: &OwnedFd) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 fn read_link_at(link: &OwnedFd) -> io::Result<PathBuf> {
     let mut buffer = [0_u8; libc::PATH_MAX as usize];
-    // SAFETY: an empty path, so the descriptor counts; a buffer as long as we say.
+    // SAFETY: an empty path selects the descriptor; the buffer has the stated length.
     let got = unsafe {
         libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
     };
@@ -270,10 +270,10 @@ fn read_link_at(link: &OwnedFd) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether something can be written to, and why not.
+/// Whether a file is writable, and why not.
 fn writable(file: RawFd) -> Result<(), i32> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
-    // SAFETY: an empty path, so the descriptor counts.
+    // SAFETY: an empty path selects the descriptor.
     let result =
         unsafe { libc::syscall(libc::SYS_faccessat2, file, c"".as_ptr(), libc::W_OK, flags) };
     match result {
@@ -309,10 +309,10 @@ fn allowed_outside(path: &Path, wants: Wants, operation: DeniedOperation) -> boo
     }
 }
 
-/// Whether a file is an object of git, or a pack of them, by its name. Before git writes an object it
-/// notes at one that it has already, also in a repository that it only borrows from, that this is still
-/// in use, and writes its own where that fails: nobody misses anything, and to allow it would make the
-/// other repository writable.
+/// Whether a file is a git object or pack, judging by its name. Before git writes an object it
+/// updates the time of an existing copy, also in a repository that it borrows from, and writes its
+/// own copy if that fails: the denial does no harm, and allowing it would make the other repository
+/// writable.
 fn is_git_object(path: &Path) -> bool {
     let is_hash = |text: &[u8], lengths: [usize; 2]| {
         lengths.contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit)

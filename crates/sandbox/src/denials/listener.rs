@@ -1,4 +1,4 @@
-//! The thread that answers the kernel, and whether there can be one.
+//! The thread that answers notifications, and whether the kernel supports it.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -16,24 +16,24 @@ use super::recent::Recent;
 use super::{Noted, Watched, lock};
 use crate::set_id;
 
-/// How long the first call may take to come, on a loaded machine for example.
+/// How long the first call may take, on a loaded machine for example.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The kernel wakes the process that waits on the processor that the answer came from.
+/// The kernel wakes the waiting process on the processor that sent the answer.
 const SYNC_WAKE_UP: u64 = 1;
 
-/// Has calls of this process and all it starts notified. `None` where the kernel refuses, for
-/// example because a listener is there already. Allocates nothing. Needs `no_new_privs`.
+/// Enables notification for this process and everything it starts. `None` if the kernel refuses,
+/// for example because there is a listener already. Allocates nothing. Needs `no_new_privs`.
 pub(crate) fn install(program: &[libc::sock_filter]) -> Option<OwnedFd> {
     let program = libc::sock_fprog {
         len: program.len() as libc::c_ushort,
         filter: program.as_ptr().cast_mut(),
     };
-    // Where it is known, a signal does not make a call be notified a second time.
+    // On kernels with this flag, a signal does not repeat a notification.
     let listening = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let flags = [listening | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listening];
     flags.into_iter().find_map(|flags| {
-        // SAFETY: the program outlives the call; the descriptor is new and ours alone.
+        // SAFETY: the program outlives the call; the descriptor is new and owned only here.
         unsafe {
             let fd = libc::syscall(
                 libc::SYS_seccomp,
@@ -46,34 +46,34 @@ pub(crate) fn install(program: &[libc::sock_filter]) -> Option<OwnedFd> {
     })
 }
 
-/// Makes one harmless call that is notified. For a process whose listener another one holds: that one
-/// finds out by it whether calls can be answered, before anything depends on it.
+/// Makes one harmless notified call. If another process holds the listener, that process learns
+/// from it whether calls can be answered, before anything depends on it.
 pub fn first_call() {
     // SAFETY: no descriptor has this number, so nothing is connected and no address is read.
     unsafe { libc::connect(-1, std::ptr::null(), 0) };
 }
 
-/// Answers the call of [`first_call`]. A filter whose notifications nobody can answer would make
-/// every call of the sandbox fail.
+/// Answers the call of [`first_call`]. Unanswerable notifications would make every call of the
+/// sandbox fail.
 pub(super) fn answer_first(listener: &OwnedFd) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
         let mut polled = [readable(listener.as_raw_fd())];
         let left = until.saturating_duration_since(Instant::now()).as_millis();
-        // SAFETY: one structure, as we say.
+        // SAFETY: one structure, as stated.
         unsafe { libc::poll(polled.as_mut_ptr(), 1, left as libc::c_int) };
         if polled[0].revents & libc::POLLIN != 0 {
             return go_on(listener, next(listener)?.id);
         }
         if polled[0].revents != 0 || left == 0 {
-            // Nothing is left inside, or nothing comes.
+            // No process is left inside, or no call arrives.
             return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
         }
     }
 }
 
-/// Starts the thread. It ends when the descriptor that is given back is closed, and when nothing
-/// is left that could be notified of.
+/// Starts the thread. It ends when the returned descriptor is closed, and when no process is left
+/// to notify.
 pub(super) fn start(
     begun: Receiver<Watched>,
     judge: Arc<Judge>,
@@ -82,7 +82,7 @@ pub(super) fn start(
     let (stopped, stop): (PipeReader, PipeWriter) = io::pipe()?;
     let watch = move || {
         let Ok(Watched { listener, root }) = begun.recv() else { return };
-        // SAFETY: a descriptor and a number. An older kernel does not know it, and is only slower.
+        // SAFETY: a descriptor and a number. An older kernel rejects it, and is only slower.
         unsafe {
             libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
         }
@@ -112,7 +112,7 @@ impl Watcher {
             }
             if listener.revents & libc::POLLIN == 0 {
                 if listener.revents != 0 {
-                    // Nothing is left inside.
+                    // No process is left inside.
                     return;
                 }
                 continue;
@@ -121,17 +121,18 @@ impl Watcher {
             let Ok(notified) = next(&self.listener) else { continue };
             let handled = catch_unwind(AssertUnwindSafe(|| self.handle(&notified)));
             if handled.is_err() {
-                // Whatever happens here, the call must not wait.
+                // Whatever happens here, the call must continue.
                 _ = go_on(&self.listener, notified.id);
             }
         }
     }
 
-    /// Lets the call go on, and notes it if the sandbox denies it. The process waits only until
-    /// it has been asked what it does, and who it is if that looks denied: a call that is denied
-    /// changes nothing, so what would have become of it can still be found out afterwards.
+    /// Continues the call, and records it if the sandbox denies it. The process waits only until
+    /// its call is read, and its name if the call looks denied: a denied call changes nothing, so
+    /// its verdict can be determined afterwards.
     fn handle(&mut self, notified: &libc::seccomp_notif) {
-        // Held until all is noted, so that who asks after the end of the process knows all.
+        // Held until everything is recorded, so that a reader after the process's end sees
+        // everything.
         let noted = self.noted.clone();
         let mut noted = lock(&noted);
         if call::changes_files(notified) {
@@ -160,7 +161,7 @@ impl Watcher {
         }
     }
 
-    /// Whether the same was found to be harmless a moment ago.
+    /// Whether the same call was found harmless a moment ago.
     fn is_harmless(&self, call: &Call) -> bool {
         match call {
             Call::Files { paths, .. } => match &paths[..] {
@@ -172,7 +173,7 @@ impl Watcher {
     }
 
     fn note_harmless(&mut self, call: Call) {
-        // Changes of metadata are harmless wherever they are at one of the levels.
+        // At one of the levels, metadata changes are harmless everywhere.
         if let Call::Files { operation, mut paths } = call
             && operation != DeniedOperation::Change
             && paths.len() == 1
@@ -181,7 +182,7 @@ impl Watcher {
         }
     }
 
-    /// Whether the names of a call say which files it is about: no symbolic link leads elsewhere.
+    /// Whether the paths of a call contain no symbolic link that leads elsewhere.
     fn is_named_truly(&self, call: &Call) -> bool {
         match call {
             Call::Files { paths, .. } => {
@@ -220,15 +221,16 @@ fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Waits until one of them has something.
+/// Waits until one of them is ready.
 fn wait(polled: &mut [libc::pollfd]) {
-    // SAFETY: as many as we say. Interrupted, none has anything, and the caller looks again.
+    // SAFETY: as many structures as stated. After an interruption none is ready, and the caller
+    // checks again.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
 }
 
-/// The next call that waits.
+/// The next waiting call.
 fn next(listener: &OwnedFd) -> io::Result<libc::seccomp_notif> {
-    // SAFETY: zero is a valid value, which the kernel demands, and which it writes over.
+    // SAFETY: zero is a valid value, as the kernel requires; it is overwritten.
     unsafe {
         let mut notified: libc::seccomp_notif = std::mem::zeroed();
         let fd = listener.as_raw_fd();
@@ -239,7 +241,7 @@ fn next(listener: &OwnedFd) -> io::Result<libc::seccomp_notif> {
     }
 }
 
-/// Has the kernel carry the call out as if nobody had looked.
+/// Lets the kernel continue the call.
 fn go_on(listener: &OwnedFd, id: u64) -> io::Result<()> {
     // SAFETY: the structure outlives the call.
     unsafe {

@@ -1,13 +1,12 @@
-//! What was denied, told.
+//! Reports what a sandbox denied.
 //!
 //! The kernel notifies of each system call that can be denied, and waits; a thread of the runner
-//! reads what the call is about, notes it if the sandbox does not allow it, and lets the kernel go
-//! on with the call as if nothing had happened. Whether the call succeeds is decided by the mounts,
-//! Landlock and the filter alone: by the time the kernel reads the path, the process may have
-//! changed it, so nothing that is found out here may decide.
+//! reads the call's arguments, records the call if the sandbox denies it, and lets the kernel
+//! continue it. Only the mounts, Landlock and the filter decide whether the call succeeds: the
+//! process may change the path before the kernel reads it, so nothing that is read here may decide.
 //!
-//! Only one listener can be on a process and its parents. Where there is one already, or where the
-//! kernel refuses, nothing is told and everything else is the same.
+//! A process and its parents can have only one listener. If there is one already, or the kernel
+//! refuses, denials are not reported and everything else is the same.
 
 mod call;
 mod filter;
@@ -29,10 +28,10 @@ pub(crate) use judge::Judge;
 pub use listener::first_call;
 pub(crate) use listener::install;
 
-/// Set once calls were notified and could not be answered.
+/// Set after calls were notified but could not be answered.
 static UNANSWERABLE: AtomicBool = AtomicBool::new(false);
 
-/// Whether this machine may notify of calls, as far as is known.
+/// Whether this machine supports notification, as far as known.
 pub(crate) fn is_possible() -> bool {
     !UNANSWERABLE.load(Ordering::Relaxed)
 }
@@ -41,18 +40,18 @@ pub(crate) fn give_up() {
     UNANSWERABLE.store(true, Ordering::Relaxed);
 }
 
-/// The calls of one sandbox, watched by a thread until this is dropped.
+/// Watches the calls of one sandbox with a thread until dropped.
 #[derive(Debug)]
 pub struct DenialWatch {
     noted: Arc<Mutex<Noted>>,
-    /// What the thread waits for. Dropped before, it ends.
+    /// Starts the thread's work. If dropped before, the thread ends.
     begin: Option<Sender<Watched>>,
     /// Closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What a process that confined itself hands to the thread.
+/// What a confined process passes to the thread.
 #[derive(Debug)]
 struct Watched {
     listener: OwnedFd,
@@ -60,7 +59,7 @@ struct Watched {
 }
 
 impl DenialWatch {
-    /// Starts the thread; what it watches comes later.
+    /// Starts the thread; [`Self::begin`] passes what it watches.
     pub(crate) fn start(judge: Arc<Judge>) -> io::Result<Self> {
         let noted = Arc::new(Mutex::new(Noted::default()));
         let (begin, begun) = channel();
@@ -68,8 +67,8 @@ impl DenialWatch {
         Ok(Self { noted, begin: Some(begin), stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Answers the first call, which [`first_call`] made, and has the thread answer all others. Fails
-    /// where the kernel does not take an answer.
+    /// Answers the first call, made by [`first_call`], and lets the thread answer all others. Fails
+    /// if the kernel rejects the answer.
     pub(crate) fn begin(&mut self, listener: OwnedFd, root: OwnedFd) -> io::Result<()> {
         listener::answer_first(&listener)?;
         let ended = || io::Error::from_raw_os_error(libc::ESRCH);
@@ -77,14 +76,13 @@ impl DenialWatch {
         begin.send(Watched { listener, root }).map_err(|_| ended())
     }
 
-    /// Has this done before the next call that can change a file, whose process waits for it. What
-    /// was noted before is forgotten.
+    /// Runs `act` before the next call that can change a file, while its process waits. Discards
+    /// earlier records.
     pub fn before_change(&self, act: Box<dyn FnOnce() + Send>) {
         *lock(&self.noted) = Noted { before_change: Some(act), ..Noted::default() };
     }
 
-    /// What was noted since this was last asked. What was to be done before a change is not done any
-    /// more.
+    /// The calls recorded since the last query. Cancels a pending [`Self::before_change`].
     pub fn take(&self) -> WatchedCalls {
         let Noted { denied, unlisted, changing, set_group_id, .. } =
             std::mem::take(&mut *lock(&self.noted));
@@ -102,25 +100,25 @@ impl Drop for DenialWatch {
     fn drop(&mut self) {
         (self.begin, self.stop) = (None, None);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say; one that panicked has told nothing more.
+            // It has no result; after a panic nothing more is reported.
             _ = thread.join();
         }
     }
 }
 
-/// What the calls of a run were.
+/// The recorded calls of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedCalls {
     pub denied: Vec<Denial>,
-    /// How many times something was denied that is not listed.
+    /// How many denials are not listed.
     pub unlisted: u64,
     /// How many calls could have changed a file, denied or not.
     pub changing: u64,
-    /// Whether one asked for the set-group-ID bit, of a file or a directory.
+    /// Whether a call asked for the set-group-ID bit of a file or directory.
     pub set_group_id: bool,
 }
 
-/// Bounded, however often something is denied.
+/// Bounded, however many denials there are.
 #[derive(Default)]
 struct Noted {
     denied: BTreeMap<(DeniedOperation, OsText, String), u64>,
@@ -140,7 +138,7 @@ impl std::fmt::Debug for Noted {
 }
 
 impl Noted {
-    /// A call that can change a file is about to be carried out.
+    /// A call that can change a file is about to continue.
     fn note_changing(&mut self) {
         self.changing = self.changing.saturating_add(1);
         if let Some(act) = self.before_change.take() {
@@ -161,7 +159,7 @@ impl Noted {
     }
 }
 
-/// What another thread noted before it panicked still counts.
+/// Records of a thread that panicked still count.
 fn lock(noted: &Mutex<Noted>) -> MutexGuard<'_, Noted> {
     noted.lock().unwrap_or_else(PoisonError::into_inner)
 }

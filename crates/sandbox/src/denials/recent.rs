@@ -1,9 +1,9 @@
-//! What was found out a moment ago and still holds, so that a process that writes to the same files
-//! again and again is not looked at as closely each time.
+//! Caches recent findings, so that a process that writes to the same files repeatedly is examined
+//! less closely.
 //!
-//! A process can change what is kept here only by calls that are notified, and each of them makes
-//! everything be forgotten before it is carried out. What others change, outside of the sandbox, is
-//! noticed after a moment: this is about what is reported, and decides nothing.
+//! A process can invalidate an entry only by a notified call, and each such call clears the cache
+//! before it continues. Changes from outside the sandbox are noticed after a moment: the cache
+//! affects only reports, not decisions.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 
 use super::call::CallPath;
 
-/// How long anything is kept. Within it no number of a process is given to another one.
+/// How long entries are kept. Process ids are not reused within this time.
 const KEPT: Duration = Duration::from_millis(100);
-/// How long a call that was let through may take until it has had its effect.
+/// How long a continued call may take to have its effect.
 const UNDER_WAY: Duration = Duration::from_millis(5);
-/// How many of each are kept.
+/// Maximum entries of each kind.
 const MOST: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     since: Option<Instant>,
-    /// The working directories of processes.
+    /// Working directories of processes.
     directories: HashMap<u32, PathBuf>,
-    /// Paths that name a writable place, with no symbolic link on the way.
+    /// Paths of writable places, without symbolic links.
     harmless: HashSet<CallPath>,
-    /// Processes whose last call may still change what could be kept.
+    /// Processes whose last call may still invalidate entries.
     under_way: Vec<(u32, Instant)>,
 }
 
@@ -39,7 +39,7 @@ impl Recent {
             self.harmless.clear();
             self.since = Some(now);
         }
-        // A task that makes another call has finished the last one.
+        // A task that makes another call has finished its last one.
         self.under_way.retain(|(other, since)| {
             *other != pid && now.saturating_duration_since(*since) < UNDER_WAY
         });
@@ -99,14 +99,14 @@ mod tests {
         note(&mut recent);
         recent.begin(2, true, at(110));
         assert!(!known(&recent));
-        // The call of the other process may not be over.
+        // The call of the other process may be unfinished.
         recent.begin(1, false, at(111));
         note(&mut recent);
         assert!(!known(&recent));
         recent.begin(1, false, at(115));
         note(&mut recent);
         assert!(known(&recent));
-        // One's own call is over when the next one begins.
+        // A process's own call is finished when its next one begins.
         recent.begin(1, true, at(116));
         recent.begin(1, false, at(117));
         note(&mut recent);

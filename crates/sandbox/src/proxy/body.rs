@@ -1,8 +1,8 @@
-//! The body of a request, exactly: what comes after it is not sent on.
+//! Delimits the body of a request exactly: nothing after it is forwarded.
 
 use super::head::Body;
 
-/// How much of a body is still to come.
+/// How much of a body is missing.
 #[derive(Debug)]
 pub(super) enum BodyFrame {
     Length(u64),
@@ -10,10 +10,10 @@ pub(super) enum BodyFrame {
     Done,
 }
 
-/// Where in a chunked body we are.
+/// The position in a chunked body.
 #[derive(Debug)]
 pub(super) enum Chunk {
-    /// In the line with the size; what was read of it.
+    /// In the size line; with the part read so far.
     Size {
         size: u64,
         digits: u8,
@@ -26,7 +26,7 @@ pub(super) enum Chunk {
     DataEnd {
         first: bool,
     },
-    /// In the lines after the last chunk; how much of the present one there is.
+    /// In the trailer lines; with the length of the current line.
     Trailer {
         line: u32,
         total: u32,
@@ -37,12 +37,12 @@ pub(super) enum Chunk {
     },
 }
 
-/// The body is not framed as it says.
+/// The body violates its framing.
 #[derive(Debug)]
 pub(super) struct BadBody;
 
 const SIZE: Chunk = Chunk::Size { size: 0, digits: 0, extension: false };
-/// The longest trailer.
+/// Maximum length of the trailer.
 const TRAILER: u32 = 16 << 10;
 
 impl BodyFrame {
@@ -58,7 +58,7 @@ impl BodyFrame {
         matches!(self, Self::Done)
     }
 
-    /// Gives what of these bytes belongs to the body.
+    /// Passes the bytes that belong to the body.
     pub(super) fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), BadBody> {
         let mut at = 0;
         while at < bytes.len() {
@@ -99,7 +99,7 @@ fn take(left: &mut u64, there: usize) -> usize {
 }
 
 impl Chunk {
-    /// What follows one byte of the framing; nothing after the last.
+    /// The state after one byte of the framing; `None` at the end.
     fn next(&self, byte: u8) -> Result<Option<Self>, BadBody> {
         Ok(Some(match (self, byte) {
             (Self::Size { size, digits: 1.., .. }, b'\r') => Self::SizeEnd { size: *size },
@@ -138,7 +138,7 @@ impl Chunk {
 mod tests {
     use super::*;
 
-    /// What passes of the bytes, given in parts of this size, and whether the body is complete.
+    /// The bytes that pass when fed in parts of this size, and whether the body is complete.
     fn passed(body: Body, bytes: &[u8], part: usize) -> Result<(Vec<u8>, bool), BadBody> {
         let (mut frame, mut out) = (BodyFrame::new(body), Vec::new());
         for part in bytes.chunks(part) {

@@ -30,12 +30,12 @@ impl<'a> Connection<'a> {
         Self { client, settings, session, busy, shared }
     }
 
-    /// Answers the client; whatever fails ends the connection.
+    /// Serves the client; any failure ends the connection.
     pub(super) fn serve(&self, door: Door) {
         if self.client.set_nonblocking(true).is_err() {
             return;
         }
-        // Without it only some latency is lost.
+        // A failure costs only latency.
         _ = self.client.set_nodelay(true);
         match door {
             Door::Loopback(port) => self.forward_port(port),
@@ -57,17 +57,17 @@ impl<'a> Connection<'a> {
         Link { stream: &self.client, stop: &self.session.stop }
     }
 
-    /// Connects to a port of this machine without a word about it.
+    /// Connects to a port of this machine without a protocol of its own.
     fn forward_port(&self, port: u16) {
         let Some(authority) = Authority::new("127.0.0.1", port) else { return };
         if let Ok(dialed) = self.dial(&authority, Purpose::Tunnel) {
-            // However it ends, there is nobody to tell.
+            // The result cannot be reported.
             _ = self.tunnel(&dialed, Vec::new(), Up::Everything);
         }
     }
 
-    /// A tunnel to a host that was asked for; an encrypted connection through it names an allowed
-    /// one as well.
+    /// A tunnel to a requested host; an encrypted connection through it must also name an allowed
+    /// host.
     pub(super) fn tunnel_to(&self, authority: &Authority, dialed: &Dialed, first: Vec<u8>) {
         let allowed = |name: &str| {
             let named = HostTarget::parse(name);
@@ -113,7 +113,7 @@ impl<'a> Connection<'a> {
         relay(&ends, first, up, down)
     }
 
-    /// Notes a request that names no host.
+    /// Records a request that names no host.
     pub(super) fn refuse_unnamed(&self, refusal: NetworkRefusal) -> Declined {
         lock(&self.session.log).refused(String::new(), 0, refusal, None);
         Declined::Refused(refusal)

@@ -1,7 +1,7 @@
-//! From a host that was asked for to a connection, or the reason why there is none.
+//! From a requested host to a connection, or the reason for a failure.
 //!
-//! A name is compared with the rules before it is resolved, so that a refused one causes no query.
-//! It is resolved once, and what is dialled is an address that was looked at.
+//! A name is checked against the rules before it is resolved, so that a refused one causes no
+//! query. It is resolved once, and only checked addresses are dialled.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,22 +19,22 @@ use super::lock;
 use super::log::Traffic;
 use super::parent::Parent;
 
-/// Fields of a head, by name.
+/// Header fields by name.
 pub(super) type Fields = Vec<(String, String)>;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Bytes in both directions.
     Tunnel,
-    /// One request without encryption, which another proxy may see as such.
+    /// One unencrypted request, which a parent proxy may see as such.
     Request,
 }
 
 pub(super) struct Dialed {
     pub(super) server: TcpStream,
     pub(super) traffic: Arc<Traffic>,
-    /// The connection is to another proxy that expects the whole URL, and these fields.
+    /// The connection is to a parent proxy that expects the whole URL, and these fields.
     pub(super) parent: Option<Fields>,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Declined {
 }
 
 impl Connection<'_> {
-    /// Connects to a host, as far as that is allowed, and notes the request.
+    /// Connects to an allowed host, and records the request.
     pub(super) fn dial(&self, authority: &Authority, purpose: Purpose) -> Result<Dialed, Declined> {
         let refuse = |refusal, address| {
             let host = authority.host();
@@ -109,7 +109,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Those of the addresses that may be connected to, or why the first one may not.
+    /// The allowed ones of the addresses, or why the first one is refused.
     fn admitted(
         &self,
         candidates: &[SocketAddr],
@@ -147,7 +147,7 @@ impl Connection<'_> {
         Err(last)
     }
 
-    /// Connects through the proxy that this machine goes out through.
+    /// Connects through the parent proxy of this machine.
     fn through(
         &self,
         parent: &Parent,
@@ -168,13 +168,13 @@ impl Connection<'_> {
     }
 }
 
-/// A connection that does not block, does not wait to send, and notices a machine that is gone.
+/// Sets the connection to non-blocking, without send delay, and with detection of dead peers.
 fn prepare(server: &TcpStream) -> io::Result<()> {
     server.set_nonblocking(true)?;
-    // Both only make it better.
+    // Both are optional.
     _ = server.set_nodelay(true);
     let on: libc::c_int = 1;
-    // SAFETY: the value outlives the call and is as long as we say.
+    // SAFETY: the value outlives the call and has the stated length.
     unsafe {
         libc::setsockopt(
             server.as_raw_fd(),
@@ -187,12 +187,12 @@ fn prepare(server: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// The addresses of this machine: what listens on them may trust whoever can connect.
+/// The addresses of this machine: its servers may trust every client that can connect.
 fn own_addresses() -> Vec<IpAddr> {
     let mut found = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is made by the first call and given back by the last; addresses are of the
-    // kind that their family says.
+    // SAFETY: the first call creates the list and the last one frees it; addresses have the type of
+    // their family.
     unsafe {
         if libc::getifaddrs(&raw mut list) != 0 {
             return found;
@@ -220,5 +220,5 @@ fn own_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// How long an answer may take that says why there is no connection.
+/// How long sending an error response may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);

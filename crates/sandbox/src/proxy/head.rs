@@ -1,23 +1,24 @@
-//! The head of a request to a proxy, read strictly: what two programs could read differently is
-//! refused, since the host behind the proxy would be the second one.
+//! Parses the head of a proxy request strictly: ambiguous input is refused, because the server
+//! behind the proxy may read it differently.
 
 use retake_types::HostTarget;
 
-/// The longest head, and the most fields in it.
+/// Maximum length of a head, and maximum number of fields.
 pub(super) const LONGEST: usize = 64 << 10;
 const MOST_FIELDS: usize = 200;
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Authority {
     pub(super) target: HostTarget,
     pub(super) port: u16,
-    /// The host as the client wrote it: a secret in it is found by its exact letters.
+    /// The host as the client wrote it, so that redaction finds a secret in it by its exact
+    /// letters.
     written: String,
 }
 
 impl Authority {
-    /// `None` if this names no host.
+    /// `None` if this is not a valid host.
     pub(super) fn new(host: &str, port: u16) -> Option<Self> {
         let target = HostTarget::parse(host)?;
         Some(Self { target, port, written: host.to_owned() })
@@ -29,7 +30,7 @@ impl Authority {
     }
 }
 
-/// What the report says of a host that was written like this.
+/// The host for the report, given its original spelling.
 pub(super) fn written_host(target: &HostTarget, written: &str) -> String {
     match target {
         target if target.is_loopback() => "localhost".to_owned(),
@@ -53,7 +54,7 @@ impl std::fmt::Display for Authority {
 pub(super) enum Form {
     /// A tunnel.
     Connect,
-    /// One request to a server without encryption; where on the server.
+    /// One unencrypted request, with its path on the server.
     Forward { path: String },
 }
 
@@ -72,7 +73,7 @@ pub(super) struct Head {
     pub(super) form: Form,
     fields: Vec<(String, String)>,
     pub(super) body: Body,
-    /// What the connection is to become, if the server agrees.
+    /// The protocol that the connection switches to, if the server agrees.
     pub(super) upgrade: Option<String>,
 }
 
@@ -80,24 +81,24 @@ pub(super) struct Head {
 pub(super) enum BadHead {
     TooLong,
     Malformed,
-    /// It names no host to go to: this is no server.
+    /// It names no host: this is not a server.
     NotForProxy,
-    /// Another scheme than `http` in the open.
+    /// An unencrypted scheme other than `http`.
     Scheme,
 }
 
-/// Where the head ends, once all of it is there.
+/// The end of the head, if it is complete.
 pub(super) fn end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
 impl Head {
-    /// Reads a whole head, with the empty line at its end.
+    /// Parses a complete head, including its final empty line.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadHead> {
         let text = std::str::from_utf8(bytes).map_err(|_| BadHead::Malformed)?;
         let text = text.strip_suffix("\r\n\r\n").ok_or(BadHead::Malformed)?;
         let mut lines = text.split("\r\n");
-        // Line ends on their own, NUL, escapes: nothing that a program sends.
+        // Bare line ends, NUL, escapes: real programs send none.
         let clean = |line: &str| !line.bytes().any(|byte| byte < b' ' && byte != b'\t');
         if !text.split("\r\n").all(clean) {
             return Err(BadHead::Malformed);
@@ -123,14 +124,14 @@ impl Head {
         Ok(Self { method, version, authority, form, fields, body, upgrade })
     }
 
-    /// The head that is sent on: to the server itself, or to another proxy, with its authorization.
+    /// The head to forward: to the server itself, or to a parent proxy with its authorization.
     pub(super) fn forwarded(&self, parent: Option<&[(String, String)]>) -> Vec<u8> {
         let Self { method, version, authority, form, fields, .. } = self;
         let path = match form {
             Form::Connect => "",
             Form::Forward { path } => path,
         };
-        // Servers compare it with their name, which has no port of its own.
+        // Servers compare it with their name, without the default port.
         let host = authority.to_string();
         let host = host.strip_suffix(":80").unwrap_or(&host);
         let mut text = match parent {
@@ -150,7 +151,7 @@ impl Head {
             let own = hop.iter().any(|hop| name.eq_ignore_ascii_case(hop))
                 || name.to_ascii_lowercase().starts_with("proxy-")
                 || named.iter().any(|named| {
-                    // The framing is never the connection's own business.
+                    // `Connection` must never name a framing field.
                     name.eq_ignore_ascii_case(named)
                         && !named.eq_ignore_ascii_case("content-length")
                         && !named.eq_ignore_ascii_case("transfer-encoding")
@@ -167,7 +168,7 @@ impl Head {
                 add("Upgrade", protocol);
                 add("Connection", "Upgrade");
             }
-            // One request for each connection: a second one would not be looked at.
+            // One request per connection: a second one would not be checked.
             None => add("Connection", "close"),
         }
         text.push_str("\r\n");
@@ -201,7 +202,7 @@ fn request_line(line: &str) -> Result<(&str, &str, &'static str), BadHead> {
 }
 
 fn field(line: &str) -> Result<(String, String), BadHead> {
-    // A line that begins with a space would continue the one before.
+    // A line that begins with a space would continue the previous one.
     let (name, value) = line.split_once(':').ok_or(BadHead::Malformed)?;
     match is_token(name) {
         true => Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned())),
@@ -212,11 +213,11 @@ fn field(line: &str) -> Result<(String, String), BadHead> {
 /// `HOST:PORT`, without a user, a path or anything else.
 fn authority(text: &str, default: Option<u16>) -> Option<Authority> {
     let (host, port) = match text.rsplit_once(':') {
-        // A colon inside of brackets belongs to the address.
+        // A colon inside brackets belongs to the address.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
-    // Here, unlike in a rule, an IPv6 address must stand in brackets.
+    // Unlike in a rule, an IPv6 address must be in brackets here.
     if host.contains(':') && !host.starts_with('[') {
         return None;
     }
@@ -249,7 +250,7 @@ fn absolute(target: &str) -> Result<(Authority, Form), BadHead> {
     Ok((authority, Form::Forward { path }))
 }
 
-/// How long the body is; what says it twice is refused.
+/// The framing of the body; duplicate declarations are refused.
 fn body(fields: &[(String, String)], version: &str) -> Result<Body, BadHead> {
     let all = |wanted: &str| -> Vec<&str> {
         let named = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
@@ -267,7 +268,7 @@ fn body(fields: &[(String, String)], version: &str) -> Result<Body, BadHead> {
     }
 }
 
-/// The members of a field that is a list.
+/// The members of a list field.
 fn listed<'a>(fields: &'a [(String, String)], wanted: &str) -> Vec<&'a str> {
     let named = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
     named.flat_map(|(_, value)| value.split(',')).map(str::trim).collect()

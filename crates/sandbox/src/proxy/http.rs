@@ -1,4 +1,4 @@
-//! Requests to the proxy in HTTP: tunnels, and single requests without encryption.
+//! HTTP requests to the proxy: tunnels, and single unencrypted requests.
 
 use std::io;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::dial::{ANSWER, Declined, Purpose};
 use super::head::{self, BadHead, Form, Head};
 use super::relay::{Broken, Down, Up};
 
-/// Reads the head, connects, and passes on what follows.
+/// Reads the head, connects, and forwards the rest.
 pub(super) fn serve(connection: &Connection<'_>, mut begun: Vec<u8>, until: Instant) {
     let end = match receive(connection, &mut begun, until) {
         Ok(end) => end,
@@ -54,7 +54,7 @@ pub(super) fn serve(connection: &Connection<'_>, mut begun: Vec<u8>, until: Inst
     }
 }
 
-/// Reads until the head is complete. `None` where there is nobody to answer.
+/// Reads until the head is complete. `None` if the client is gone.
 fn receive(
     connection: &Connection<'_>,
     begun: &mut Vec<u8>,

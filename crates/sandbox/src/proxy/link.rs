@@ -1,4 +1,4 @@
-//! Waiting for a socket, until a moment and until the end of the run.
+//! Waits for a socket until a deadline or the end of the run.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Waits for any of the descriptors; a failure is a wake without readiness.
 pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) {
     let millis = timeout.map_or(-1, |timeout| {
-        // Rounded up: not before the time, and not in a busy loop.
+        // Rounded up, so that it neither wakes early nor spins.
         i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
     });
     // SAFETY: the array outlives the call.
@@ -19,7 +19,7 @@ pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) {
     }
 }
 
-/// A socket that does not block, and the run that it belongs to.
+/// A non-blocking socket and its run.
 #[derive(Clone, Copy)]
 pub(super) struct Link<'a> {
     pub(super) stream: &'a TcpStream,
@@ -46,7 +46,7 @@ impl Link<'_> {
         }
     }
 
-    /// Reads once; nothing is the end.
+    /// Reads once; 0 bytes is the end.
     pub(super) fn read(&self, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
         loop {
             self.wait(libc::POLLIN, until)?;
@@ -57,7 +57,7 @@ impl Link<'_> {
         }
     }
 
-    /// Reads until the buffer has so many bytes.
+    /// Reads until the buffer has this many bytes.
     pub(super) fn fill(
         &self,
         buffer: &mut Vec<u8>,
@@ -87,10 +87,10 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Closes after an answer, so that it arrives although more was sent than was read.
+    /// Closes after an answer, so that the answer arrives although unread data remains.
     pub(super) fn close(&self) {
         let until = Instant::now() + Duration::from_secs(1);
-        // Whoever does not take the answer does without.
+        // The client may be gone.
         _ = self.stream.shutdown(Shutdown::Write);
         let mut part = [0; 4096];
         for _ in 0..64 {
@@ -102,7 +102,7 @@ impl Link<'_> {
     }
 }
 
-/// Whether it is worth another try.
+/// Whether a retry may succeed.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,4 +1,4 @@
-//! What a run asked for: one entry for each host, port and answer, and no more than a report lists.
+//! The log of a run's requests: one entry per host, port and answer, up to the limit of a report.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use retake_types::{NetworkRefusal, NetworkUse, SandboxReport};
 
-/// What passed through the connections of one entry.
+/// The traffic of the connections of one entry.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) sent: AtomicU64,
@@ -42,7 +42,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Notes a request that is allowed; what passes is counted in what this gives.
+    /// Records an allowed request; the returned value counts its traffic.
     pub(super) fn allowed(&mut self, host: String, port: u16) -> Arc<Traffic> {
         self.note(Asked { host, port, refusal: None, address: None })
     }
@@ -70,7 +70,7 @@ impl Log {
         traffic
     }
 
-    /// Everything so far, and how many requests are not listed.
+    /// All entries so far, and how many requests are not listed.
     pub(super) fn uses(&self) -> (Vec<NetworkUse>, u64) {
         let uses = self.entries.iter().map(|Entry { asked, requests, traffic }| NetworkUse {
             host: asked.host.clone(),

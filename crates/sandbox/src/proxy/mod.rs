@@ -1,11 +1,10 @@
-//! The proxy through which a confined run reaches the hosts that it may reach.
+//! The proxy through which a confined run reaches its allowed hosts.
 //!
-//! The listening sockets are made inside, in the run's own network, and handed out; a socket stays
-//! in the network it was made in, so what is accepted here comes from inside, and what is dialled
-//! here goes out from the runner. There is no other way between the two.
+//! The listening sockets are created inside, in the run's own network, and passed out; a socket
+//! stays in its network, so connections accepted here come from inside, and connections dialled
+//! here leave from the runner. There is no other path between the two.
 //!
-//! One thread accepts, and each connection has a thread of its own. Everything that waits also
-//! waits for the end of the run, which ends it.
+//! One thread accepts, and each connection has its own thread. Every wait also ends with the run.
 
 mod body;
 mod connection;
@@ -35,18 +34,18 @@ use log::Log;
 
 pub use parent::{ParentProxyError, Parents};
 
-/// What bounds the work that a confined program can cause.
+/// Limits on the work that a confined program can cause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at the same time; further ones wait to be accepted.
+    /// Maximum concurrent connections; more are queued.
     pub(crate) connections: usize,
-    /// How long a request may take to be sent.
+    /// Timeout for receiving a request.
     pub(crate) request: Duration,
-    /// How long one address may take to answer.
+    /// Timeout for connecting to one address.
     pub(crate) connect: Duration,
-    /// How long a connection stays open in which nothing happens, once one side has ended it.
+    /// How long a half-closed connection may stay idle.
     pub(crate) half_closed: Duration,
-    /// The same, if there is no room for further ones.
+    /// The same, if there is no room for more connections.
     pub(crate) crowded: Duration,
 }
 
@@ -62,22 +61,22 @@ impl Default for Bounds {
     }
 }
 
-/// Where a listening socket leads.
+/// The destination of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// To the host that the request names.
+    /// The host that the request names.
     Proxy,
-    /// To this port of the machine itself.
+    /// This port of the machine itself.
     Loopback(u16),
 }
 
-/// What the proxy goes by.
+/// The configuration of the proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) rules: NetworkRequest,
     pub(crate) parents: Parents,
     pub(crate) bounds: Bounds,
-    /// The listening sockets are in the network of the machine: only our own user may connect.
+    /// The listening sockets are in the machine's network: only the same user may connect.
     pub(crate) shared_network: bool,
 }
 
@@ -95,34 +94,34 @@ enum Run {
     /// Between two runs nothing can be reached.
     #[default]
     None,
-    /// Nothing was asked for so far.
+    /// No requests so far.
     Quiet,
     Talking {
         session: Arc<Session>,
-        /// Dropped, it ends every connection.
+        /// Dropping it ends every connection.
         stop: PipeWriter,
     },
 }
 
-/// What the connections of one run share.
+/// State shared by the connections of one run.
 #[derive(Debug)]
 struct Session {
-    /// Ends when the run does.
+    /// Closed when the run ends.
     stop: PipeReader,
     log: Mutex<Log>,
     busy: Mutex<usize>,
     idle: Condvar,
 }
 
-/// The connections of this program together: each takes two descriptors, and the runner needs some
-/// for itself.
+/// All connections of this program: each takes two descriptors, and the runner needs some for
+/// itself.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug)]
 pub(crate) struct Proxy {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// Dropped, it ends the thread that accepts.
+    /// Dropping it ends the accepting thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
@@ -131,7 +130,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread that waits for something to accept on. Dropped before, it ends.
+/// A thread that waits for listening sockets. If dropped before, it ends.
 #[derive(Debug)]
 pub(crate) struct AcceptThread {
     begin: Sender<(Arc<Shared>, PipeReader)>,
@@ -151,7 +150,7 @@ impl AcceptThread {
 }
 
 impl Proxy {
-    /// Begins to accept. The first of the doors is the proxy's own.
+    /// Starts accepting. The first socket is the proxy's own.
     pub(crate) fn start(
         accepting: AcceptThread,
         doors: Vec<(TcpListener, Door)>,
@@ -171,21 +170,21 @@ impl Proxy {
         Ok(Self { shared, address, wake: Some(wake), thread: Some(thread) })
     }
 
-    /// Where it is reached from inside.
+    /// Its address inside.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on there is a run whose requests are answered.
+    /// Starts a run, whose requests are answered.
     pub(crate) fn begin(&self) {
         *lock(&self.shared.run) = Run::Quiet;
     }
 
-    /// Ends what the run has open, and says what it asked for.
+    /// Closes the run's connections, and returns its requests.
     pub(crate) fn end(&self) -> (Vec<NetworkUse>, u64) {
         let run = std::mem::take(&mut *lock(&self.shared.run));
-        // What was not accepted in time is not the next run's.
-        // To accept makes a socket first, whether there is one to accept or not.
+        // Pending connections must not belong to the next run. Accepting creates a socket first,
+        // even without a pending connection.
         for (listener, _) in &self.shared.doors {
             while has_waiting(listener) && listener.accept().is_ok() {}
         }
@@ -196,10 +195,10 @@ impl Proxy {
     }
 }
 
-/// Whether someone waits to be accepted.
+/// Whether a connection is pending.
 fn has_waiting(listener: &TcpListener) -> bool {
     let mut polled = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure, as we say. What cannot be found out is tried.
+    // SAFETY: one structure, as stated. On failure, accepting is tried.
     unsafe { libc::poll(&raw mut polled, 1, 0) != 0 }
 }
 
@@ -208,15 +207,15 @@ impl Drop for Proxy {
         *lock(&self.shared.run) = Run::None;
         self.wake = None;
         if let Some(thread) = self.thread.take() {
-            // It panics nowhere; and there is nobody to tell.
+            // It never panics, and a failure could not be reported.
             _ = thread.join();
         }
     }
 }
 
-/// Starts a thread that no signal is delivered to: those are for the runner.
+/// Starts a thread with all signals blocked: they are for the runner.
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // SAFETY: the sets are initialised by the calls; the mask is given back at once.
+    // SAFETY: the calls initialise the sets; the mask is restored at once.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -262,7 +261,7 @@ impl Shared {
             Ok(_) => return,
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
-                    // No descriptor to spare, most likely: not at full speed.
+                    // Probably out of descriptors: slow down.
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 return;
@@ -279,7 +278,7 @@ impl Shared {
         });
     }
 
-    /// What the connections of the present run share.
+    /// The shared state of the current run.
     fn session(&self) -> Option<Arc<Session>> {
         let mut run = lock(&self.run);
         match &*run {
@@ -299,7 +298,7 @@ impl Shared {
         }
     }
 
-    /// Whether a connection comes from inside, or at least from a process of the same user.
+    /// Whether a connection comes from inside, or at least from the same user.
     fn is_ours(&self, client: &TcpStream, peer: SocketAddr) -> bool {
         if !self.settings.shared_network {
             return true;
@@ -312,7 +311,7 @@ impl Shared {
     }
 }
 
-/// The user of a line of `/proc/net/tcp`, if it is about this connection.
+/// The user in a line of `/proc/net/tcp`, if the line is this connection's.
 fn connection_owner(line: &str, from: u16, to: u16) -> Option<u32> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let mut is = |port: u16| {
@@ -324,15 +323,15 @@ fn connection_owner(line: &str, from: u16, to: u16) -> Option<u32> {
     fields.nth(4)?.parse().ok()
 }
 
-/// A quarter of the descriptors that this program may have, two for each connection.
+/// A quarter of this program's descriptor limit, at two per connection.
 fn most_open() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: fills the structure; on failure the usual limit stands in it.
+    // SAFETY: fills the structure; on failure it keeps the usual limit.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).min(1 << 16) / 4
 }
 
-/// Counts a connection for as long as it lives.
+/// Counts a connection during its lifetime.
 struct Open(Arc<Shared>);
 
 impl Open {
@@ -350,7 +349,7 @@ impl Drop for Open {
     }
 }
 
-/// Keeps the end of a run waiting for what is noted of it.
+/// Delays the end of a run until its records are complete.
 #[derive(Debug)]
 struct Busy(Arc<Session>);
 
@@ -360,7 +359,7 @@ impl Busy {
         Self(session)
     }
 
-    /// Does what cannot be interrupted and need not be waited for.
+    /// Does work that cannot be interrupted and need not be awaited.
     fn meanwhile<T>(&self, act: impl FnOnce() -> T) -> T {
         self.0.leave();
         let result = act();
@@ -381,7 +380,7 @@ impl Session {
         self.idle.notify_all();
     }
 
-    /// Waits for the connections to end, which they do at once; not for a resolver.
+    /// Waits for the connections to end, which they do at once; does not wait for a resolver.
     fn wait_until_idle(&self) {
         let until = Instant::now() + Duration::from_secs(2);
         let mut busy = lock(&self.busy);

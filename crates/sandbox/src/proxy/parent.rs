@@ -1,4 +1,4 @@
-//! The proxy that this machine itself goes out through, if there is one.
+//! The parent proxy through which this machine reaches the network, if any.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ use super::dial::Purpose;
 use super::head::{self, Authority};
 use super::link::Link;
 
-/// A variable that names a proxy which cannot be used.
+/// A variable that names an unusable proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentProxyError {
     pub variable: String,
     pub problem: ParentProxyProblem,
 }
 
-/// The proxies of the surroundings.
+/// The proxies of the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parents {
     requests: Option<Parent>,
@@ -30,7 +30,7 @@ pub struct Parents {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Exception {
     Everything,
-    /// This name and all below.
+    /// This name and all names below it.
     Domain(String),
     Addresses(NetworkRule),
 }
@@ -49,7 +49,7 @@ pub(super) struct Parent {
     login: Option<(String, String)>,
 }
 
-/// Without the login.
+/// Without credentials.
 impl fmt::Debug for Parent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}:{}", self.kind, self.host, self.port)
@@ -150,12 +150,12 @@ impl Parent {
         Ok(Self { kind, host: target.to_string(), port, login })
     }
 
-    /// Where it is. Its own address may be a private one.
+    /// Its address, which may be a private one.
     pub(super) fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
 
-    /// What a request to it carries; nothing where it takes tunnels only.
+    /// The fields of a request to it; `None` if it supports only tunnels.
     pub(super) fn fields(&self) -> Option<Vec<(String, String)>> {
         (self.kind == Kind::Http).then(|| self.authorization().into_iter().collect())
     }
@@ -166,7 +166,7 @@ impl Parent {
         Some(("Proxy-Authorization".to_owned(), format!("Basic {token}")))
     }
 
-    /// Asks it for a tunnel.
+    /// Requests a tunnel.
     pub(super) fn ask(&self, link: Link<'_>, to: &Authority, until: Instant) -> io::Result<()> {
         match self.kind {
             Kind::Http => self.ask_http(link, to, until),
@@ -181,7 +181,7 @@ impl Parent {
         }
         text.push_str("\r\n");
         link.write(text.as_bytes(), until)?;
-        // Byte by byte: what comes after the answer is the server's.
+        // Byte by byte: data after the answer is the server's.
         let mut answer = Vec::new();
         while head::end(&answer).is_none() {
             if answer.len() > head::LONGEST {
@@ -252,7 +252,7 @@ impl Parent {
     }
 }
 
-/// `%40` and the like, as what they stand for.
+/// Decodes `%40` and similar escapes.
 fn unescaped(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::new(), 0);

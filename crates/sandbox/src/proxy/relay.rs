@@ -1,5 +1,5 @@
-//! Passing bytes on in both directions until both sides have ended, nothing happens any more, or
-//! the run is over.
+//! Relays bytes in both directions until both sides have ended, the connection is idle for too
+//! long, or the run is over.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,37 +12,37 @@ use super::link::{is_passing, poll};
 use super::log::Traffic;
 use super::server_name::{Hello, hello};
 
-/// What of the client's bytes goes to the server.
+/// Which of the client's bytes go to the server.
 pub(super) enum Up<'a> {
     Everything,
     /// The body of one request.
     Body(BodyFrame),
-    /// Everything, if the name said at the beginning is an allowed one.
+    /// Everything, if the server name at the beginning is allowed.
     Named {
         held: Vec<u8>,
         allowed: &'a dyn Fn(&str) -> bool,
     },
 }
 
-/// What of the server's bytes goes to the client.
+/// Which of the server's bytes go to the client.
 pub(super) enum Down {
     Everything,
     /// The answer to one request, after which the connection ends.
     Answer {
         held: Vec<u8>,
-        /// The request asked for another protocol.
+        /// Whether the request asked for another protocol.
         upgrade: bool,
     },
-    /// The connection has become another protocol's.
+    /// The connection uses another protocol now.
     Upgraded,
 }
 
-/// How a connection ended before its time.
+/// How a connection ended early.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// Either side is gone, the run is over, or nothing happened for too long.
+    /// Either side is gone, the run is over, or the connection was idle for too long.
     Ended,
-    /// The client did not keep to the framing of its request.
+    /// The client violated the framing of its request.
     Malformed,
     /// The client named this host inside the connection.
     OtherName(String),
@@ -54,7 +54,7 @@ pub(super) struct Ends<'a> {
     pub(super) stop: &'a PipeReader,
     pub(super) traffic: &'a Traffic,
     pub(super) half_closed: Duration,
-    /// How long nothing may happen, as things are now.
+    /// How long the connection may be idle at present.
     pub(super) patience: &'a dyn Fn() -> Option<Duration>,
 }
 
@@ -65,11 +65,11 @@ struct Flow {
     sent: usize,
     /// The source has ended.
     ended: bool,
-    /// The destination knows it.
+    /// The destination was told.
     told: bool,
 }
 
-/// How often a connection looks whether there is room for others.
+/// How often an idle connection checks whether others need its place.
 const LOOK: Duration = Duration::from_secs(5);
 const PART: usize = 16 << 10;
 
@@ -78,9 +78,9 @@ impl Flow {
         self.sent == self.waiting.len()
     }
 
-    /// Sends what fits, and says how much that was.
+    /// Sends what fits, and returns its length.
     fn send(&mut self, mut to: &TcpStream) -> io::Result<usize> {
-        // Even of nothing, a side that was told the end takes no more.
+        // After a shutdown not even an empty send is allowed.
         if self.is_empty() {
             return Ok(0);
         }
@@ -100,7 +100,7 @@ impl Flow {
 
     fn tell_end(&mut self, to: &TcpStream) {
         if self.ended && self.is_empty() && !self.told {
-            // One that is gone already needs not be told.
+            // A closed peer need not be told.
             _ = to.shutdown(Shutdown::Write);
             self.told = true;
         }
@@ -130,7 +130,7 @@ impl Up<'_> {
         Ok(())
     }
 
-    /// The client has ended: what was held back was not the beginning of something longer.
+    /// The client has ended: held-back bytes were not the beginning of something longer.
     fn end(&mut self, out: &mut Vec<u8>) {
         if let Self::Named { held, .. } = self {
             out.append(held);
@@ -190,7 +190,7 @@ impl Down {
     }
 }
 
-/// The head of an answer, with the word that nothing more comes after it.
+/// The head of an answer, with `Connection: close`.
 fn closing(head: &[u8], out: &mut Vec<u8>) {
     let mut rest = &head[..head.len() - 2];
     while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
@@ -205,7 +205,7 @@ fn closing(head: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"Connection: close\r\n\r\n");
 }
 
-/// Passes bytes on until the end. `first` goes to the server before anything else.
+/// Relays bytes until the end. `first` goes to the server before anything else.
 pub(super) fn relay(
     ends: &Ends<'_>,
     first: Vec<u8>,
@@ -274,7 +274,7 @@ pub(super) fn relay(
     }
 }
 
-/// What to wait for: each side is read only when what it sent before is gone.
+/// What to poll: each side is read only when its earlier bytes are sent.
 fn watch(
     ends: &Ends<'_>,
     (to_server, to_client): (&Flow, &Flow),
@@ -292,7 +292,7 @@ fn watch(
         if hang_up {
             events |= libc::POLLRDHUP;
         }
-        // A side that nothing is wanted of would wake us for ever once it is gone.
+        // A closed peer that is not needed would wake the poll forever.
         let fd = if events == 0 { -1 } else { socket.as_raw_fd() };
         libc::pollfd { fd, events, revents: 0 }
     };

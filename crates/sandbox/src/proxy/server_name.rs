@@ -1,11 +1,11 @@
-//! The name of the server in the first message of an encrypted connection.
+//! Extracts the server's name from the first message of an encrypted connection.
 
-/// What the beginning of a connection says.
+/// What the beginning of a connection shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// Not all of the message is there.
+    /// The message is incomplete.
     More,
-    /// Not encrypted, or no name is said in the open.
+    /// Unencrypted, or without a visible name.
     Unnamed,
     Named(String),
 }
@@ -13,7 +13,7 @@ pub(super) enum Hello {
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-/// The outer name of an encrypted hello is that of a provider.
+/// The outer name of an encrypted hello is the provider's.
 const ENCRYPTED_HELLO: u16 = 0xfe0d;
 
 struct Reader<'a>(&'a [u8]);
@@ -29,14 +29,14 @@ impl<'a> Reader<'a> {
         Some(self.bytes(bytes)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
     }
 
-    /// Bytes that are preceded by their number.
+    /// Bytes with a length prefix.
     fn counted(&mut self, size: usize) -> Option<Reader<'a>> {
         let count = self.number(size)?;
         self.bytes(count).map(Reader)
     }
 }
 
-/// Reads the first record. What does not fit into one is not looked at.
+/// Parses the first record. Anything beyond it is ignored.
 pub(super) fn hello(bytes: &[u8]) -> Hello {
     match bytes {
         [] => return Hello::More,
@@ -128,7 +128,7 @@ mod tests {
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let before = std::mem::replace(&mut bytes[at], value);
-                // Whatever it says, it says something.
+                // Any result will do.
                 _ = hello(&bytes);
                 bytes[at] = before;
             }

@@ -1,4 +1,4 @@
-//! Requests to the proxy in SOCKS version 5 (RFC 1928): connections by name or address.
+//! SOCKS version 5 requests to the proxy (RFC 1928): connections by name or address.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ const ADDRESS_4: u8 = 1;
 const NAME: u8 = 3;
 const ADDRESS_6: u8 = 4;
 
-// What an answer says.
+// Answer codes.
 const GRANTED: u8 = 0;
 const FAILURE: u8 = 1;
 const NOT_ALLOWED: u8 = 2;
@@ -31,7 +31,7 @@ const TIMED_OUT: u8 = 6;
 const NO_COMMAND: u8 = 7;
 const NO_ADDRESS: u8 = 8;
 
-/// Why there is no request to go on with.
+/// Why a request ended early.
 enum Stopped {
     /// The connection ended.
     Ended,
@@ -45,7 +45,7 @@ impl From<io::Error> for Stopped {
     }
 }
 
-/// Bytes of the client, read as they are needed and no further.
+/// The client's bytes, read only as far as needed.
 struct Incoming<'a> {
     connection: &'a Connection<'a>,
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Incoming<'_> {
         self.take(1).map(|one| one[0])
     }
 
-    /// Bytes that are preceded by their number.
+    /// Bytes with a length prefix.
     fn counted(&mut self) -> io::Result<Vec<u8>> {
         let count = self.byte()?;
         self.take(count.into())
@@ -103,7 +103,7 @@ pub(super) fn serve(connection: &Connection<'_>, begun: Vec<u8>, until: Instant)
     }
 }
 
-/// Which login is used: none, or any.
+/// Agrees on an authentication method: none, or any.
 fn agree(incoming: &mut Incoming<'_>) -> Result<(), Stopped> {
     incoming.byte()?;
     let methods = incoming.counted()?;

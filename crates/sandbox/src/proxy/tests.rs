@@ -1,4 +1,4 @@
-//! The proxy with real sockets, on the loopback of this machine.
+//! Tests the proxy with real sockets on the loopback interface.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -40,12 +40,12 @@ impl Lab {
         stream
     }
 
-    /// Sends all, and reads until the end.
+    /// Sends everything, and reads until the end.
     fn ask(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(bytes).expect("sent");
         let mut answer = Vec::new();
-        // A reset is an end as well.
+        // A reset counts as the end.
         _ = stream.read_to_end(&mut answer);
         answer
     }
@@ -71,7 +71,7 @@ fn server(answer: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     port
 }
 
-/// Answers with the request, as far as it comes in one part, and may stay open.
+/// Answers with the first part of the request, and may stay open.
 fn echo(stays: bool) -> u16 {
     server(move |mut stream| {
         let mut request = vec![0; 1 << 16];
@@ -201,7 +201,7 @@ fn socks_refuses_what_is_not_allowed_and_what_it_does_not_do() {
 fn another_name_inside_an_encrypted_connection_ends_it() {
     let port = echo(false);
     let mut allow = rules(&[&format!("localhost:{port}")]);
-    // A name, so that what is said inside is looked at.
+    // A name, so that the content is checked.
     allow.allow.extend(rules(&["other.invalid"]).allow);
     let lab = Lab::with(allow, Parents::default(), Bounds::default());
     let hello = |name: &str| {
@@ -255,7 +255,7 @@ fn a_thousand_connections_are_no_more_than_there_is_room_for() {
     let port = echo(false);
     let bounds = Bounds { connections: 8, request: Duration::from_secs(1), ..Bounds::default() };
     let lab = Lab::with(rules(&[&format!("localhost:{port}")]), Parents::default(), bounds);
-    // Those that do not fit into the queue wait in the kernel.
+    // Connections beyond the limit wait in the kernel's queue.
     let address = lab.proxy.address();
     let opened: Vec<TcpStream> = (0..1000)
         .map_while(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok())
@@ -331,7 +331,7 @@ fn a_name_of_this_machine_itself_is_refused_unless_its_address_is_allowed() {
 
 #[test]
 fn the_proxy_of_the_machine_is_gone_through() {
-    // The parent knows names that this machine does not.
+    // The parent resolves names that this machine cannot.
     let parent = server(|mut stream| {
         let mut request = vec![0; 4096];
         let got = stream.read(&mut request).unwrap_or(0);
@@ -358,7 +358,7 @@ fn the_proxy_of_the_machine_is_gone_through() {
     assert!(lab.text("CONNECT other.invalid:443 HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 403"));
 }
 
-/// Numbers that are the same in every run of the test.
+/// Random numbers that are the same in every run of the test.
 struct Numbers(u64);
 
 impl Numbers {
@@ -370,8 +370,8 @@ impl Numbers {
     }
 }
 
-/// Heads made of parts that matter, broken at random: whatever is accepted is one request to the
-/// host that was compared with the rules, and nothing else.
+/// Heads of relevant parts, randomly broken: whatever is accepted is exactly one request to the
+/// checked host.
 #[test]
 fn no_head_is_read_as_two() {
     const PARTS: [&str; 30] = [
@@ -444,7 +444,7 @@ fn no_head_is_read_as_two() {
     assert!(good > 1000, "{good}");
 }
 
-/// Bytes at random at an open proxy: it answers or ends the connection, and goes on.
+/// Random bytes to an open proxy: it answers or closes the connection, and continues.
 #[test]
 fn no_bytes_stop_the_proxy() {
     let bounds = Bounds { request: Duration::from_millis(300), ..Bounds::default() };

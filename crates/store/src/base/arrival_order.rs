@@ -30,7 +30,8 @@ pub(crate) struct ChunkLog {
 }
 
 impl ChunkLog {
-    /// Notes that bytes arrive for `stream` at `offset`; opens a chunk where that matters.
+    /// Records that bytes arrived for `stream` at `offset`; opens a chunk if the order would
+    /// otherwise be lost.
     pub(crate) fn note(&mut self, stream: Stream, offset: u64, at_us: u64) {
         let doublings = self.bytes.len() / STEP;
         let window = WINDOW_US << doublings.min(20);
@@ -38,7 +39,7 @@ impl ChunkLog {
             None => 0,
             Some((latest, before)) => {
                 let recent = at_us.saturating_sub(before) < window;
-                // While the index is small every change of stream is kept exactly.
+                // While the index is small, every change of stream is kept exactly.
                 if recent && (latest == stream || doublings > 0) {
                     return;
                 }
@@ -60,7 +61,7 @@ impl ChunkLog {
     }
 }
 
-/// What an outcome names an order by.
+/// The hash by which an outcome names an order of arrival.
 pub(crate) fn order_hash(order: &[u8]) -> String {
     blake3::hash(order).to_hex().to_string()
 }

@@ -1,10 +1,10 @@
-//! The hashes of an output and of its blocks, made in one pass over the bytes.
+//! The hashes of an output and of its blocks, computed in one pass.
 //!
 //! BLAKE3 is a tree, and a block is one of its subtrees: merging the hashes of all blocks gives the
-//! hash of the whole output, which the outcome in the ledger names. So a list of block hashes is
-//! checked against the ledger without reading the output, and any block is checked against the list
-//! without reading the others. Outputs recorded before there were lists have the same hash, and
-//! their lists can be made at any time.
+//! hash of the whole output, which the outcome in the ledger names. So a list of block hashes can
+//! be checked against the ledger without reading the output, and a block against the list without
+//! reading the others. Outputs recorded before lists existed have the same hash, so that their
+//! lists can be computed later.
 
 use blake3::hazmat::{
     ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root,
@@ -13,29 +13,30 @@ use blake3::hazmat::{
 /// Bytes of one block. A power of two, or blocks would not be subtrees.
 pub(crate) const BLOCK: u64 = 1024 * 1024;
 
-/// How long an output is and what it hashes to.
+/// Length and hash of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OutputHash {
     pub(crate) bytes: u64,
     pub(crate) hash: blake3::Hash,
-    /// `None` for an output of one block: its hash is that of the block.
+    /// `None` for an output of a single block, whose hash is the output's.
     pub(crate) blocks: Option<BlockHashes>,
 }
 
-/// Hashed at once, and never less before the end: as many of BLAKE3's chunks as the widest registers take.
-/// An output comes in pieces of any length, because a redactor holds back what may become a secret, and a
-/// piece that begins or ends inside of such a step is hashed a third slower.
+/// Bytes hashed in one call: as many of BLAKE3's chunks as the widest registers hold. An output
+/// arrives in pieces of any length, because a redactor holds back what may become a secret, and
+/// hashing unaligned pieces is a third slower.
 const STEP: usize = 16 * 1024;
 
 /// Hashes an output as it arrives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutputHasher {
-    /// The beginning of a step, which is not hashed yet.
+    /// Bytes of an incomplete step, not hashed yet.
     waiting: Vec<u8>,
-    /// Of the last block, which may be full: only the next byte tells that it is not the only one.
+    /// Hashes the last block. A full block stays here until the next byte arrives, since a single
+    /// block is hashed differently.
     hasher: Box<blake3::Hasher>,
     in_block: u64,
-    /// Of the blocks before it.
+    /// The blocks before the last one.
     blocks: Vec<ChainingValue>,
 }
 
@@ -62,7 +63,7 @@ impl OutputHasher {
         while !bytes.is_empty() {
             if self.in_block == BLOCK {
                 self.blocks.push(self.hasher.finalize_non_root());
-                // Not `reset`, which keeps the offset it began at.
+                // `reset` would keep the offset of the previous block.
                 *self.hasher = blake3::Hasher::new();
                 self.hasher.set_input_offset(self.blocks.len() as u64 * BLOCK);
                 self.in_block = 0;
@@ -98,7 +99,7 @@ impl OutputHasher {
 pub(crate) struct BlockHashes(Vec<ChainingValue>);
 
 impl BlockHashes {
-    /// A stored list, if it is the one of an output of this length and hash.
+    /// A stored list, if it belongs to an output of this length and hash.
     pub(crate) fn of_output(stored: &[u8], bytes: u64, hash: &blake3::Hash) -> Option<Self> {
         let (blocks, rest) = stored.as_chunks();
         let blocks = Self(blocks.to_vec());
@@ -124,8 +125,8 @@ impl BlockHashes {
     }
 }
 
-/// How many of these blocks the left subtree has: all are full but the last, so the tree over blocks
-/// has the shape of the tree over BLAKE3's own chunks.
+/// The number of blocks in the left subtree: all blocks but the last are full, so the tree over
+/// blocks has the shape of BLAKE3's tree over chunks.
 fn left_blocks(blocks: usize) -> usize {
     blocks.next_power_of_two() / 2
 }

@@ -1,11 +1,11 @@
-//! When the WAL is folded into the database, and what becomes of its file then.
+//! When the WAL is folded into the database, and whether its file is truncated.
 //!
-//! A program that records one run leaves a short WAL behind, because every cold open reads all of it to
-//! rebuild its index, and folding empties the file. A program that records many runs has the index in
-//! memory. It lets the WAL grow as far as blocks are reserved for it, and writes the next frames over
-//! the old ones: a sync of blocks that the file has already needs no change to the file system's own
-//! journal, which is more than half of its cost. When it closes the record it empties the file; if it
-//! is killed, the next writer does.
+//! A program that records one run leaves a short WAL, because every cold open reads the whole WAL
+//! to rebuild its index, and truncates the file after folding. A program that records many runs has
+//! the index in memory: it lets the WAL grow up to the reserved blocks, then overwrites the old
+//! frames. Syncing blocks that the file already has leaves the file system's own journal alone,
+//! which is more than half of the cost. The program truncates the file when it closes the record;
+//! after a kill, the next writer does.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -21,29 +21,29 @@ use crate::Result;
 
 /// A page and its header.
 const FRAME: u64 = 4096 + 24;
-/// How many frames the WAL may have, of a program that writes once or twice.
+/// Maximum frames of the WAL for a program that writes once or twice.
 const SHORT_WAL: u32 = 64;
-/// The same of a program that writes again and again. What one run adds still fits into [`WAL_ROOM`].
+/// The same for a program that writes often. One more run still fits into [`WAL_ROOM`].
 const LONG_WAL: u32 = 96;
-/// A connection that has committed this often will do so again.
+/// After this many commits a connection counts as one that writes often.
 const MANY_COMMITS: u32 = 16;
 
-/// What becomes of the WAL's file once its content is in the database.
+/// What happens to the WAL's file after its content is folded into the database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checkpoint {
-    /// It is empty, and its blocks are free.
+    /// It is truncated and its blocks are freed.
     Truncate,
     /// It keeps its blocks; the next writer starts at its beginning.
     Restart,
 }
 
-/// What a connection has committed.
+/// The commits of a connection.
 #[derive(Debug)]
 pub(crate) struct Commits {
     count: u32,
-    /// How many frames the WAL had after the last one. In a place of its own, which SQLite knows.
+    /// Frames in the WAL after the last commit. Boxed, because SQLite holds a pointer to it.
     frames: Box<AtomicU32>,
-    /// The database's file has room for a long WAL.
+    /// Whether the database's file has room for a long WAL.
     has_room: Cell<bool>,
 }
 
@@ -61,13 +61,13 @@ extern "C" fn note_frames(
 }
 
 impl Commits {
-    /// Follows the commits of a connection, which must be closed before this is dropped. From now on
-    /// SQLite itself folds nothing.
+    /// Counts the commits of a connection, which must be closed before this is dropped. Turns off
+    /// SQLite's automatic checkpoints.
     pub(crate) fn of(connection: &Connection) -> Self {
         let frames = Box::new(AtomicU32::new(0));
         let place: *const AtomicU32 = &raw const *frames;
-        // SAFETY: the handle is that of an open connection. The place does not move with the box, and
-        // is shared without being written but through atomics.
+        // SAFETY: the handle is that of an open connection. The heap allocation does not move with
+        // the box and is only accessed atomically.
         unsafe {
             ffi::sqlite3_wal_hook(
                 connection.handle(),
@@ -82,7 +82,7 @@ impl Commits {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Whether there will be more.
+    /// Whether the connection writes often.
     pub(crate) fn are_many(&self) -> bool {
         self.count >= MANY_COMMITS
     }
@@ -92,7 +92,7 @@ impl Store {
     /// Folds the WAL if it is long. The caller has the write turn.
     pub(crate) fn fold_wal(&self) -> Result<()> {
         let many = self.commits.are_many();
-        // Before the WAL grows longer than that of others.
+        // Before the WAL exceeds the usual length.
         if many && !self.commits.has_room.replace(true) {
             self.keep_database_room();
         }
@@ -100,13 +100,13 @@ impl Store {
         if self.commits.frames.load(Ordering::Relaxed) <= limit {
             return Ok(());
         }
-        // One that grew beyond its room, behind a reader that took long, gives it back.
+        // A WAL that exceeded its room behind a slow reader is truncated.
         let keeps = many && self.wal_length() <= WAL_ROOM;
         self.fold_into(if keeps { Checkpoint::Restart } else { Checkpoint::Truncate })
     }
 
     fn fold_into(&self, checkpoint: Checkpoint) -> Result<()> {
-        // On a full disk the next writer may not get back the blocks that a shorter WAL frees.
+        // On an almost full disk, blocks freed by truncating may be lost to other programs.
         let full = reserve::disk_is_almost_full(&self.dir);
         match if full { Checkpoint::Restart } else { checkpoint } {
             Checkpoint::Truncate => self.checkpoint(Checkpoint::Truncate, Duration::ZERO)?,
@@ -122,7 +122,7 @@ impl Store {
         Ok(())
     }
 
-    /// Has the database's file take what a long WAL may hold.
+    /// Extends the database's file by what a long WAL may hold.
     fn keep_database_room(&self) {
         let room = match self.commits.are_many() {
             true => u64::from(LONG_WAL) * FRAME,
@@ -135,19 +135,19 @@ impl Store {
         self.dir.wal().metadata().map_or(0, |wal| wal.len()) // none yet: empty
     }
 
-    /// Before the connection is closed: leaves a WAL that a cold open reads quickly.
+    /// Before the connection is closed: shortens the WAL so that a cold open reads it quickly.
     pub(super) fn shorten_wal(&self) {
         if self.commits.are_many()
             && self.is_unchanged()
             && self.wal_length() > u64::from(SHORT_WAL) * FRAME
         {
-            // What fails is done by the next writer.
+            // After a failure the next writer does it.
             drop(self.fold_into(Checkpoint::Truncate));
         }
     }
 
-    /// Folds the WAL into the database and empties it; `false` when a reader was in the way for
-    /// longer than `patience`. What could be folded is folded either way.
+    /// Folds the WAL into the database and truncates it; `false` if a reader prevented that for
+    /// longer than `patience`. Frames that could be folded are folded in either case.
     pub(crate) fn truncate_wal(&self, patience: Duration) -> Result<bool> {
         self.checkpoint(Checkpoint::Truncate, patience)
     }
@@ -165,7 +165,7 @@ impl Store {
         let code = busy.as_ref().err().and_then(rusqlite::Error::sqlite_error_code);
         match (busy, code) {
             (Ok(busy), _) => Ok(!busy),
-            // The last: the commit is safe in the WAL; only folding it back failed, for want of space.
+            // The last case: the commit is safe in the WAL; only folding failed, for lack of space.
             (
                 Err(_),
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull),

@@ -4,10 +4,11 @@ use std::sync::OnceLock;
 
 static WATCHER: OnceLock<fn(&'static str)> = OnceLock::new();
 
-/// Calls this at every crash point from now on. For tests; without it a crash point costs one load.
+/// Calls `watcher` at every crash point from now on. For tests; without a watcher a crash point
+/// costs one load.
 #[doc(hidden)]
 pub fn watch_crash_points(watcher: fn(&'static str)) {
-    // The first one stays: a test has one.
+    // A test sets one watcher; later ones are ignored.
     _ = WATCHER.set(watcher);
 }
 

@@ -1,4 +1,4 @@
-//! The store directory: where each file is, and whether this file system may hold a record at all.
+//! The store directory: the paths of its files, and whether its file system can hold a record.
 //!
 //! Nothing here opens the database.
 
@@ -13,7 +13,7 @@ use retake_types::{RunId, Stream};
 
 use crate::{Error, Result};
 
-/// In every store, with `*` in it.
+/// Present in every store, with the content `*`.
 pub(crate) const IGNORE_FILE: &str = ".gitignore";
 
 /// The paths of one store.
@@ -36,7 +36,7 @@ impl StoreDir {
         &self.database
     }
 
-    /// The same store with its database under the name it has until it is complete.
+    /// The same store with its database under the name it has until complete.
     pub(crate) fn unfinished(&self) -> Self {
         Self { root: self.root.clone(), database: self.root.join("new.db") }
     }
@@ -59,7 +59,7 @@ impl StoreDir {
         self.root.join("live")
     }
 
-    /// Empty files for a disk on which none can be made.
+    /// Empty spare files for a disk on which no file can be created.
     pub(crate) fn spare_dir(&self) -> PathBuf {
         self.root.join("spare")
     }
@@ -68,7 +68,7 @@ impl StoreDir {
         self.root.join(format!("live/{id}"))
     }
 
-    /// One mark for each run on another machine.
+    /// Has one marker file per run on another machine.
     pub(crate) fn remote_runs_dir(&self) -> PathBuf {
         self.root.join("away")
     }
@@ -103,8 +103,8 @@ impl StoreDir {
         self.root.join(format!("output/{}/{}.zst", &hex[..2], &hex[2..]))
     }
 
-    /// Whether there is a database. One that may not be looked at belongs to someone else, and is
-    /// not the same as none.
+    /// Whether a database exists. One that may not be examined belongs to another user and is an
+    /// error.
     pub(crate) fn has_database(&self) -> Result<bool> {
         match fs::metadata(&self.database) {
             Ok(_) => Ok(true),
@@ -123,7 +123,7 @@ impl StoreDir {
         }
     }
 
-    /// Names the owner of the deepest directory that can be looked at: the one in the way.
+    /// Names the owner of the deepest accessible directory, which blocks the access.
     fn not_ours(&self, error: io::Error) -> Error {
         // SAFETY: geteuid only reads the process's credentials and cannot fail.
         let user = unsafe { libc::geteuid() };
@@ -137,7 +137,7 @@ impl StoreDir {
         }
     }
 
-    /// Makes the directory if it is missing and refuses a file system that must not hold a record.
+    /// Creates the directory if it is missing, and refuses an unsuitable file system.
     pub(crate) fn prepare(&self) -> Result<()> {
         if self.prepare_beside()? {
             self.ignore_all()?;
@@ -145,7 +145,7 @@ impl StoreDir {
         Ok(())
     }
 
-    /// The same for a directory that holds a store among other things. Says whether it was missing.
+    /// The same for a directory that holds more than a store. Returns whether it was missing.
     pub(crate) fn prepare_beside(&self) -> Result<bool> {
         let missing: Vec<&Path> = self.root.ancestors().take_while(|path| !path.exists()).collect();
         match DirBuilder::new().recursive(true).mode(0o700).create(&self.root) {
@@ -166,7 +166,7 @@ impl StoreDir {
         Ok(!missing.is_empty())
     }
 
-    /// Keeps the record out of a version control that the directory may be in, this file included.
+    /// Keeps the record out of a surrounding git repository, this file included.
     pub(crate) fn ignore_all(&self) -> Result<()> {
         let path = self.root.join(IGNORE_FILE);
         let written = OpenOptions::new()
@@ -191,8 +191,8 @@ impl StoreDir {
         Ok(())
     }
 
-    /// The database must be ours, or root's: what someone else wrote there would be believed, and
-    /// what root writes into another user's store that user could not use any more.
+    /// The database must belong to the user or root: another owner could have forged its content,
+    /// and root would leave files in another user's store that the user cannot access.
     pub(crate) fn check_owner(&self) -> Result<()> {
         // SAFETY: geteuid only reads the process's credentials and cannot fail.
         let user = unsafe { libc::geteuid() };
@@ -211,7 +211,7 @@ impl StoreDir {
         Ok(())
     }
 
-    /// Makes one of the subdirectories; a directory that already exists is fine.
+    /// Creates a subdirectory; an existing directory is fine.
     pub(crate) fn make(&self, path: &Path) -> Result<()> {
         match DirBuilder::new().mode(0o700).create(path) {
             Ok(()) => sync_name(path),
@@ -220,7 +220,7 @@ impl StoreDir {
         }
     }
 
-    /// Opens a file for appending, making its directory only when that turns out to be missing.
+    /// Opens a file for appending; creates its directory only if opening fails without it.
     pub(crate) fn create_private(&self, path: &Path) -> Result<File> {
         let open = || {
             OpenOptions::new()
@@ -243,8 +243,8 @@ impl StoreDir {
     }
 }
 
-/// Opens a regular file for reading. Anything else in its place, such as a FIFO that nobody writes
-/// to, is an error and not a wait.
+/// Opens a regular file for reading. Anything else, such as a FIFO without a writer, is an error
+/// instead of a hang.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -254,7 +254,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes a file that may already be gone.
+/// Removes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Ok(()) => Ok(()),
@@ -263,15 +263,14 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a new name or a removal in a directory survive a power loss.
+/// Makes a creation or removal in a directory survive a power loss.
 pub(crate) fn sync_dir(path: &Path) -> Result<()> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|error| Error::io("sync the directory", path, error))
 }
 
-/// Makes a directory that was just made survive a power loss: what is in it is worth nothing
-/// without its name.
+/// Makes a newly created directory survive a power loss: its content is lost without its name.
 fn sync_name(made: &Path) -> Result<()> {
     let parent = match made.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -279,7 +278,7 @@ fn sync_name(made: &Path) -> Result<()> {
         None => return Ok(()),
     };
     match sync_dir(parent) {
-        // A directory that may be written but not read cannot be synced by anybody but its owner.
+        // Only its owner can sync a directory that is writable but not readable.
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced,
     }
@@ -306,15 +305,14 @@ fn statfs(path: &Path) -> Result<libc::statfs> {
     Ok(unsafe { stats.assume_init() })
 }
 
-/// Bytes an unprivileged user can still write.
+/// Bytes that an unprivileged user can still write.
 pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     let stats = statfs(path)?;
     Ok(stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0)))
 }
 
-/// Whether even a small file cannot be made. Where a file system copies on write, the free bytes that
-/// it reports do not tell; and XFS may have room for a file without a name when it has none for one
-/// with a name.
+/// Whether not even a small file can be created. On copy-on-write file systems the reported free
+/// bytes do not tell; and XFS may have room for an unnamed file but not for a named one.
 pub(crate) fn is_full(path: &Path) -> bool {
     let probe = path.join(format!("room-{}", std::process::id()));
     let file = OpenOptions::new()
@@ -332,24 +330,24 @@ pub(crate) fn is_full(path: &Path) -> bool {
     written.is_err_and(|error| matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)))
 }
 
-/// Whether a new file needs room of its own, as on XFS, which makes inodes when they are needed.
+/// Whether a new file takes extra space, as on XFS, which allocates inodes on demand.
 pub(crate) fn makes_inodes(path: &Path) -> bool {
     const XFS: i64 = 0x5846_5342;
     statfs(path).is_ok_and(|stats| stats.f_type == XFS)
 }
 
-/// Whether this is btrfs, where that can be turned off.
+/// Whether this is btrfs, where copy-on-write can be turned off.
 pub(crate) fn copies_on_write(path: &Path) -> bool {
     const BTRFS: i64 = 0x9123_683E;
     statfs(path).is_ok_and(|stats| stats.f_type == BTRFS)
 }
 
-/// How much the index of a WAL takes, as long as it is kept.
+/// Size of a WAL index.
 const WAL_INDEX: u64 = 32 * 1024;
 
 /// Whether there is no room to map the index of the WAL, or mapping it could end in SIGBUS: SQLite
-/// allocates one block of each page, and where blocks are smaller than pages the rest is allocated
-/// when it is touched.
+/// allocates one block of each page; with blocks smaller than pages, the rest is allocated on first
+/// access.
 pub(crate) fn cannot_map_wal_index(dir: &StoreDir) -> bool {
     const PAGE: u64 = 4096;
     let Ok(stats) = statfs(dir.root()) else { return false };
@@ -358,14 +356,14 @@ pub(crate) fn cannot_map_wal_index(dir: &StoreDir) -> bool {
     full && (block < PAGE || !has_allocated_wal_index(dir))
 }
 
-/// Whether all blocks of the WAL's index are there, so that touching it needs no room.
+/// Whether all blocks of the WAL's index are allocated, so that accessing it needs no space.
 pub(crate) fn has_allocated_wal_index(dir: &StoreDir) -> bool {
     let index = dir.beside_database("-shm").metadata();
     index.is_ok_and(|index| index.len() >= WAL_INDEX && index.blocks() * 512 >= index.len())
 }
 
-/// WAL needs shared memory between all readers, which these cannot give across machines.
-/// FUSE is refused only where it is known to be remote: overlay and encrypted local ones work.
+/// WAL needs memory shared by all readers, which these file systems do not provide across machines.
+/// FUSE is refused only if known to be remote: local overlay and encrypted ones work.
 fn network_filesystem(path: &Path) -> Result<Option<&'static str>> {
     const FUSE: i64 = 0x6573_5546;
     Ok(match statfs(path)?.f_type {

@@ -1,7 +1,7 @@
 //! What a run did, in rows that can be searched: the paths it changed and the tests it ran.
 //!
-//! Derived from the effects in the outcome, like the rest of the projection. The whole is kept in the
-//! ledger.
+//! Derived from the effects in the outcome, like the rest of the projection. The ledger has them
+//! complete.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rusqlite::Connection;
 
 use crate::base::{ledger, schema};
 
-/// The status that a number in the `tests` table stands for.
+/// The status for a number in the `tests` table.
 pub(crate) fn status_of_number(number: i64) -> Option<TestStatus> {
     usize::try_from(number).ok().and_then(|index| TestStatus::ALL.get(index).copied())
 }
@@ -20,12 +20,12 @@ pub(crate) fn status_of_number(number: i64) -> Option<TestStatus> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EffectRows {
     counts: Option<TestCounts>,
-    /// Relative to where the run was watched, or absolute.
+    /// Relative to the tracked directory, or absolute.
     paths: Vec<String>,
     tests: BTreeMap<String, (i64, Option<i64>)>,
 }
 
-/// What is kept of a run's test results besides the tests they name.
+/// Counts from a run's test results, stored besides the named tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TestCounts {
     total: i64,
@@ -47,7 +47,7 @@ fn small(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Fills the columns of [`schema::WITH_VOUCHING`] for runs that were recorded before it.
+/// Fills the columns of [`schema::WITH_VOUCHING`] for runs recorded before it.
 pub(crate) fn derive_vouching(connection: &Connection) -> rusqlite::Result<()> {
     const AT_ONCE: usize = 500;
     let mut after = 0;
@@ -62,7 +62,7 @@ pub(crate) fn derive_vouching(connection: &Connection) -> rusqlite::Result<()> {
             .collect::<Result<_, _>>()?;
         for (run, seq, body) in &some {
             after = *run;
-            // One that cannot be read is for `verify` to tell of; here it says nothing.
+            // An unreadable entry is left to `verify`.
             let Ok(outcome) = ledger::parse_ending(*seq, body.as_deref()) else { continue };
             let counts = EffectRows::of(&outcome).and_then(|rows| rows.counts);
             if let Some(TestCounts { total, vouches, .. }) = counts {
@@ -78,9 +78,9 @@ pub(crate) fn derive_vouching(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 impl EffectRows {
-    /// `None` for a run whose effects were not looked at.
+    /// `None` for a run whose effects were not observed.
     pub(crate) fn of(outcome: &RunOutcome) -> Option<Self> {
-        // A later retake may say it in a way this one cannot read; then it is not found by it.
+        // Effects in an unknown form of a later retake are not searchable here.
         let nothing = Observations::default();
         let observed = outcome.effects.as_ref()?.observations().unwrap_or(&nothing);
         let root = observed.root.as_deref().unwrap_or_default();
@@ -98,7 +98,7 @@ impl EffectRows {
         let mut tests = BTreeMap::new();
         for detail in observed.test_results.iter().flat_map(|tests| &tests.details) {
             let row = (detail.status as i64, detail.duration_ms.map(small));
-            // Of several tests of one name the worst counts.
+            // Of tests with the same name, the worst result counts.
             let kept = tests.entry(detail.name.clone()).or_insert(row);
             if severity(row.0) > severity(kept.0) {
                 *kept = row;
@@ -138,7 +138,7 @@ impl EffectRows {
         Ok(())
     }
 
-    /// Before the run's own row goes.
+    /// Called before the run's own row is removed.
     pub(crate) fn remove(&self, connection: &Connection, run: i64) -> rusqlite::Result<()> {
         let (start, cwd) = anchor(connection, run)?;
         connection.execute("DELETE FROM effects WHERE run = ?1", [run])?;
@@ -157,7 +157,8 @@ impl EffectRows {
         Ok(())
     }
 
-    /// Whether the tables say exactly this of the run. What they say beyond it shows in the totals.
+    /// Whether the tables hold exactly these rows for the run. Additional rows show up in the
+    /// totals.
     pub(crate) fn is_stored(&self, connection: &Connection, run: i64) -> rusqlite::Result<bool> {
         let (start, cwd) = anchor(connection, run)?;
         if !self.counts_are_stored(connection, (run, start))? {
@@ -195,7 +196,7 @@ impl EffectRows {
         let expected = self.counts.map_or((None, None, false), |counts| {
             (Some(counts.failed), Some(counts.total), counts.vouches)
         });
-        // A store that is only read may still have the schema of an earlier release.
+        // A read-only store may still have the schema of an earlier release.
         let with_vouching = schema::of(connection)? >= schema::WITH_VOUCHING;
         let (sql, expected) = match with_vouching {
             true => ("SELECT tests_failed, tests, vouches FROM effects", expected),

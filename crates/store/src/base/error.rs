@@ -1,7 +1,6 @@
-//! What can go wrong with the record: what happened, and to which path. What to do next is for the
-//! front end to say.
+//! Errors of the record: what happened, and to which path. The front end adds what to do about it.
 //!
-//! SQLite's codes are sorted here once, so that no caller ever looks inside a database error.
+//! SQLite's codes are classified here, so that no caller examines a database error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,7 +65,7 @@ pub enum Error {
     #[error("there is no room for a new database beside {path}: it needs {needed} bytes")]
     NoRoomToRepair { path: PathBuf, needed: u64 },
 
-    #[error("{path} would become larger than a file may be here (ulimit -f)")]
+    #[error("{path} would exceed the file size limit (ulimit -f)")]
     FileSizeLimit { path: PathBuf },
 
     #[error(
@@ -91,7 +90,7 @@ pub enum Error {
     )]
     Ambiguous { text: String, candidates: Vec<RunId> },
 
-    #[error("run {id} is already in the record; every run needs an id of its own")]
+    #[error("run {id} is already in the record; every run needs its own id")]
     Duplicate { id: RunId },
 
     #[error("loop {id} is not in the record")]
@@ -116,7 +115,7 @@ pub enum Error {
     Reading { id: RunId, source: io::Error },
 
     #[error(
-        "the order in which the output of run {id} arrived is not the recorded one; stdout and stderr can be read by themselves"
+        "the arrival order of the output of run {id} is not the recorded one; read stdout and stderr separately"
     )]
     OrderAltered { id: RunId },
 
@@ -139,7 +138,7 @@ fn joined(candidates: &[RunId]) -> String {
     if rest == 0 { shown.join(", ") } else { format!("{} and {rest} more", shown.join(", ")) }
 }
 
-/// What SQLite says, without the statement it says it of.
+/// SQLite's message, without the failed statement.
 fn short(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
@@ -148,9 +147,9 @@ fn short(error: &rusqlite::Error) -> String {
     }
 }
 
-/// Whether one of the database's files is about as large as the process's limit allows.
+/// Whether one of the database's files has nearly reached the process's file size limit.
 fn no_file_may_grow(database: &Path) -> bool {
-    /// SQLite extends the index of the WAL by this much at a time.
+    /// SQLite extends the index of the WAL in these steps.
     const STEP: u64 = 32 * 1024;
     let Some(limit) = file_size_limit() else { return false };
     let length = |suffix: &str| {
@@ -161,7 +160,7 @@ fn no_file_may_grow(database: &Path) -> bool {
     ["", "-wal", "-shm"].into_iter().any(|suffix| length(suffix) + STEP >= limit)
 }
 
-/// The largest size of a file that this process may write, if there is a limit.
+/// The process's file size limit, if any.
 pub(crate) fn file_size_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: fills a structure of our own.
@@ -195,8 +194,8 @@ impl Error {
         let detail = short(&source);
         let damaged = matches!(
             &source,
-            // A statement that does not fit the tables, or a value that no retake writes: every
-            // migration is transactional, so the schema or the row was changed later.
+            // A statement that does not fit the tables, or a value that retake never writes:
+            // migrations are transactional, so the schema or the row was changed afterwards.
             rusqlite::Error::SqlInputError { .. }
                 | rusqlite::Error::FromSqlConversionFailure(..)
                 | rusqlite::Error::IntegralValueOutOfRange(..)
@@ -227,7 +226,7 @@ impl Error {
                 path: owned,
                 source: io::Error::from(io::ErrorKind::PermissionDenied),
             },
-            // SQLite does not say why a file could not grow.
+            // SQLite does not report why a file could not grow.
             Some(ErrorCode::SystemIoFailure) if no_file_may_grow(path) => {
                 Self::FileSizeLimit { path: owned }
             }
@@ -238,12 +237,12 @@ impl Error {
         }
     }
 
-    /// What reading the output of a run failed with. An error of a reader carries one of these.
+    /// A failure to read the output of a run. Errors of a reader contain one of these.
     pub fn reading(id: RunId, error: io::Error) -> Self {
         error.downcast().unwrap_or_else(|source| Self::Reading { id, source })
     }
 
-    /// Whether the record itself is damaged, as opposed to unreachable or badly asked.
+    /// Whether the record itself is damaged, as opposed to unreachable or misused.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,

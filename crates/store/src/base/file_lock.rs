@@ -1,8 +1,8 @@
 //! The standard library's file locks, repeated when a signal interrupts them.
 //!
-//! They are `flock`s on an open file description. A process that dies, however it dies, unlocks;
-//! a process forked without exec after a lock was taken keeps it, so such processes must be forked
-//! before, or close the descriptor.
+//! They are `flock`s on an open file description. The death of a process unlocks them; a child
+//! forked without exec keeps the lock, so fork such a child before locking, or close the descriptor
+//! in it.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -1,14 +1,14 @@
-//! Which runs came from another record, and when. The retention counts their age from the import: a
-//! run that was old already would otherwise be erased as soon as it arrived.
+//! Which runs were imported from another record, and when. Retention counts their age from the
+//! import; otherwise an old run would be erased right after its import.
 //!
-//! The ledger says it; a row of the settings for each import is derived from it.
+//! The ledger holds the imports; a settings row per import is derived from it.
 
 use jiff::Timestamp;
 use rusqlite::Connection;
 
 use crate::base::ledger::{self, Entry, Import};
 
-/// The name of a row begins with this, and the number of the ledger's entry follows.
+/// The prefix of a row's name, before the number of the ledger entry.
 const PREFIX: &str = "import:";
 
 /// Appends an import to the ledger, inside the transaction that appended its runs.
@@ -17,7 +17,7 @@ pub(crate) fn append(connection: &Connection, import: Import) -> rusqlite::Resul
     note(connection, seq, &import)
 }
 
-/// Derives the row of an import that the ledger has.
+/// Derives the row of an import in the ledger.
 pub(crate) fn note(connection: &Connection, seq: i64, import: &Import) -> rusqlite::Result<()> {
     let (first, last) = import.entries;
     connection.execute(
@@ -27,7 +27,7 @@ pub(crate) fn note(connection: &Connection, seq: i64, import: &Import) -> rusqli
     Ok(())
 }
 
-/// The entries of runs that were imported after this time, as first and last.
+/// The entries of runs imported after this time, as first and last.
 pub(crate) fn since(connection: &Connection, time: Timestamp) -> rusqlite::Result<Vec<(i64, i64)>> {
     let mut statement =
         connection.prepare("SELECT value FROM settings WHERE name LIKE ?1 || '%'")?;
@@ -45,7 +45,7 @@ pub(crate) fn since(connection: &Connection, time: Timestamp) -> rusqlite::Resul
     Ok(found)
 }
 
-/// Drops the rows of imports that the retention does not ask for any more.
+/// Drops the rows of imports that are too old to matter for retention.
 pub(crate) fn forget_before(connection: &Connection, time: Timestamp) -> rusqlite::Result<()> {
     connection.execute(
         "DELETE FROM settings WHERE name LIKE ?1 || '%'

@@ -1,11 +1,11 @@
-//! JSON of which a part is left out while it is read, so that the part costs no memory and little time.
+//! Parses JSON without one part, so that the part costs no memory and little time.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Reads everything but the value at a path of keys, and its key.
+/// Parses everything except a path of keys and its value.
 pub(crate) fn json_without(path: &[&str], json: &[u8]) -> serde_json::Result<Value> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let value = Without(path).deserialize(&mut deserializer)?;
@@ -13,7 +13,7 @@ pub(crate) fn json_without(path: &[&str], json: &[u8]) -> serde_json::Result<Val
     Ok(value)
 }
 
-/// An object, or null, from which the rest of the path is left out.
+/// An object or null, without the rest of the path.
 struct Without<'a>(&'a [&'a str]);
 
 impl<'de> DeserializeSeed<'de> for Without<'_> {

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use crate::base::json_without::json_without;
 use crate::{Error, Result};
 
-/// Room for the body of most entries.
+/// Enough for the body of most entries.
 const USUAL_BODY: usize = 2048;
 
-/// What one entry says, as its JSON body.
+/// The content of one entry, as its JSON body.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry<I = Box<Redacted<Intent>>, O = Box<Redacted<RunOutcome>>> {
@@ -35,10 +35,10 @@ pub(crate) enum Entry<I = Box<Redacted<Intent>>, O = Box<Redacted<RunOutcome>>> 
     Import(Import),
 }
 
-/// One that is appended; what it says of a run is the caller's.
+/// An entry to append, which borrows its run from the caller.
 pub(crate) type NewEntry<'a> = Entry<&'a Redacted<Intent>, &'a Redacted<RunOutcome>>;
 
-/// LedgerContent which bodies were erased, so that a missing body without a marker is a break.
+/// Lists which bodies were erased, so that a missing body without a marker counts as a break.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Marker {
@@ -56,7 +56,7 @@ pub(crate) enum Reason {
     Prune,
 }
 
-/// Says that the runs of these entries came from another record.
+/// Marks the runs of these entries as imported from another record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Import {
@@ -66,18 +66,18 @@ pub(crate) struct Import {
     pub(crate) entries: (i64, i64),
 }
 
-/// Begins the chain of a record that was put together from a damaged one.
+/// The first entry of a record that was rebuilt from a damaged one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Repair {
     pub(crate) at: Timestamp,
     pub(crate) read: u64,
     pub(crate) lost: u64,
-    /// The last entry that could be read, as COUNT:HASH.
+    /// The last readable entry of the old record, as COUNT:HASH.
     pub(crate) old_head: Option<String>,
 }
 
-/// The hash of the last entry, and how many entries there are.
+/// The hash of the last entry, and the number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub count: u64,
@@ -85,7 +85,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of an empty ledger.
+    /// The head of an empty ledger.
     pub(crate) fn genesis() -> Self {
         Self { count: 0, hash: blake3::Hash::from_bytes([0; 32]) }
     }
@@ -155,8 +155,8 @@ pub(crate) fn append(connection: &Connection, entry: &NewEntry<'_>) -> rusqlite:
     Ok(seq)
 }
 
-/// An entry that still fits the entries before and after it: an edit of one entry shows here,
-/// without a walk over the whole chain.
+/// An entry that fits the entries before and after it: detects an edit of one entry without walking
+/// the whole chain.
 pub(crate) fn checked(connection: &Connection, path: &Path, seq: i64) -> Result<Entry> {
     let failed = |error| Error::sqlite("read the ledger", path, error);
     let bad = |detail: &str| Error::BadEntry { seq, detail: detail.to_owned() };
@@ -195,14 +195,14 @@ pub(crate) fn parse(seq: i64, body: &[u8]) -> Result<Entry> {
     serde_json::from_slice(body).map_err(|error| Error::BadEntry { seq, detail: error.to_string() })
 }
 
-/// Where an outcome names the tests of its run.
+/// The path of test details in an outcome.
 const TEST_DETAILS: [&str; 5] = ["outcome", "ending", "effects", "testResults", "details"];
 
-/// The same as [`parse`], but for the names of tests: those of a large suite are a hundred times as long
-/// as everything else, and a list shows only how many there are.
+/// The same as [`parse`], without the names of tests: in a large suite they are a hundred times as
+/// long as the rest, and a list shows only counts.
 pub(crate) fn parse_summary(seq: i64, body: &[u8]) -> Result<Entry> {
     if memmem::find(body, b"\"testResults\"").is_some() {
-        // What is wrong with a body is for `parse` to say.
+        // Errors are reported by `parse`.
         let summary = json_without(&TEST_DETAILS, body).and_then(serde_json::from_value);
         if let Ok(entry) = summary {
             return Ok(entry);

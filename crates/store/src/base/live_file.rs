@@ -1,14 +1,14 @@
 //! Live files: the proof that the runner of a run or of a loop is alive.
 //!
-//! A runner holds an exclusive lock on `live/<run>` or `live/<loop>.loop` for as long as it works.
-//! A file that nobody has locked belongs to a runner that died. The file of a loop holds the name of
-//! the host, because a lock taken on another machine says nothing here; an intent names its host
-//! itself, and the files of runs are empty. A process that sees the runner of a run die gives its file a
-//! length of 1: the time of that change is the moment of death.
+//! A runner holds an exclusive lock on `live/<run>` or `live/<loop>.loop` while it works. An
+//! unlocked file belongs to a dead runner. The file of a loop holds the name of the host, because
+//! this host cannot see locks taken on another machine; an intent names its host itself, so the
+//! files of runs are empty. A process that sees the runner of a run die sets the file's length to
+//! 1: the time of that change is the time of death.
 //!
-//! A program that records many runs gives one file to all of them, one after another: renaming it twice
-//! takes half the time of making and removing it. Between two runs it is `live/<run>.idle`, of the last
-//! one, which is the name of no run.
+//! A program that records many runs reuses one file for all of them: renaming it twice takes half
+//! the time of creating and removing one. Between two runs it is named `live/<run>.idle` after the
+//! last run, which no reader takes for a run.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -25,20 +25,20 @@ use super::file_lock::{try_lock, try_lock_shared};
 use super::reserve;
 use crate::{Error, Result};
 
-/// How many milliseconds a new run or loop waits for its own live file.
+/// Milliseconds that a new run or loop waits for its live file.
 const PATIENCE: u32 = 500;
-/// The end of the name of a loop's live file: ids of runs and loops look the same.
+/// The suffix of a loop's live file: ids of runs and loops look the same.
 const LOOP_SUFFIX: &str = ".loop";
-/// The end of the name of a file that waits for the next run.
+/// The suffix of a file that waits for the next run.
 const IDLE_SUFFIX: &str = ".idle";
 
 /// What has a live file.
 pub(crate) trait LiveId: Copy + Display {
     fn file_name(self) -> String;
     fn parse_file_name(name: &str) -> Option<Self>;
-    /// What the file says of its holder.
+    /// What the file says about its holder.
     fn content(self) -> String;
-    /// The error for an id that a living runner has already.
+    /// The error for an id that a live runner already uses.
     fn in_use(self) -> Error;
 }
 
@@ -83,11 +83,11 @@ impl LiveId for LoopId {
 pub(crate) struct LiveFile {
     path: PathBuf,
     file: File,
-    /// The name that it had, and gets back, as a spare file.
+    /// Its name as a spare file, which it gets back.
     spare: Option<PathBuf>,
 }
 
-/// A locked file of a living runner that has nothing to run.
+/// The locked file of a live runner between two runs.
 #[derive(Debug)]
 pub(crate) struct IdleFile {
     path: PathBuf,
@@ -95,8 +95,8 @@ pub(crate) struct IdleFile {
 }
 
 impl IdleFile {
-    /// Makes it the live file of a run that begins. `None` where that cannot be done: another runner
-    /// may have the id, or the record may be gone.
+    /// Turns it into the live file of a new run. `None` if that fails: another runner may use the
+    /// id, or the record may be gone.
     pub(crate) fn take(self, dir: &StoreDir, id: RunId) -> Option<LiveFile> {
         let path = dir.live_dir().join(id.file_name());
         match renameat_with(CWD, &self.path, CWD, &path, RenameFlags::NOREPLACE) {
@@ -110,15 +110,15 @@ impl IdleFile {
 
     /// Removes the file while the lock is still held.
     pub(crate) fn remove(self) {
-        // One that stays is removed by the next recovery.
+        // A remaining file is removed by the next recovery.
         drop(remove(&self.path));
     }
 }
 
-/// What a live file says of its runner.
+/// What a live file says about its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// A runner holds the live file, or holds it on another host as far as can be known here.
+    /// A runner holds the live file, or may hold it on another host.
     Alive,
     /// The runner died.
     Dead,
@@ -127,7 +127,7 @@ pub enum Liveness {
 }
 
 impl LiveFile {
-    /// Makes and locks the live file of a run or loop that begins, or of a loop that is resumed.
+    /// Creates and locks the live file of a new run or loop, or of a resumed loop.
     pub(crate) fn take(dir: &StoreDir, id: impl LiveId) -> Result<Self> {
         let path = dir.live_dir().join(id.file_name());
         let (mut patience, mut spare) = (PATIENCE, None);
@@ -140,7 +140,7 @@ impl LiveFile {
                 file => file?,
             };
             if !try_lock(&file).map_err(|error| Error::io("lock", &path, error))? {
-                // A reader's probe lasts microseconds; what lasts longer is a runner with this id.
+                // A reader's probe lasts microseconds; a longer lock is a runner with this id.
                 if patience == 0 {
                     return Err(id.in_use());
                 }
@@ -149,7 +149,7 @@ impl LiveFile {
                 continue;
             }
             let metadata = file.metadata().map_err(|error| Error::io("look at", &path, error))?;
-            // A recovery between our creating and locking took the file for that of a dead runner.
+            // Between creating and locking, a recovery took the file for that of a dead runner.
             if metadata.nlink() == 0 {
                 continue;
             }
@@ -163,8 +163,8 @@ impl LiveFile {
         }
     }
 
-    /// Takes over the file of a dead runner; `None` while the runner lives, once the file is gone,
-    /// and for a runner on another host.
+    /// Takes over the file of a dead runner; `None` if the runner is alive or on another host, or
+    /// the file is gone.
     pub(crate) fn adopt(dir: &StoreDir, id: impl LiveId) -> Result<Option<Self>> {
         Self::adopt_at(dir.live_dir().join(id.file_name()), id)
     }
@@ -185,17 +185,17 @@ impl LiveFile {
         Ok(here.then_some(Self { path, file, spare: None }))
     }
 
-    /// The same file once more, without the lock, for a witness of the runner's death.
+    /// The same file without the lock, for a witness of the runner's death.
     pub(crate) fn death_mark(&self) -> io::Result<File> {
-        // A witness of an earlier run that had this file may have ended since, and marked it.
+        // A witness of an earlier run with this file may have marked it.
         if self.file.metadata()?.len() > 0 {
             self.file.set_len(0)?;
         }
         OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)
     }
 
-    /// Keeps the file, and the lock, for the next run of the same program. Gives it back where that
-    /// cannot be done.
+    /// Keeps the file and the lock for the next run of this program. Returns the live file if that
+    /// fails.
     pub(crate) fn idle(self) -> Result<IdleFile, Self> {
         let mut path = self.path.clone().into_os_string();
         path.push(IDLE_SUFFIX);
@@ -205,7 +205,7 @@ impl LiveFile {
         Err(self)
     }
 
-    /// Removes the file while the lock is still held, so that nobody can mistake it for a death.
+    /// Removes the file while locked, so that it never looks like a death.
     pub(crate) fn release(self) -> Result<()> {
         if let Some(spare) = &self.spare
             && self.file.set_len(0).and_then(|()| std::fs::rename(&self.path, spare)).is_ok()
@@ -216,8 +216,8 @@ impl LiveFile {
     }
 }
 
-/// The crash loops whose runner died, of releases that kept their live files in a directory of their
-/// own, with these files.
+/// Crash loops with a dead runner, recorded by releases that kept their live files in a separate
+/// directory; with these files.
 pub(crate) fn dead_crash_loops(dir: &StoreDir) -> Result<Vec<(LoopId, LiveFile)>> {
     let directory = dir.root().join("crash");
     let mut dead = Vec::new();
@@ -230,7 +230,7 @@ pub(crate) fn dead_crash_loops(dir: &StoreDir) -> Result<Vec<(LoopId, LiveFile)>
     Ok(dead)
 }
 
-/// Whether the holder that a live file names ran on this host.
+/// Whether the holder named in a live file ran on this host.
 fn of_this_host(file: &mut File, id: impl LiveId) -> io::Result<bool> {
     let expected = id.content();
     if expected.is_empty() {
@@ -238,12 +238,12 @@ fn of_this_host(file: &mut File, id: impl LiveId) -> io::Result<bool> {
     }
     let mut host = Vec::new();
     file.take(4096).read_to_end(&mut host)?;
-    // A runner that died before it wrote its host's name recorded nothing either.
+    // A runner that died before writing its host's name recorded nothing either.
     Ok(host.is_empty() || host == expected.as_bytes())
 }
 
 fn host_name() -> String {
-    // Without /proc all hosts have the same name, and only the locks decide.
+    // Without /proc all hosts have the same name, and the locks alone decide.
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {
         "" => "localhost".to_owned(),
@@ -251,17 +251,17 @@ fn host_name() -> String {
     }
 }
 
-/// The runs that have a live file: those that run, and those whose runner died.
+/// The runs with a live file: running ones, and those whose runner died.
 pub(crate) fn live_runs(dir: &StoreDir) -> Result<Vec<RunId>> {
     LiveNames::read(dir).map(|names| names.ids())
 }
 
-/// The loops that have a live file: those that run, and those whose runner died.
+/// The loops with a live file: running ones, and those whose runner died.
 pub(crate) fn live_loops(dir: &StoreDir) -> Result<Vec<LoopId>> {
     LiveNames::read(dir).map(|names| names.ids())
 }
 
-/// The names of all live files at one moment.
+/// A snapshot of the names of all live files.
 pub(crate) struct LiveNames(Vec<String>);
 
 impl LiveNames {
@@ -269,16 +269,17 @@ impl LiveNames {
         file_names(&dir.live_dir()).map(Self)
     }
 
-    /// The runs or loops among them. Any other name is not ours to judge.
+    /// The runs or loops among them. Other names are ignored.
     pub(crate) fn ids<Id: LiveId>(&self) -> Vec<Id> {
         self.0.iter().filter_map(|name| Id::parse_file_name(name)).collect()
     }
 
-    /// Removes the files that no run will take, because their runner died.
+    /// Removes the idle files of dead runners.
     pub(crate) fn remove_idle(&self, dir: &StoreDir) -> Result<()> {
         for name in self.0.iter().filter(|name| name.ends_with(IDLE_SUFFIX)) {
             let path = dir.live_dir().join(name);
-            // Gone: a run has taken it. One that cannot be opened is no reason not to begin.
+            // A missing file was taken by a run. A file that cannot be opened must not prevent a
+            // new run.
             let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)
             else {
                 continue;
@@ -291,7 +292,7 @@ impl LiveNames {
     }
 }
 
-/// None for a directory that does not exist.
+/// Empty for a directory that does not exist.
 fn file_names(directory: &Path) -> Result<Vec<String>> {
     let failed = |error| Error::io("read", directory, error);
     let entries = match std::fs::read_dir(directory) {
@@ -306,13 +307,13 @@ fn file_names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Looks at a live file without writing anything.
+/// Examines a live file without writing.
 pub(crate) fn liveness(dir: &StoreDir, id: impl LiveId) -> Liveness {
     let Ok(mut file) = File::open(dir.live_dir().join(id.file_name())) else {
-        // No file, or none we may read.
+        // The file is missing or unreadable.
         return Liveness::Unknown;
     };
-    // A shared probe cannot be mistaken for a runner, which holds the lock exclusively.
+    // A shared probe cannot be mistaken for a runner, whose lock is exclusive.
     let free = try_lock_shared(&file).unwrap_or(false);
     if free && of_this_host(&mut file, id).unwrap_or(false) {
         Liveness::Dead
@@ -321,12 +322,12 @@ pub(crate) fn liveness(dir: &StoreDir, id: impl LiveId) -> Liveness {
     }
 }
 
-/// Whether the runner of a run lives, or lives on another machine as far as can be known here.
+/// Whether the runner of a run is alive, or may be alive on another machine.
 pub(crate) fn run_is_alive(dir: &StoreDir, id: RunId) -> bool {
     match liveness(dir, id) {
         Liveness::Alive => true,
         Liveness::Dead => false,
-        // A run that was sent to another machine has a mark instead of a live file.
+        // A run sent to another machine has a marker instead of a live file.
         Liveness::Unknown => dir.is_remote_run(id),
     }
 }

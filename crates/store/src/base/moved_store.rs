@@ -1,8 +1,8 @@
-//! What is left at the former place of a store that was moved: a file that names the new one.
+//! The note at the former place of a moved store, which names the new place.
 //!
-//! Programs that know the old path, such as a server that was started before the move, follow it
-//! instead of making a second record. It says nothing while there is no record at the new place, so
-//! it can be written before the move is complete.
+//! Programs that know the old path, such as a server started before the move, follow the note
+//! instead of creating a second record. It is ignored while the new place has no record, so it can
+//! be written before the move is complete.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -15,11 +15,11 @@ use super::dir::{StoreDir, sync_dir};
 use crate::{Error, Result};
 
 pub(crate) const MOVED_TO: &str = "moved-to";
-/// How often a record that moved is followed.
+/// How many moves in a row are followed.
 const HOPS: usize = 8;
 
 impl StoreDir {
-    /// The store that is to be used for a path: another one if it was moved.
+    /// The store to use for a path, after following moves.
     pub(crate) fn followed(root: &Path) -> Self {
         let mut root = root.to_owned();
         for _ in 0..HOPS {
@@ -32,13 +32,13 @@ impl StoreDir {
     }
 }
 
-/// Where the record of this directory is now, if it was moved.
+/// The new place of this directory's record, if it was moved.
 pub fn moved_to(root: &Path) -> Option<PathBuf> {
     let to = PathBuf::from(OsStr::from_bytes(&read_note(&root.join(MOVED_TO))?));
     (to != root && to.join("retake.db").exists()).then_some(to)
 }
 
-/// A path that was written down in a file; `None` where there is no such file.
+/// Reads a path from a file; `None` if the file does not exist.
 pub(crate) fn read_note(path: &Path) -> Option<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -50,7 +50,7 @@ pub(crate) fn read_note(path: &Path) -> Option<Vec<u8>> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Writes a path down in a file, which is complete or not there, also after a power loss.
+/// Writes a path to a file atomically, also across a power loss.
 pub(crate) fn write_note(path: &Path, noted: &[u8]) -> Result<()> {
     let new = path.with_added_extension("new");
     let failed = |error: io::Error| Error::io("write", &new, error);

@@ -1,27 +1,27 @@
-//! What can be wrong with a stored output.
+//! Damage to a stored output.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use retake_types::text;
 
-/// Why a stored output is not the recorded one.
+/// Why a stored output differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputDamage {
     /// Its file is gone.
     Missing { path: PathBuf },
-    /// Its row is gone, or is that of another output.
+    /// Its row is missing, or belongs to another output.
     WrongRow,
-    /// The system does not read it.
+    /// Reading it fails.
     Unreadable { path: PathBuf, error: String },
-    /// It was cut, or something was added.
+    /// It was cut or extended.
     WrongLength { recorded: u64, found: u64 },
-    /// Some or all of the bytes from here to there are others.
+    /// Bytes in this range differ from the recorded ones.
     Altered { from: u64, to: u64 },
 }
 
 impl OutputDamage {
-    /// Whether it is gone, as opposed to altered.
+    /// Whether it is lost, as opposed to altered.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Missing { .. } | Self::Unreadable { .. })
     }

@@ -1,4 +1,4 @@
-//! The `runs` table: what the ledger says of each run, in columns that can be searched.
+//! The `runs` table: the ledger's content per run, in searchable columns.
 //!
 //! Everything here is derived. `verify` derives it again and compares; a repair rebuilds it.
 
@@ -104,7 +104,7 @@ impl Row {
         Ok(())
     }
 
-    /// What the table holds for an intent's number.
+    /// The row for an intent's number.
     pub(crate) fn load(
         connection: &Connection,
         seq: i64,
@@ -161,7 +161,7 @@ impl End {
         }
     }
 
-    /// Completes a row; 0 when the row is gone or already complete.
+    /// Completes a row; returns 0 if the row is gone or already complete.
     fn update(
         &self,
         connection: &Connection,
@@ -177,7 +177,7 @@ impl End {
     }
 }
 
-/// Completes a run with its outcome: its row, and the rows it is found by. `false` when the run is
+/// Completes a run with its outcome: its row, and the rows for searching. `false` if the run is
 /// gone or already complete.
 pub(crate) fn complete(
     connection: &Connection,

@@ -1,11 +1,11 @@
-//! Room that the record keeps for itself, so that a full disk costs output and never an outcome.
+//! Disk space that the record reserves, so that a full disk costs output but never an outcome.
 //!
 //! Blocks are reserved inside the files that need them: the WAL has blocks allocated beyond its end
-//! (`fallocate` with `FALLOC_FL_KEEP_SIZE`), and the database grows in chunks. A separate file that is
-//! given up when the disk is full was rejected: another writer on that disk, such as the output of a
-//! run beside this one, takes the blocks before the commit does. btrfs writes new blocks for each change,
-//! unless a file is marked: the store's are. On other file systems that copy on write the reserve is what
-//! the file system makes of the request.
+//! (`fallocate` with `FALLOC_FL_KEEP_SIZE`), and the database grows in chunks. A separate file to
+//! delete when the disk is full was rejected: another writer on that disk, such as a concurrent
+//! run's output, takes the blocks before the commit does. btrfs writes new blocks for each change,
+//! except for files marked no-copy-on-write: the store's are. On other copy-on-write file systems
+//! the reserve depends on the file system.
 //!
 //! Only the WAL is opened here. SQLite's locks on the database belong to the process, and closing a
 //! second descriptor of that file would drop them.
@@ -23,37 +23,38 @@ use super::dir::{StoreDir, copies_on_write, free_bytes, makes_inodes};
 use super::error::file_size_limit;
 use crate::{Error, Result};
 
-/// Allocated for the WAL. A run without output takes 50 KiB of it until the next checkpoint.
+/// Reserved for the WAL. A run without output uses 50 KiB of it until the next checkpoint.
 pub(crate) const WAL_ROOM: u64 = 512 * 1024;
-/// The database grows by this much at a time, so that a checkpoint has somewhere to write to.
+/// The database grows in these steps, so that a checkpoint has room to write to.
 const DATABASE_CHUNK: i32 = 256 * 1024;
-/// How much of the database's file should be free after a checkpoint.
+/// Free space wanted in the database's file after a checkpoint.
 pub(crate) const DATABASE_ROOM: u64 = 128 * 1024;
-/// On a full disk a run begins only where this much of the database's file is free: a WAL that has
-/// more pages than the file has room for could never be folded again.
+/// On a full disk a run begins only with this much free space in the database's file: a WAL with
+/// more pages than fit could never be folded.
 const ROOM_TO_BEGIN: u64 = 48 * 1024;
-/// Runs that can begin beside each other where no file can be made any more.
+/// How many concurrent runs can begin when no file can be created.
 const SPARE_FILES: usize = 4;
-/// With less than this free the disk counts as full: what is given up now may not come back.
+/// Below this much free space the disk counts as full: freed space may be lost to other programs.
 const ALMOST_FULL: u64 = 1024 * 1024;
 
-/// What a write may leave of the reserve when the disk is full.
+/// How much of the reserve a write may use on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// A new run or loop: its outcome has to fit too, and so has an erasure.
+    /// A new run or loop: its outcome must still fit, and so must an erasure.
     Begin,
-    /// The same together with the outcome of the run before it, which has this many bytes of output.
+    /// The same, together with the outcome of the previous run, which has this many bytes of
+    /// output.
     BeginAfter(u64),
-    /// What belongs to a run or loop that has begun.
+    /// Data of a run or loop that has begun.
     Continue,
-    /// The same with this many bytes of output, which can be given up.
+    /// The same, with this many bytes of output, which may be dropped.
     Output(u64),
-    /// What gives space back.
+    /// A write that frees space.
     Erase,
 }
 
 impl Claim {
-    /// How long the WAL may be on a full disk for this to be tried.
+    /// Maximum WAL length on a full disk at which this is still tried.
     pub(crate) fn wal_limit(self) -> u64 {
         match self {
             Self::Begin | Self::BeginAfter(_) => WAL_ROOM / 2,
@@ -62,12 +63,12 @@ impl Claim {
         }
     }
 
-    /// Whether a run or loop begins with it.
+    /// Whether it begins a run or loop.
     pub(crate) fn begins(self) -> bool {
         matches!(self, Self::Begin | Self::BeginAfter(_))
     }
 
-    /// How much room the database's file needs on a full disk for this to be tried.
+    /// Room that this needs in the database's file on a full disk.
     pub(crate) fn database_room(self) -> u64 {
         match self {
             Self::Begin => ROOM_TO_BEGIN,
@@ -77,9 +78,9 @@ impl Claim {
     }
 }
 
-/// On btrfs: has files that are made in the store's directory written in place, so that what is allocated
-/// ahead stays theirs. That costs btrfs its checksums; the record has hashes of its own. What fails leaves
-/// the reserve to the file system.
+/// On btrfs: turns off copy-on-write for new files in the store's directory, so that allocated
+/// blocks stay reserved. That disables btrfs checksums; the record has its own hashes. After a
+/// failure the reserve depends on the file system.
 pub(crate) fn write_in_place(dir: &StoreDir) {
     if !copies_on_write(dir.root()) {
         return;
@@ -89,21 +90,22 @@ pub(crate) fn write_in_place(dir: &StoreDir) {
     _ = flags.and_then(|flags| rustix::fs::ioctl_setflags(&root, flags | IFlags::NOCOW));
 }
 
-/// Makes the database grow in chunks through this connection.
+/// Makes the database grow in chunks on this connection.
 pub(crate) fn grow_in_chunks(connection: &Connection) {
     set_chunk(connection, DATABASE_CHUNK);
 }
 
-/// Runs `checkpoint`, which leaves the database's file as long as it is where that has room for all of
-/// its pages. Otherwise SQLite cuts off the room of the next WAL with each checkpoint, and it is
-/// allocated again, one block after another.
+/// Runs `checkpoint` without shortening a database file that has room for all of its pages.
+/// Otherwise each checkpoint cuts off the room for the next WAL, and SQLite allocates it again
+/// block by block.
 pub(crate) fn keeping_length<T>(
     connection: &Connection,
     dir: &StoreDir,
     checkpoint: impl FnOnce() -> T,
 ) -> T {
     let length = dir.database().metadata().map_or(0, |database| database.len());
-    // SQLite rounds the length that it cuts to up to whole chunks: one chunk is all of the file.
+    // SQLite rounds the truncated length up to whole chunks: a chunk as large as the file prevents
+    // truncation.
     let whole = i32::try_from(length).ok().filter(|whole| {
         pragma(connection, "page_count").is_ok_and(|pages| pages * PAGE <= i64::from(*whole))
     });
@@ -116,8 +118,8 @@ pub(crate) fn keeping_length<T>(
 
 fn set_chunk(connection: &Connection, mut chunk: i32) {
     // SAFETY: the handle is that of an open connection, and the argument is the int that this
-    // operation reads. A VFS that does not know the operation says so, and the database grows as
-    // it is written.
+    // operation reads. A VFS without the operation reports an error, and the database grows as it
+    // is written.
     unsafe {
         rusqlite::ffi::sqlite3_file_control(
             connection.handle(),
@@ -128,19 +130,19 @@ fn set_chunk(connection: &Connection, mut chunk: i32) {
     }
 }
 
-/// Allocates the WAL's room where it is missing. A disk that has no room left is no error here: the
-/// write that needs the room reports it.
+/// Reserves the missing room of the WAL. Lack of space is not an error here: the write that needs
+/// the room reports it.
 pub(crate) fn keep_wal_room(dir: &StoreDir) {
     let path = dir.wal();
-    // Not its times: the kernel gives a file whose times were read a new one with the next write, which
-    // it would otherwise do a few times in a second.
+    // Does not ask for times: reading a file's times makes the kernel update them at the next
+    // write, otherwise only a few times per second.
     let wanted = StatxFlags::BLOCKS;
     let wal = statx(CWD, &path, AtFlags::SYMLINK_NOFOLLOW, wanted);
     if wal.is_ok_and(|wal| wal.stx_blocks * 512 >= WAL_ROOM) {
         return;
     }
     let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path);
-    // Without a WAL there is nothing to allocate for yet.
+    // Without a WAL there is nothing to reserve yet.
     let Ok(file) = file else { return };
     for room in [WAL_ROOM, WAL_ROOM / 2, WAL_ROOM / 4] {
         let length = libc::off_t::try_from(room).unwrap_or(0);
@@ -153,15 +155,15 @@ pub(crate) fn keep_wal_room(dir: &StoreDir) {
     }
 }
 
-/// Frees the WAL's blocks beyond its end: for what has a better use for the last of the room.
+/// Frees the WAL's blocks beyond its end, for a more important use of the remaining space.
 pub(crate) fn give_wal_room_back(dir: &StoreDir) {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(dir.wal());
-    // Without a WAL there is nothing to free. What fails leaves the blocks where they are.
+    // Without a WAL there is nothing to free. After a failure the blocks stay reserved.
     let Ok(file) = file else { return };
     drop(file.metadata().and_then(|wal| file.set_len(wal.len())));
 }
 
-/// Makes the spare files where a full disk could not make a live file. What fails is tried again later.
+/// Creates the spare files for a disk that may fill up. A failure is retried later.
 pub(crate) fn keep_spare_files(dir: &StoreDir) {
     if !makes_inodes(dir.root()) || dir.make(&dir.spare_dir()).is_err() {
         return;
@@ -178,7 +180,7 @@ fn spare_files(dir: &StoreDir) -> impl Iterator<Item = PathBuf> {
     (0..SPARE_FILES).map(move |number| spare.join(number.to_string()))
 }
 
-/// Puts spare files where SQLite would make the WAL and its index, if another program removed them.
+/// Puts spare files in place of a missing WAL or index that SQLite could not create.
 pub(crate) fn replace_missing_files(dir: &StoreDir) {
     for suffix in ["-wal", "-shm"] {
         let path = dir.beside_database(suffix);
@@ -188,18 +190,18 @@ pub(crate) fn replace_missing_files(dir: &StoreDir) {
     }
 }
 
-/// Gives a spare file another name, and returns the one it had; `None` when there is none left.
+/// Renames a spare file and returns its former name; `None` when there is none left.
 pub(crate) fn take_spare_file(dir: &StoreDir, name: &Path) -> Option<PathBuf> {
     spare_files(dir).find(|spare| std::fs::rename(spare, name).is_ok())
 }
 
-/// Extends the database's file where less than this much of it is free.
+/// Extends the database's file if less than this much of it is free.
 pub(crate) fn keep_database_room(connection: &Connection, dir: &StoreDir, room: u64) {
     let Ok(used) = pragma(connection, "page_count").map(|pages| pages * PAGE) else { return };
     let Ok(length) = dir.database().metadata().map(|database| database.len()) else { return };
     let mut wanted = used + room.cast_signed();
     if length.cast_signed() < wanted {
-        // SAFETY: as above; this operation reads an i64. Where it fails the file stays as it is.
+        // SAFETY: as above; this operation reads an i64. After a failure the file keeps its length.
         unsafe {
             rusqlite::ffi::sqlite3_file_control(
                 connection.handle(),
@@ -211,7 +213,7 @@ pub(crate) fn keep_database_room(connection: &Connection, dir: &StoreDir, room: 
     }
 }
 
-/// What the database can take before its file has to grow.
+/// How much the database can grow before its file does.
 pub(crate) fn database_room(connection: &Connection, dir: &StoreDir) -> rusqlite::Result<u64> {
     let used = pragma(connection, "page_count")? - pragma(connection, "freelist_count")?;
     let length = dir.database().metadata().map_or(0, |database| database.len());
@@ -225,7 +227,7 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
 }
 
-/// Refuses to begin what the process's own limit would keep from being completed.
+/// Refuses to begin a run that the file size limit would keep from completing.
 pub(crate) fn check_file_size_limit(dir: &StoreDir) -> Result<()> {
     let Some(limit) = file_size_limit() else { return Ok(()) };
     let length = dir.database().metadata().map_or(0, |database| database.len());
@@ -267,7 +269,7 @@ mod tests {
             assert!(keeping_length(connection, dir, checkpoint).unwrap());
             assert_eq!(length(), long);
         }
-        // What SQLite does by itself.
+        // SQLite's default behaviour.
         change(5);
         assert!(checkpoint().unwrap());
         assert!(length() < long);

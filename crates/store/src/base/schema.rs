@@ -11,7 +11,7 @@ use crate::base::dir::StoreDir;
 use crate::base::effect_rows;
 use crate::{Error, Result};
 
-/// "rtak", so that tools such as file(1) can tell the database from any other.
+/// "rtak", by which tools such as file(1) recognise the database.
 const APPLICATION_ID: i64 = 0x7274_616B;
 
 const MIGRATIONS: [&str; 4] = [
@@ -24,7 +24,7 @@ const MIGRATIONS: [&str; 4] = [
 pub(crate) const WITH_EFFECTS: i64 = 2;
 /// The first version that keeps the block hashes of outputs.
 pub(crate) const WITH_BLOCKS: i64 = 3;
-/// The first version that keeps what test results say of tests they do not name.
+/// The first version that records what test results imply about tests they do not name.
 pub(crate) const WITH_VOUCHING: i64 = 4;
 
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
@@ -38,14 +38,14 @@ pub(crate) fn of(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Something about the tables that no retake leaves behind.
+/// A defect of the tables that retake itself never causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchemaFault {
     /// A table or an index is missing.
     Missing { kind: String, name: String },
-    /// A table or an index is not as it was made: a column is missing, for example.
+    /// A table or an index differs from its definition: a column is missing, for example.
     Different { kind: String, name: String },
-    /// The version says that this is not there yet.
+    /// An object of a later version than the recorded one.
     TooEarly { version: i64, name: String },
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn faults(connection: &Connection) -> rusqlite::Result<Vec<SchemaFaul
         let (kind, name) = (kind.clone(), name.clone());
         match found.get(&name) {
             None => faults.push(SchemaFault::Missing { kind, name }),
-            // The tables inside the search index are SQLite's own affair.
+            // The tables inside the search index belong to SQLite.
             Some((_, found)) if found != sql && !name.starts_with("search_") => {
                 faults.push(SchemaFault::Different { kind, name });
             }
@@ -102,7 +102,7 @@ pub(crate) fn faults(connection: &Connection) -> rusqlite::Result<Vec<SchemaFaul
     Ok(faults)
 }
 
-/// Refuses what this retake cannot read; says whether migrations are due.
+/// Refuses what this retake cannot read; returns whether migrations are pending.
 pub(crate) fn check(connection: &Connection, dir: &StoreDir) -> Result<bool> {
     let found = version(connection, dir)?;
     if found > SCHEMA_VERSION {
@@ -112,7 +112,7 @@ pub(crate) fn check(connection: &Connection, dir: &StoreDir) -> Result<bool> {
         return Ok(false);
     }
     let failed = |error| Error::sqlite("read the schema", dir.database(), error);
-    // One look at everything: between two of them another process may have migrated the record.
+    // One snapshot for all queries: between two of them another process may migrate the record.
     let look = connection.unchecked_transaction().map_err(failed)?;
     let found = of(&look).map_err(failed)?;
     let tables = objects(&look).map_err(failed)?;
@@ -130,7 +130,7 @@ pub(crate) fn check(connection: &Connection, dir: &StoreDir) -> Result<bool> {
     }
 }
 
-/// Makes the tables in a database that has none.
+/// Creates the tables in an empty database.
 pub(crate) fn create(connection: &mut Connection, dir: &StoreDir) -> Result<()> {
     let failed = |error| Error::sqlite("make the tables", dir.database(), error);
     let transaction = connection.transaction().map_err(failed)?;
@@ -142,8 +142,8 @@ pub(crate) fn create(connection: &mut Connection, dir: &StoreDir) -> Result<()> 
     transaction.commit().map_err(failed)
 }
 
-/// Applies what is missing, each migration and its number in one transaction. The caller holds
-/// the write turn; the first to get it has already done the work.
+/// Applies pending migrations, each with its number in one transaction. The caller holds the write
+/// turn; an earlier holder may have migrated already.
 pub(crate) fn migrate(connection: &mut Connection, dir: &StoreDir) -> Result<()> {
     let failed = |error| Error::sqlite("migrate the schema", dir.database(), error);
     while check(connection, dir)? {

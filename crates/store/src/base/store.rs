@@ -1,7 +1,7 @@
 //! The open store: one connection and the queue of writers.
 //!
-//! Opening is lazy and cheap, because every cold `retake exec` pays for it: one pragma tells
-//! whether the schema is current, and nothing is checkpointed on close.
+//! Opening is lazy and cheap, because every cold `retake exec` pays for it: one pragma shows
+//! whether the schema is current, and closing does no checkpoint.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ use crate::base::reserve::{self, Claim};
 use crate::base::write_lock::{PATIENCE, WriteQueue, WriteTurn};
 use crate::{Error, Result};
 
-/// How long a connection that needs the database for itself waits for those that have it open.
+/// How long a connection that needs exclusive access waits for other connections.
 const ALONE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The record of every run, in one directory.
@@ -34,12 +34,12 @@ pub struct Store {
     access: Access,
     synchronous: Option<Durability>,
     claim: Claim,
-    /// Device and inode of the database: SQLite would go on writing to a deleted file.
+    /// Device and inode of the database: SQLite would keep writing to a deleted file.
     identity: Option<(u64, u64)>,
     queue: WriteQueue,
-    /// After the connection, which it must outlive.
+    /// Declared after the connection, so that it is dropped later.
     pub(crate) commits: Commits,
-    /// The live file of the next run, once there were many.
+    /// The live file for the next run, in a program that records many.
     pub(crate) idle: Option<IdleFile>,
 }
 
@@ -50,7 +50,7 @@ enum Access {
 }
 
 fn identity(dir: &StoreDir) -> Option<(u64, u64)> {
-    // None never equals a database that was opened, which is all the comparison needs.
+    // `None` never equals an opened database, which is all the comparison needs.
     dir.database().metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
@@ -66,9 +66,9 @@ fn open_connection(
     connection.busy_timeout(PATIENCE).map_err(failed)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     if access == Access::Write {
-        // secure_delete on every writer, not only on those that erase: a row that grows is
-        // moved, and its old place would keep the text. temp_store: a full disk may be that of
-        // the temporary files too.
+        // secure_delete on every writer, not only on those that erase: a row that grows is moved,
+        // and its old place would keep the text. temp_store: a full disk may also hold the
+        // temporary files.
         connection
             .execute_batch("PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY")
             .map_err(failed)?;
@@ -87,7 +87,7 @@ pub(crate) enum Durability {
 }
 
 impl Store {
-    /// Opens the store for recording, making it (0700, database 0600) when it is missing.
+    /// Opens the store for recording; creates it if it is missing (0700, database 0600).
     pub fn open(root: &Path) -> Result<Self> {
         let dir = StoreDir::followed(root);
         if !dir.has_database()? {
@@ -104,12 +104,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store for reading; works where nothing may be written. Never changes anything.
+    /// Opens the store for reading, also on read-only media. Never changes anything.
     pub fn open_read_only(root: &Path) -> Result<Self> {
         Self::open_read_only_within(root, PATIENCE)
     }
 
-    /// Like `open_read_only`; neither this nor any later read waits longer for a database that
+    /// Like `open_read_only`, but this and later reads wait at most `patience` for a database that
     /// another program keeps locked.
     pub fn open_read_only_within(root: &Path, patience: Duration) -> Result<Self> {
         let dir = StoreDir::followed(root);
@@ -127,13 +127,13 @@ impl Store {
             Err(Error::NotWritable { .. })
                 if !dir.wal().metadata().is_ok_and(|wal| wal.len() > 0) =>
             {
-                // Where nothing may be created SQLite cannot share a WAL index. Nobody can be
-                // writing there either, so without a WAL the file can be read as it is.
+                // Without permission to create files SQLite cannot share a WAL index. Nobody can
+                // write there either, so without a WAL the file can be read directly.
                 Self::connect_immutable(dir)?
             }
             other => other?,
         };
-        // One of an earlier release is read as it is; one without any tables has nothing to read.
+        // An earlier release's schema is readable; a database without tables is not.
         schema::check(&store.connection, &store.dir)?;
         if schema::version(&store.connection, &store.dir)? == 0 {
             return Err(Error::NoStore { path: root.to_owned() });
@@ -147,12 +147,12 @@ impl Store {
         Ok(self)
     }
 
-    /// Makes the database under another name and gives it its own once it is complete, so that a
-    /// reader finds a whole record or none, whenever it looks and whenever we are killed.
+    /// Creates the database under another name and renames it once it is complete, so that a reader
+    /// finds a whole record or none, even after a kill.
     fn create(dir: StoreDir) -> Result<Self> {
         dir.prepare()?;
         let turn = WriteTurn::take(&dir)?;
-        // Another process may have had the turn before us.
+        // Another process may have created it first.
         if !dir.database().exists() {
             Self::build(&dir)?;
         }
@@ -162,8 +162,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The caller has the write turn, so what is found of an unfinished database is of a process
-    /// that died.
+    /// The caller has the write turn, so an unfinished database belongs to a dead process.
     fn build(dir: &StoreDir) -> Result<()> {
         reserve::check_file_size_limit(dir)?;
         reserve::write_in_place(dir);
@@ -171,7 +170,7 @@ impl Store {
         for suffix in ["", "-wal", "-shm", "-journal"] {
             remove(&new.beside_database(suffix))?;
         }
-        // SQLite gives the WAL the database's mode, so making the file first settles both.
+        // SQLite gives the WAL the database's mode, so creating the file first sets both.
         let file = dir.create_private(new.database()).map_err(|error| match error {
             Error::Io { path, source, .. } => not_writable(&path, source),
             other => other,
@@ -179,7 +178,7 @@ impl Store {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
         let mut connection = open_connection(new.database(), &new, Access::Write, flags)?;
         let failed = |error| Error::sqlite("make the record", dir.database(), error);
-        // One sync at the end is enough: until then nothing is lost with it.
+        // One sync at the end is enough: an incomplete database is discarded.
         connection
             .execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
             .map_err(failed)?;
@@ -193,7 +192,7 @@ impl Store {
         file.sync_all().map_err(|error| Error::io("sync", new.database(), error))?;
         for suffix in ["-wal", "-shm"] {
             remove(&new.beside_database(suffix))?;
-            // Left over from a database that is gone: they must not be taken for those of this one.
+            // Remains of a deleted database must not be applied to this one.
             remove(&dir.beside_database(suffix))?;
         }
         fs::rename(new.database(), dir.database())
@@ -220,7 +219,7 @@ impl Store {
             return Self::connect_with(dir.database().to_owned(), dir, access, flags);
         }
         match Self::connect_alone(dir.clone(), access) {
-            // Those that have it open have mapped the index already.
+            // Programs that have it open have mapped the index already.
             Err(Error::Busy { .. }) if has_allocated_wal_index(&dir) => {
                 Self::connect_with(dir.database().to_owned(), dir, access, flags)
             }
@@ -229,14 +228,14 @@ impl Store {
         }
     }
 
-    /// Connects, and says whether the schema is that of an earlier release.
+    /// Connects; also returns whether the schema is that of an earlier release.
     fn connect_and_check(dir: StoreDir, access: Access) -> Result<(Self, bool)> {
         let check = |store: Self| {
             let is_old = schema::check(&store.connection, &store.dir)?;
             Ok((store, is_old))
         };
         match Self::connect(dir.clone(), access).and_then(check) {
-            // Not foreseen: the file system has less room than it says, or none for a file.
+            // The file system has less room than it reports, or cannot create a file.
             Err(Error::DiskFull { .. }) => {
                 reserve::replace_missing_files(&dir);
                 Self::connect_alone(dir, access).and_then(check)
@@ -245,9 +244,9 @@ impl Store {
         }
     }
 
-    /// On a disk without room for the index of the WAL: takes the database for this connection alone.
+    /// On a disk without room for the index of the WAL: opens the database exclusively.
     fn connect_alone(dir: StoreDir, access: Access) -> Result<Self> {
-        // Also who only reads needs the right to lock all others out.
+        // Even a reader needs write access to lock others out.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
         let store = Self::connect_with(dir.database().to_owned(), dir, access, flags)?;
         let failed = |error| store.failed("open the record", error);
@@ -257,7 +256,7 @@ impl Store {
         };
         store.connection.busy_timeout(ALONE_PATIENCE).map_err(failed)?;
         store.connection.execute_batch(setting).map_err(failed)?;
-        // The lock is taken with the first look, and held until the connection is closed.
+        // The first access takes the lock, which is held until the connection is closed.
         store
             .connection
             .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
@@ -307,12 +306,13 @@ impl Store {
         self.access == Access::Read
     }
 
-    /// The chain's last hash: keep it elsewhere, and `verify` can prove that nothing was cut off.
+    /// The chain's last hash: keep it elsewhere, and `verify` can prove that no entries were cut
+    /// off.
     pub fn head(&self) -> Result<Head> {
         ledger::head(&self.connection).map_err(|error| self.failed("read the head", error))
     }
 
-    /// Runs `work` in a transaction of its own, in turn with every other writer.
+    /// Runs `work` in its own transaction, in turn with every other writer.
     pub(crate) fn write<T>(
         &mut self,
         durability: Durability,
@@ -322,8 +322,8 @@ impl Store {
         self.write_then(durability, action, work, |_, _| Ok(()))
     }
 
-    /// Like `write`; `after` runs once the commit is done and before the next writer's turn, so
-    /// that no other process can come to refer to a file that is being removed.
+    /// Like `write`; `after` runs after the commit and before the next writer's turn, so that no
+    /// other process can start to refer to a file that is being removed.
     pub(crate) fn write_then<T>(
         &mut self,
         durability: Durability,
@@ -352,8 +352,8 @@ impl Store {
         after(&value, dir)?;
         crash_point("after what follows a commit");
         if durability == Durability::Power {
-            // The commit is safe in the WAL: a fold that fails is tried again by the next writer,
-            // and must not make a recorded outcome look like a lost one.
+            // The commit is safe in the WAL: a failed fold is retried by the next writer, and must
+            // not make a recorded outcome look lost.
             drop(self.fold_wal());
         }
         Ok(value)
@@ -381,8 +381,8 @@ impl Store {
         value
     }
 
-    /// Before a write: allocates the WAL's room, and on a full disk keeps what is left of it for
-    /// those with a better claim.
+    /// Before a write: reserves the WAL's room; on a full disk keeps the rest for more important
+    /// writes.
     fn keep_room(&self) -> Result<()> {
         if self.claim.begins() {
             reserve::check_file_size_limit(&self.dir)?;

@@ -19,7 +19,7 @@ pub(crate) struct WriteTurn {
     file: Arc<File>,
 }
 
-/// The file that turns are taken on, kept open by a program that takes many.
+/// The file for taking turns, kept open by a program that takes many.
 #[derive(Debug, Default)]
 pub(crate) struct WriteQueue {
     file: Option<Arc<File>>,
@@ -31,7 +31,7 @@ impl WriteQueue {
             let path = dir.write_lock();
             let locked = try_lock(&file).map_err(|error| Error::io("lock", &path, error))?;
             self.file = Some(file.clone());
-            // Who has to wait does so with a file of its own: all locks on one are the same lock.
+            // A waiting thread opens its own file: all locks on one open file are the same lock.
             return if locked { Ok(WriteTurn { file }) } else { WriteTurn::take(dir) };
         }
         let turn = WriteTurn::take(dir)?;
@@ -47,13 +47,13 @@ fn has_name(file: &File) -> bool {
 
 impl Drop for WriteTurn {
     fn drop(&mut self) {
-        // Where it fails the lock ends with the last descriptor.
+        // If unlocking fails, closing the last descriptor ends the lock.
         drop(self.file.unlock());
     }
 }
 
 impl WriteTurn {
-    /// Queues for the turn. SQLite's own busy handler polls, and under load the unlucky starve;
+    /// Queues for the turn. SQLite's own busy handler polls, which starves some writers under load;
     /// the kernel's queue is first come, first served.
     pub(crate) fn take(dir: &StoreDir) -> Result<Self> {
         Self::take_within(dir, PATIENCE)
@@ -76,8 +76,8 @@ impl WriteTurn {
         if try_lock(&file).map_err(failed)? {
             return Ok(Self { file: Arc::new(file) });
         }
-        // A file lock has no timeout and a polling loop has no queue: a thread waits in our place.
-        // When we give up it stays behind, and unlocks as soon as it gets the lock.
+        // A file lock has no timeout and a polling loop has no queue, so a thread waits. After a
+        // timeout the thread keeps waiting, and unlocks as soon as it gets the lock.
         let (sender, receiver) = mpsc::channel();
         std::thread::Builder::new()
             .name("retake-store-queue".to_owned())
@@ -120,7 +120,7 @@ mod tests {
             drop(turn);
             assert!(is_free());
         }
-        // Another program holds a turn: the next one waits for it, and not for ever.
+        // Another program holds a turn: the next one waits for it, but not forever.
         let other = WriteTurn::take(&dir).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| queue.take_turn(&dir).map(drop));

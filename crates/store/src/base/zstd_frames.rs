@@ -1,7 +1,7 @@
 //! Compressed output files: independent zstd frames with a seek table at the end.
 //!
-//! The layout is zstd's seekable format, so `zstd -dc FILE` prints the output and any part of it
-//! can be read without decompressing what comes before. Each frame carries its own checksum.
+//! The layout is zstd's seekable format: `zstd -dc FILE` prints the output, and any frame can be
+//! read without decompressing earlier ones. Each frame carries its own checksum.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,8 +11,8 @@ use zstd::zstd_safe::CParameter;
 
 use crate::base::block_hashes::{BLOCK, OutputHash, OutputHasher};
 
-/// Raw bytes of one frame: what a reader decompresses to see any byte of it. The same as a block, so
-/// that checking a block takes one frame.
+/// Raw bytes of one frame: what a reader must decompress to see any byte of it. Equal to a block,
+/// so that checking a block takes one frame.
 const FRAME: usize = BLOCK as usize;
 const LEVEL: i32 = 3;
 const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
@@ -21,7 +21,7 @@ const HEADER: u64 = 8;
 const FOOTER: u64 = 9;
 const ENTRY: u64 = 8;
 
-/// Compresses everything `from` has; returns what the raw bytes hash to.
+/// Compresses all of `from`; returns the hash of the raw bytes.
 pub(crate) fn compress(from: &mut impl Read, to: &mut impl Write) -> io::Result<OutputHash> {
     let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
     compressor.set_parameter(CParameter::ChecksumFlag(true))?;
@@ -70,11 +70,11 @@ fn invalid(detail: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the compressed file is damaged: {detail}"))
 }
 
-/// Random access to a compressed file, frame by frame. Whether the bytes are the recorded ones is not
-/// known here.
+/// Random access to a compressed file, frame by frame. Does not check that the bytes are the
+/// recorded ones.
 pub(crate) struct ZstdFrames {
     file: File,
-    /// Of each frame: where it begins in the file, and where its raw bytes begin.
+    /// For each frame, its offset in the file and in the raw bytes.
     starts: Vec<(u64, u64)>,
     end: (u64, u64),
     decompressor: zstd::bulk::Decompressor<'static>,
@@ -117,7 +117,7 @@ impl ZstdFrames {
         let mut starts = Vec::with_capacity(table.len() / ENTRY as usize);
         for entry in table.chunks_exact(ENTRY as usize) {
             let (compressed, raw) = (word(entry), word(&entry[4..]));
-            // What no frame of ours has would only be believed to allocate memory for it.
+            // Lengths that no frame of retake has would only cause large allocations.
             if raw == 0 || raw as usize > FRAME || compressed as usize > 2 * FRAME {
                 return Err(invalid("a frame has an impossible length"));
             }
@@ -132,13 +132,13 @@ impl ZstdFrames {
         Ok(Self { file, starts, end, decompressor, compressed: Vec::new() })
     }
 
-    /// Raw bytes of all frames.
+    /// Total raw bytes of all frames.
     pub(crate) fn length(&self) -> u64 {
         self.end.1
     }
 
-    /// Reads the raw bytes that begin at `offset`, where a frame must begin, up to `raw`'s length,
-    /// where one must end.
+    /// Reads raw bytes from `offset`, a frame boundary, up to `raw`'s length, which must end at
+    /// another one.
     pub(crate) fn read_exact_at(&mut self, raw: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset + raw.len() as u64;
         let mut index = self.starts.partition_point(|&(_, raw)| raw < offset);

@@ -1,7 +1,7 @@
-//! What a result must not wait for: compressing large output and indexing all of it.
+//! Work that must not delay a result: compressing large output and indexing all output.
 //!
-//! Done by later commands, within the time they can spare. A crash at any instant leaves either
-//! the raw or the compressed file readable and referred to.
+//! Done by later commands, within the time they can spare. A crash at any instant leaves a readable
+//! file, raw or compressed, that the record refers to.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ use crate::read::output::{self, Storage, output_key, run_and_stream};
 use crate::read::search_index;
 use crate::{Error, Result, Store};
 
-/// How many small outputs are indexed in one transaction, so that writers need not wait long.
+/// Small outputs indexed per transaction, so that writers need not wait long.
 const BATCH: usize = 64;
 
 /// What a compaction did.
@@ -32,7 +32,7 @@ const BATCH: usize = 64;
 pub struct Compacted {
     pub compressed: u64,
     pub indexed: u64,
-    /// Whether something is left for the next time.
+    /// Whether work is left for the next time.
     pub more: bool,
 }
 
@@ -50,8 +50,8 @@ impl Pending {
 }
 
 impl Store {
-    /// Whether output waits to be compressed and indexed, or a runner died. Also answers for a store
-    /// that is only read.
+    /// Whether output waits to be compressed and indexed, or a runner died. Also works on a
+    /// read-only store.
     pub fn needs_maintenance(&mut self) -> bool {
         let waiting = self.may_have_work()
             && (self.compact(Duration::ZERO).is_ok_and(|look| look.more)
@@ -59,17 +59,17 @@ impl Store {
         waiting || self.may_need_recovery()
     }
 
-    /// `false` when there is nothing to compress, to index or to remove. Every command that reads asks,
-    /// and most often that is the answer, so it is one question that is quick to prepare.
+    /// `false` if there is nothing to compress, index or remove. Every reading command asks,
+    /// usually with that answer, so it is a single statement that is quick to prepare.
     fn may_have_work(&self) -> bool {
         let look = "SELECT EXISTS (SELECT 1 FROM outputs WHERE pending = 1)
                OR EXISTS (SELECT 1 FROM outputs WHERE bytes > 1048576 AND blocks IS NULL)
                OR EXISTS (SELECT 1 FROM settings WHERE name >= ?1 AND name < ?2)";
-        // An earlier schema does not know all of it.
+        // An earlier schema lacks some of these tables and columns.
         self.connection.query_row(look, obsolete_files::NAMES, |row| row.get(0)).unwrap_or(true)
     }
 
-    /// Compresses and indexes what is waiting, oldest first, for about as long as `budget`.
+    /// Compresses and indexes waiting output, oldest first, for about `budget`.
     pub fn compact(&mut self, budget: Duration) -> Result<Compacted> {
         let begun = Instant::now();
         let mut done = Compacted::default();
@@ -87,8 +87,8 @@ impl Store {
             after = last.output_key;
             let (raw, small): (Vec<_>, Vec<_>) =
                 batch.into_iter().partition(|pending| pending.storage == Storage::Raw);
-            // What gives space back comes first: the room of the WAL, which any write takes back,
-            // may be all that is left.
+            // Writes that free space come first: the reserved room of the WAL, which any write
+            // consumes, may be all that is left.
             let compressed = self.compress_all(&raw, begun, budget, &mut done);
             done.indexed += self.index_small(&small)?;
             compressed?;
@@ -120,11 +120,11 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the lists of block hashes that an earlier release did not keep; `true` when the time was
-    /// over first.
+    /// Computes the lists of block hashes that earlier releases did not record; `true` if the time
+    /// ran out.
     fn make_missing_lists(&mut self, begun: Instant, budget: Duration) -> Result<bool> {
         let failed = |store: &Self, error| store.failed("look for outputs without a list", error);
-        // Only in a store that is read: writing brings the schema up to date.
+        // Only for a store opened for reading: writing migrates the schema.
         if schema::version(&self.connection, &self.dir)? < schema::WITH_BLOCKS {
             return Ok(false);
         }
@@ -151,7 +151,7 @@ impl Store {
                 Ok(blocks) => blocks,
                 // Erased meanwhile.
                 Err(Error::NotFound { .. }) => continue,
-                // Not to be tried again; reading and verifying tell what is damaged.
+                // Not retried; reading and verifying report the damage.
                 Err(error) if error.is_damage() => None,
                 Err(error) => return Err(error),
             };
@@ -198,7 +198,7 @@ impl Store {
                     continue; // another process was faster, or the run is gone
                 }
                 let opened = output::open(tx, dir, pending.run(), pending.stream);
-                // Damage is reported when it is read; it must not stop everything else.
+                // Damage is reported on reading; it must not stop the rest.
                 let Ok(mut output) = opened else { continue };
                 let Ok(text) = search_index::text_of(&mut output) else { continue };
                 search_index::add(tx, pending.output_key, &text).map_err(failed)?;
@@ -212,7 +212,7 @@ impl Store {
         let raw_path = self.dir.spool(pending.id, pending.stream);
         let mut raw = match open_regular(&raw_path) {
             Ok(raw) => raw,
-            // Gone, or something else in its place: there is nothing to compress.
+            // The file is gone or replaced by something else: there is nothing to compress.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_none() =>
             {
@@ -229,7 +229,7 @@ impl Store {
             |tx, dir| {
                 let failed = |error| Error::sqlite("store output", dir.database(), error);
                 let stored = output::load(tx, pending.output_key).map_err(failed)?;
-                // Bytes that are not those recorded stay where they are, for doctor to report.
+                // Bytes that differ from the recorded ones are left for doctor to report.
                 let compressed = &temporary.output;
                 let same = stored.filter(|stored| stored.output.hash == compressed.hash);
                 let Some(stored) = same else {
@@ -252,7 +252,7 @@ impl Store {
         Ok(compressed)
     }
 
-    /// The raw file is gone: there is nothing to wait for.
+    /// The raw file is gone: stop waiting for it.
     fn give_up(&mut self, pending: &Pending) -> Result<bool> {
         self.write(Durability::Process, "give up on output", |tx, dir| {
             mark_done(tx, pending.output_key, None)
@@ -262,8 +262,8 @@ impl Store {
     }
 }
 
-/// Puts a compressed file in the place of a raw one, if that holds what the ledger names; for a
-/// database that cannot be written. `false` when there was nothing to compress.
+/// Replaces a raw file by a compressed one, if it has the recorded content; for a database that
+/// cannot be written. `false` if there is nothing to compress.
 pub(crate) fn compress_in_place(
     dir: &StoreDir,
     (id, stream): (RunId, Stream),
@@ -280,7 +280,7 @@ pub(crate) fn compress_in_place(
     Ok(true)
 }
 
-/// Takes an output off the list; `false` when it was not on it any more.
+/// Marks an output as done; `false` if another process did.
 fn mark_done(
     connection: &rusqlite::Connection,
     output_key: i64,
@@ -295,7 +295,7 @@ fn mark_done(
     Ok(changed > 0)
 }
 
-/// Keeps the list of an output's block hashes. Where the file is shared each output has its own.
+/// Stores the list of an output's block hashes. Outputs that share a file have separate lists.
 fn set_blocks(
     connection: &rusqlite::Connection,
     output_key: i64,
@@ -307,10 +307,10 @@ fn set_blocks(
     Ok(())
 }
 
-/// A compressed file that has no name yet; removed unless it is kept.
+/// An unnamed compressed file; removed unless it is kept.
 struct Temporary {
     path: PathBuf,
-    /// What was compressed.
+    /// The hash of the raw bytes.
     output: OutputHash,
 }
 
@@ -320,7 +320,7 @@ impl Temporary {
         dir.make(&dir.output_dir())?;
         let (path, file) = Self::create(dir, (id, stream))?;
         let failed = |error| Error::io("write", &path, error);
-        // From here on the file is removed on every way out but `keep`.
+        // From here on the file is removed on every exit but `keep`.
         let mut temporary = Self { path: path.clone(), output: OutputHasher::default().finish() };
         raw.rewind().map_err(failed)?;
         let mut writer = io::BufWriter::new(file);
@@ -328,14 +328,14 @@ impl Temporary {
         writer.flush().map_err(failed)?;
         writer.get_ref().sync_data().map_err(failed)?;
         temporary.output = output;
-        // Now, and not when it is kept: on a full disk the writer's turn takes the last of the room.
+        // Now, not in `keep`: on a full disk the write turn uses the last of the space.
         let path = dir.output(&temporary.output.hash);
         dir.make(path.parent().unwrap_or(dir.root()))?;
         Ok(temporary)
     }
 
-    /// A file of this call alone: another thread may compress the same output at the same time, and one
-    /// of a dead process may have had our number.
+    /// A file name unique to this call: another thread may compress the same output, and a dead
+    /// process may have had the same process id.
     fn create(dir: &StoreDir, (id, stream): (RunId, Stream)) -> Result<(PathBuf, File)> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -350,8 +350,8 @@ impl Temporary {
         }
     }
 
-    /// Gives the file its final name. One that is already there is replaced: it should be equal, and
-    /// if it was damaged this mends it.
+    /// Gives the file its final name. An existing file is replaced: it should be equal, and if
+    /// damaged this repairs it.
     fn keep(&self, dir: &StoreDir, hash: &blake3::Hash) -> Result<()> {
         let path = dir.output(hash);
         let parent = path.parent().unwrap_or(dir.root());
@@ -365,7 +365,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Gone when it was kept; a leftover is found by doctor.
+        // After `keep` the name is gone; doctor finds a leftover.
         drop(fs::remove_file(&self.path));
     }
 }

@@ -1,16 +1,16 @@
-//! How much room the record takes. Counts what is there at this moment; files that come or go
-//! meanwhile are not an error.
+//! How much disk space the record uses. Files that appear or vanish during the count are not an
+//! error.
 
 use std::path::Path;
 
 use crate::Store;
 
-/// Bytes on disk, by what they are for.
+/// Bytes on disk by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// The database with its log.
     pub database: u64,
-    /// Output of runs in flight, and large output that is not compressed yet.
+    /// Output of current runs, and large output that is not compressed yet.
     pub spool: u64,
     /// Compressed output.
     pub output: u64,
@@ -33,7 +33,7 @@ impl Store {
     }
 }
 
-/// Bytes of the files in a directory and in those down to `depth` below it.
+/// Bytes of the files in a directory, down to `depth` levels below it.
 fn below(dir: &Path, depth: u8) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let of = |entry: std::fs::DirEntry| match entry.metadata() {

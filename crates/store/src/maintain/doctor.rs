@@ -1,6 +1,6 @@
-//! Examination: is the record whole, is everything in its place, is there room?
+//! Examination: is the record intact, is every file in its place, is there space?
 //!
-//! Looks and reports; `repair` changes things.
+//! Only reports; `repair` changes things.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::{Error, Result, Store};
 
 /// Less free space than this is worth a warning.
 const LOW_DISK: u64 = 256 * 1024 * 1024;
-/// A temporary file that nobody touched for this long has no owner any more.
+/// A temporary file untouched for this long is abandoned.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 
 #[derive(Clone, Debug)]
@@ -42,15 +42,15 @@ pub struct Examination {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// SQLite finds the file damaged.
+    /// SQLite reports damage.
     Integrity(String),
-    /// A table or index is not as retake makes it.
+    /// A table or index differs from its definition.
     Schema(SchemaFault),
     /// The chain or the projection is broken.
     Chain(Break),
     /// A run whose runner died; the next recorded run marks it.
     Interrupted(RunId),
-    /// Output that the record names and that cannot be read, or is not what was recorded.
+    /// Recorded output that cannot be read, or differs from what was recorded.
     DamagedOutput {
         id: RunId,
         stream: Stream,
@@ -58,7 +58,7 @@ pub enum Defect {
     },
     /// A file that nothing refers to.
     Orphan(PathBuf),
-    /// Others may read the record.
+    /// Other users can read the record.
     Exposed {
         path: PathBuf,
         mode: u32,
@@ -111,7 +111,7 @@ impl fmt::Display for Defect {
 }
 
 impl Store {
-    /// Examines everything; how much of the outputs, `depth` says.
+    /// Examines everything; `depth` sets how thoroughly outputs are read.
     pub fn examine(
         &self,
         depth: VerifyDepth,
@@ -124,7 +124,7 @@ impl Store {
             let faults = schema::faults(&self.connection).map_err(failed)?;
             defects.extend(faults.into_iter().map(Defect::Schema));
         }
-        // What asks tables that are not there would only say the same once more.
+        // Queries on missing tables would only repeat the same defect.
         let (mut runs, mut running) = (0, Vec::new());
         if !defects.iter().any(|defect| matches!(defect, Defect::Schema(_))) {
             if defects.is_empty()
@@ -160,7 +160,7 @@ impl Store {
         })
     }
 
-    /// Looks for runs without an end and files without a run. Gives the number of runs.
+    /// Finds runs without an end and files without a run. Returns the number of runs.
     fn examine_content(&self, defects: &mut Vec<Defect>, running: &mut Vec<RunId>) -> Result<u64> {
         let failed = |error| self.failed("examine the record", error);
         for id in self.unfinished().map_err(failed)? {
@@ -178,7 +178,7 @@ impl Store {
         Ok(runs.unsigned_abs())
     }
 
-    /// What SQLite's own check finds; empty when the file is sound.
+    /// The findings of SQLite's own check; empty for an intact file.
     pub(crate) fn integrity(&self) -> Result<Vec<String>> {
         let checked: rusqlite::Result<Vec<String>> = self
             .connection
@@ -201,7 +201,7 @@ impl Store {
             .collect()
     }
 
-    /// Files that neither a run of the record nor a living process needs.
+    /// Files that neither a recorded run nor a live process needs.
     pub(crate) fn orphans(&self) -> Result<Vec<PathBuf>> {
         let mut orphans = Vec::new();
         for path in files(&self.dir.spool_dir())? {
@@ -255,7 +255,7 @@ impl Store {
 fn abandoned(path: &Path) -> bool {
     path.metadata()
         .and_then(|metadata| metadata.modified())
-        .ok() // gone meanwhile: then it is nobody's orphan
+        .ok() // gone meanwhile, so not an orphan
         .and_then(|modified| modified.elapsed().ok())
         .is_some_and(|age| age > ABANDONED)
 }
@@ -264,7 +264,7 @@ fn size(path: &Path) -> u64 {
     path.metadata().map_or(0, |metadata| metadata.len()) // a file that is gone takes no room
 }
 
-/// The files of a directory and of those in it; none when it does not exist.
+/// The files of a directory and of its subdirectories; empty if it does not exist.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error| Error::io("read", directory, error);
     let entries = match fs::read_dir(directory) {

@@ -21,9 +21,9 @@ use crate::read::runs::{RunFilter, RunStatus};
 use crate::read::search_index;
 use crate::{Error, Result, Store};
 
-/// How long an erasure waits for readers, so that nothing of it stays in the WAL.
+/// How long an erasure waits for readers, so that the WAL can be emptied.
 const WAL_PATIENCE: Duration = Duration::from_secs(5);
-/// Runs erased in one transaction, so that a large prune lets writers in between.
+/// Runs erased per transaction, so that a large prune lets other writers in.
 const BATCH: usize = 200;
 const RETENTION_CHECKED: &str = "retention_checked_us";
 
@@ -33,7 +33,7 @@ pub struct Erased {
     pub runs: Vec<RunId>,
     /// Bytes of output, as the runs wrote them.
     pub output_bytes: u64,
-    /// A reader kept the WAL in use: its remains go with the next checkpoint.
+    /// Whether a reader kept the WAL in use: the rest is erased at the next checkpoint.
     pub wal_in_use: bool,
 }
 
@@ -43,13 +43,13 @@ pub struct Prune {
     /// Runs that started before this.
     pub before: Timestamp,
     pub keep_failed: bool,
-    /// Empty means exec runs only: the history of the other loops goes only on request.
+    /// Empty means exec runs only: other loops are erased only on request.
     pub kinds: Vec<Kind>,
-    /// Only say what would go.
+    /// Only reports what would be erased.
     pub dry_run: bool,
 }
 
-struct Doomed {
+struct PlannedErasure {
     run: Run,
     seq: i64,
     outcome_seq: Option<i64>,
@@ -58,7 +58,7 @@ struct Doomed {
 }
 
 impl Store {
-    /// Erases one run for good.
+    /// Erases one run permanently.
     pub fn delete(&mut self, id: RunId) -> Result<Erased> {
         let run = self.get(id)?;
         if run.state == State::Running {
@@ -75,7 +75,7 @@ impl Store {
         self.prune_except(prune, &[])
     }
 
-    /// The same, without runs whose intent is among these entries.
+    /// The same, except for runs whose intent is among these entries.
     fn prune_except(&mut self, prune: &Prune, kept: &[(i64, i64)]) -> Result<Erased> {
         let kinds = if prune.kinds.is_empty() { &[Kind::Exec][..] } else { &prune.kinds[..] };
         let mut erased = Erased::default();
@@ -88,7 +88,7 @@ impl Store {
             };
             let mut cursor = None;
             loop {
-                // What cannot be read is kept: it is evidence.
+                // Unreadable runs are kept: they are evidence.
                 let (page, _) = self.list_readable(&filter, cursor, BATCH)?;
                 let mut ids = Vec::new();
                 for run in page.runs.iter().filter(|run| run.state != State::Running) {
@@ -119,14 +119,14 @@ impl Store {
     fn is_among(&self, id: RunId, entries: &[(i64, i64)]) -> Result<bool> {
         match self.seq_and_finished(id) {
             Ok((seq, _)) => Ok(entries.iter().any(|(first, last)| (*first..=*last).contains(&seq))),
-            // Someone else erased it since it was listed.
+            // Another process erased it since it was listed.
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Prunes exec runs older than `days`, looking at most once a day. `None` when it was not due.
-    /// Imported runs are kept for as many days from their import.
+    /// Prunes exec runs older than `days`, at most once a day. `None` if not due. Imported runs are
+    /// kept for `days` from their import.
     pub fn retain(&mut self, days: u32, now: Timestamp) -> Result<Option<Erased>> {
         let failed = |store: &Self, error| store.failed("check the retention", error);
         let checked: Option<i64> = self
@@ -137,7 +137,7 @@ impl Store {
         if checked.is_some_and(|checked| (0..day).contains(&(now.as_microsecond() - checked))) {
             return Ok(None);
         }
-        // An age before the beginning of time means that nothing is old enough.
+        // A cutoff before the earliest timestamp means that nothing is old enough.
         let before = now.checked_sub((i64::from(days) * 24).hours()).ok();
         self.write(Durability::Process, "note the retention check", |tx, dir| {
             let noted = |error| Error::sqlite("note the retention check", dir.database(), error);
@@ -164,8 +164,8 @@ impl Store {
             .optional()
     }
 
-    /// What has to be known of a run to erase it.
-    fn doom(&self, id: RunId) -> Result<Doomed> {
+    /// What is needed to erase a run.
+    fn plan_erasure(&self, id: RunId) -> Result<PlannedErasure> {
         let run = self.get(id)?;
         let (seq, _) = self.seq_and_finished(id)?;
         let outcome_seq = self
@@ -175,55 +175,55 @@ impl Store {
                 rusqlite::Error::QueryReturnedNoRows => Error::NotFound { text: id.to_string() },
                 error => self.failed("look up the outcome", error),
             })?;
-        Ok(Doomed { run, seq, outcome_seq, texts: [None, None] })
+        Ok(PlannedErasure { run, seq, outcome_seq, texts: [None, None] })
     }
 
-    /// Erases these runs: in one transaction, or in smaller ones where the disk has no room for that.
+    /// Erases these runs: in one transaction, or in smaller ones if the disk is too full.
     fn erase(&mut self, ids: Vec<RunId>, reason: Reason, erased: &mut Erased) -> Result<()> {
-        let mut doomed = Vec::new();
+        let mut planned = Vec::new();
         for id in ids {
-            match self.doom(id) {
-                Ok(run) => doomed.push(run),
-                // Someone else erased it since it was listed.
+            match self.plan_erasure(id) {
+                Ok(run) => planned.push(run),
+                // Another process erased it since it was listed.
                 Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.claiming(Claim::Erase, |store| store.erase_as_fits(doomed, reason, erased))
+        self.claiming(Claim::Erase, |store| store.erase_as_fits(planned, reason, erased))
     }
 
     fn erase_as_fits(
         &mut self,
-        mut doomed: Vec<Doomed>,
+        mut planned: Vec<PlannedErasure>,
         reason: Reason,
         erased: &mut Erased,
     ) -> Result<()> {
-        if doomed.is_empty() {
+        if planned.is_empty() {
             return Ok(());
         }
-        match self.erase_together(&doomed, reason, erased) {
-            Err(Error::DiskFull { .. }) if doomed.len() > 1 => {
-                let rest = doomed.split_off(doomed.len() / 2);
-                self.erase_as_fits(doomed, reason, erased)?;
+        match self.erase_together(&planned, reason, erased) {
+            Err(Error::DiskFull { .. }) if planned.len() > 1 => {
+                let rest = planned.split_off(planned.len() / 2);
+                self.erase_as_fits(planned, reason, erased)?;
                 self.erase_as_fits(rest, reason, erased)
             }
-            // Not even one fits: its output goes first. Should we die in between, the run is still
-            // listed, without the output that was to be erased.
-            Err(Error::DiskFull { .. }) if self.remove_output_first(&mut doomed[0])? => {
-                self.erase_together(&doomed, reason, erased)
+            // Not even one fits, so its output is removed first. After a crash in between, the run
+            // is still listed, without its output.
+            Err(Error::DiskFull { .. }) if self.remove_output_first(&mut planned[0])? => {
+                self.erase_together(&planned, reason, erased)
             }
             done => done,
         }
     }
 
-    /// Removes the files of a run that is about to be erased; `false` when it has none to remove.
-    fn remove_output_first(&self, doomed: &mut Doomed) -> Result<bool> {
+    /// Removes the files of a run that is about to be erased; `false` if it has none.
+    fn remove_output_first(&self, planned: &mut PlannedErasure) -> Result<bool> {
         let failed = |error| self.failed("erase output", error);
         let _turn = WriteTurn::take(&self.dir)?;
-        let id = doomed.run.intent.id();
+        let id = planned.run.intent.id();
         let mut removed = false;
         for stream in Stream::BOTH {
-            let key = output_key(doomed.seq, stream);
+            let key = output_key(planned.seq, stream);
             let Some(stored) = output::load(&self.connection, key).map_err(failed)? else {
                 continue;
             };
@@ -237,8 +237,8 @@ impl Store {
                 }
                 Storage::Compressed => self.dir.output(&stored.output.hash),
             };
-            let run = (id, doomed.seq);
-            doomed.texts[stream.index()] = output::open(&self.connection, &self.dir, run, stream)
+            let run = (id, planned.seq);
+            planned.texts[stream.index()] = output::open(&self.connection, &self.dir, run, stream)
                 .ok() // unreadable: then its words cannot be taken out one by one either
                 .and_then(|mut output| search_index::text_of(&mut output).ok());
             remove(&file)?;
@@ -249,7 +249,7 @@ impl Store {
 
     fn erase_together(
         &mut self,
-        doomed: &[Doomed],
+        planned: &[PlannedErasure],
         reason: Reason,
         erased: &mut Erased,
     ) -> Result<()> {
@@ -257,31 +257,34 @@ impl Store {
             Durability::Power,
             "erase runs",
             |tx, dir| {
-                let there = |doomed: &&Doomed| {
-                    let there =
-                        tx.query_row("SELECT 1 FROM runs WHERE seq = ?1", [doomed.seq], |_| Ok(()));
-                    there.is_ok() && !live_file::run_is_alive(dir, doomed.run.intent.id())
+                let there = |planned: &&PlannedErasure| {
+                    let there = tx.query_row(
+                        "SELECT 1 FROM runs WHERE seq = ?1",
+                        [planned.seq],
+                        |_| Ok(()),
+                    );
+                    there.is_ok() && !live_file::run_is_alive(dir, planned.run.intent.id())
                 };
-                let doomed: Vec<&Doomed> = doomed.iter().filter(there).collect();
+                let planned: Vec<&PlannedErasure> = planned.iter().filter(there).collect();
                 let mut files = Vec::new();
-                if doomed.is_empty() {
+                if planned.is_empty() {
                     return Ok((Vec::new(), files));
                 }
                 let failed = |error| Error::sqlite("erase words", dir.database(), error);
                 let mut words = ErasedWords::new().map_err(failed)?;
-                for doomed in &doomed {
-                    doomed.erase(tx, dir, &mut files, &mut words)?;
+                for planned in &planned {
+                    planned.erase(tx, dir, &mut files, &mut words)?;
                 }
                 words.remove_from_separators(tx).map_err(failed)?;
                 for file in &files {
                     obsolete_files::note(tx, dir, file).map_err(failed)?;
                 }
-                let marker = marker(reason, &doomed);
+                let marker = marker(reason, &planned);
                 ledger::append(tx, &Entry::Marker(marker))
                     .map_err(|error| Error::sqlite("mark the erasure", dir.database(), error))?;
-                let runs: Vec<(RunId, u64)> = doomed
+                let runs: Vec<(RunId, u64)> = planned
                     .iter()
-                    .map(|doomed| (doomed.run.intent.id(), output_bytes(&doomed.run)))
+                    .map(|planned| (planned.run.intent.id(), output_bytes(&planned.run)))
                     .collect();
                 Ok((runs, files))
             },
@@ -294,7 +297,7 @@ impl Store {
         Ok(())
     }
 
-    /// Empties the WAL, where the erased bytes still are.
+    /// Empties the WAL, which still contains the erased bytes.
     fn finish_erasing(&mut self, erased: &mut Erased) -> Result<()> {
         if !erased.runs.is_empty() {
             self.claiming(Claim::Erase, Self::remove_obsolete_files)?;
@@ -309,9 +312,12 @@ fn output_bytes(run: &Run) -> u64 {
     run.outcome.as_ref().map_or(0, |outcome| outcome.stdout_bytes + outcome.stderr_bytes)
 }
 
-fn marker(reason: Reason, doomed: &[&Doomed]) -> Marker {
-    let mut seqs: Vec<i64> =
-        doomed.iter().flat_map(|doomed| [Some(doomed.seq), doomed.outcome_seq]).flatten().collect();
+fn marker(reason: Reason, planned: &[&PlannedErasure]) -> Marker {
+    let mut seqs: Vec<i64> = planned
+        .iter()
+        .flat_map(|planned| [Some(planned.seq), planned.outcome_seq])
+        .flatten()
+        .collect();
     seqs.sort_unstable();
     let mut erased: Vec<(i64, i64)> = Vec::new();
     for seq in seqs {
@@ -320,10 +326,10 @@ fn marker(reason: Reason, doomed: &[&Doomed]) -> Marker {
             _ => erased.push((seq, seq)),
         }
     }
-    Marker { reason, at: Timestamp::now(), runs: doomed.len() as u64, erased }
+    Marker { reason, at: Timestamp::now(), runs: planned.len() as u64, erased }
 }
 
-impl Doomed {
+impl PlannedErasure {
     fn erase(
         &self,
         tx: &Transaction<'_>,
@@ -383,7 +389,7 @@ impl Doomed {
                     search_index::remove(tx, output_key, &text).map_err(failed)?;
                     words.add(&text).map_err(failed)?;
                 }
-                // Its text is no longer known, so it cannot be taken out: index all anew.
+                // Its text is unknown, so it cannot be removed: rebuild the whole index.
                 None => search_index::reset(tx).map_err(failed)?,
             }
         }
@@ -395,7 +401,7 @@ impl Doomed {
     }
 }
 
-/// Whether another stream has the same compressed file.
+/// Whether another stream uses the same compressed file.
 fn is_shared(
     connection: &Connection,
     output_key: i64,

@@ -1,9 +1,9 @@
-//! What a search index still knows of a word after the word was taken out.
+//! Removes the traces that an erased word leaves in the search index.
 //!
-//! FTS5's `secure-delete` takes a word out of the leaves of the index. Between two leaves, in
-//! `search_idx`, it keeps a separator: the beginning of the first word of the second leaf, cut as
-//! soon as it differs from the word before. That beginning can be nearly all of a word, and stays
-//! when the word goes. Here it is exchanged for a word that is still there.
+//! FTS5's `secure-delete` removes a word from the leaves of the index. Between two leaves, in
+//! `search_idx`, it keeps a separator: a prefix of the first word of the second leaf, cut at the
+//! first difference from the word before. That prefix can be nearly the whole word, and stays when
+//! the word is removed. Here it is replaced by a word that is still indexed.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,11 @@ use rusqlite::{Connection, OptionalExtension, Transaction};
 
 use crate::read::search_index;
 
-/// The index's own key for words; other first bytes are prefix indexes, which `search` has none of.
+/// The index's key prefix for words; other first bytes are prefix indexes, which `search` does not
+/// use.
 const WORD: u8 = b'0';
 
-/// The words of the texts that one transaction takes out of the index, found by the same tokenizer,
+/// The words of the texts that one transaction removes from the index, found by the same tokenizer,
 /// in memory.
 pub(crate) struct ErasedWords {
     tokenizer: Connection,
@@ -41,7 +42,7 @@ impl ErasedWords {
             .map(drop)
     }
 
-    /// Takes the words out of the separators as well. The texts are out of the index already.
+    /// Removes the words from the separators, after the texts were removed from the index.
     pub(crate) fn remove_from_separators(self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
         let words = self.words()?;
         if words.is_empty() {
@@ -50,7 +51,7 @@ impl ErasedWords {
         tx.execute_batch(
             "CREATE VIRTUAL TABLE IF NOT EXISTS temp.search_words USING fts5vocab (main, search, row)",
         )?;
-        // Looking at the words also makes the index write out what it still holds back.
+        // Reading the words also makes the index flush pending changes.
         let mut next = tx.prepare_cached(
             "SELECT term FROM temp.search_words WHERE term >= CAST(?1 AS TEXT) LIMIT 1",
         )?;
@@ -61,9 +62,10 @@ impl ErasedWords {
         for (segment, separator) in separators_of(tx, &words)? {
             match word_from(&separator[1..])? {
                 Some(word) if word.as_bytes().starts_with(&separator[1..]) => {}
-                // All words of the leaf come after its separator, so none is before this one.
+                // All words of the leaf come after its separator, so the next word is in this leaf
+                // or later.
                 Some(word) if replace(tx, segment, &separator, &word)? => {}
-                // A leaf without words: nothing can stand for it.
+                // A leaf without words: no word can replace the separator.
                 Some(_) | None => return search_index::reset(tx),
             }
         }
@@ -78,7 +80,7 @@ impl ErasedWords {
     }
 }
 
-/// The separators that are the beginning of one of the words.
+/// The separators that are a prefix of one of the words.
 fn separators_of(
     tx: &Transaction<'_>,
     words: &BTreeSet<Vec<u8>>,
@@ -100,7 +102,8 @@ fn separators_of(
     Ok(found)
 }
 
-/// LedgerContent whether the word can stand there: not when the next leaf begins with it or before it.
+/// Replaces a separator, unless the next leaf begins with the word or before it; returns whether it
+/// did.
 fn replace(
     tx: &Transaction<'_>,
     segment: i64,

@@ -1,5 +1,5 @@
-//! Files that a commit has made obsolete. Their names are part of the commit, so that they are still
-//! known after a crash before their removal: the next maintenance of the store removes them.
+//! Files that a commit makes obsolete. The commit includes their names, so that the next
+//! maintenance can remove them if a crash prevented the removal.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use crate::base::dir::{StoreDir, remove};
 use crate::base::store::Durability;
 use crate::{Error, Result, Store};
 
-/// In `settings`, before the path below the store.
+/// In `settings`, before the path relative to the store.
 const PREFIX: &str = "remove:";
-/// The first of the names in `settings`, and the first text after all of them.
+/// The lower bound of the names in `settings`, and the upper bound.
 pub(super) const NAMES: [&str; 2] = [PREFIX, "remove;"];
 
-/// Notes that a file goes after this commit.
+/// Records that a file is to be removed after this commit.
 pub(crate) fn note(tx: &Transaction<'_>, dir: &StoreDir, file: &Path) -> rusqlite::Result<()> {
     let Ok(below) = file.strip_prefix(dir.root()) else { return Ok(()) };
     tx.prepare_cached("INSERT OR REPLACE INTO settings (name, value) VALUES (?1, '')")?
@@ -34,7 +34,7 @@ impl Store {
         noted(&self.connection).is_ok_and(|names| !names.is_empty())
     }
 
-    /// Removes what earlier commits left to be removed.
+    /// Removes the files that earlier commits made obsolete.
     pub(crate) fn remove_obsolete_files(&mut self) -> Result<()> {
         let names = noted(&self.connection)
             .map_err(|error| self.failed("look for files to remove", error))?;
@@ -45,7 +45,7 @@ impl Store {
             let failed = |error| Error::sqlite("remove files", dir.database(), error);
             for name in &names {
                 let path: PathBuf = dir.root().join(name.trim_start_matches(PREFIX));
-                // An equal output may have come since, and has the same name.
+                // A new equal output may use the same name since.
                 if !in_use(tx, dir, &path).map_err(failed)? {
                     remove(&path)?;
                 }
@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// Only compressed output is found by its content; every other name is a run's own.
+/// Only compressed output is shared by content; other files belong to one run.
 fn in_use(tx: &Transaction<'_>, dir: &StoreDir, path: &Path) -> rusqlite::Result<bool> {
     let Ok(below) = path.strip_prefix(dir.output_dir()) else { return Ok(false) };
     let hex: String = below.with_extension("").to_string_lossy().replace('/', "");

@@ -1,4 +1,4 @@
-//! Rows of `outputs` that are not what the ledger says, while the bytes are still somewhere: under the
+//! Repairs rows of `outputs` that contradict the ledger while the bytes still exist: under the
 //! number of another output, or in a file that no row names.
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +26,7 @@ pub(crate) struct NamedOutput {
 }
 
 impl NamedOutput {
-    /// Those of one run.
+    /// The outputs of one run.
     pub(crate) fn of(run: RunId, seq: i64, outcome: &RunOutcome) -> impl Iterator<Item = Self> {
         Stream::BOTH.into_iter().filter_map(move |stream| {
             Some(Self { run, seq, stream, recorded: recorded_output(outcome, stream)? })
@@ -42,8 +42,8 @@ impl NamedOutput {
         raw.is_ok_and(|file| file.len() == self.recorded.bytes)
     }
 
-    /// Whether its row is its own and leads to something of its length, or to its bytes where they
-    /// are in the database.
+    /// Whether its row is correct and leads to a file of its length, or to its bytes in the
+    /// database.
     fn has_its_row(&self, connection: &Connection, dir: &StoreDir) -> rusqlite::Result<bool> {
         let Ok(Some(stored)) = output::load(connection, self.key()) else { return Ok(false) };
         Ok(stored.output == self.recorded
@@ -57,7 +57,7 @@ impl NamedOutput {
             })
     }
 
-    /// Finds the bytes again: in these rows, or in a file.
+    /// Looks for the bytes in these rows and in files.
     pub(crate) fn find(
         &self,
         dir: &StoreDir,
@@ -80,7 +80,7 @@ impl NamedOutput {
     }
 }
 
-/// Where the bytes of an output are.
+/// Where the bytes of an output were found.
 #[derive(Debug)]
 pub(crate) struct FoundOutput {
     output: NamedOutput,
@@ -90,7 +90,7 @@ pub(crate) struct FoundOutput {
 }
 
 impl FoundOutput {
-    /// Gives it its row, which must not be there.
+    /// Inserts its row, which must be missing.
     pub(crate) fn insert(&self, connection: &Connection) -> rusqlite::Result<()> {
         let RecordedOutput { bytes, hash } = self.output.recorded;
         let output = OutputHash { bytes, hash, blocks: self.blocks.clone() };
@@ -107,17 +107,17 @@ impl FoundOutput {
     }
 }
 
-/// The outputs in the rows of a database, by what they hash to: a row may be another's.
+/// The outputs in a database's rows by hash: a row may belong to another output.
 pub(crate) struct InlineOutputs<'a> {
     connection: &'a Connection,
     by_hash: HashMap<blake3::Hash, i64>,
 }
 
 impl<'a> InlineOutputs<'a> {
-    /// As many as the database gives out.
+    /// Reads as many rows as the database returns.
     pub(crate) fn of(connection: &'a Connection) -> Self {
         let mut by_hash = HashMap::new();
-        // Ends in an error where a page is damaged; the rows before it are all that can be read.
+        // A damaged page ends this with an error; the rows before it are all that can be read.
         drop(
             connection
                 .prepare("SELECT place, content FROM outputs WHERE content IS NOT NULL")
@@ -141,7 +141,7 @@ impl<'a> InlineOutputs<'a> {
     }
 }
 
-/// Every output that the ledger names, of runs that the list has.
+/// Every output that the ledger names, for listed runs.
 pub(crate) fn named_outputs(connection: &Connection) -> rusqlite::Result<Vec<NamedOutput>> {
     let mut named = Vec::new();
     let mut statement =
@@ -159,7 +159,7 @@ pub(crate) fn named_outputs(connection: &Connection) -> rusqlite::Result<Vec<Nam
     Ok(named)
 }
 
-/// Outputs that do not have their rows, and were found again.
+/// Outputs without a correct row whose bytes were found.
 fn found_again(
     connection: &Connection,
     dir: &StoreDir,
@@ -178,13 +178,13 @@ fn found_again(
     Ok(wrong.iter().filter_map(|output| output.find(dir, &inline, output.key())).collect())
 }
 
-/// Whether an output that does not have its row can be given it back.
+/// Whether any output without a correct row can get it back.
 pub(crate) fn can_be_restored(connection: &Connection, dir: &StoreDir) -> rusqlite::Result<bool> {
     Ok(!found_again(connection, dir, &named_outputs(connection)?)?.is_empty())
 }
 
-/// Gives outputs their rows back and removes rows that no output has. Says how many were given.
-/// Unless a copy of the database is kept, only rows that are missing are touched.
+/// Restores the rows of outputs and removes rows without an output. Returns how many were restored.
+/// Without a copy of the database, only inserts missing rows.
 pub(crate) fn restore_rows(
     tx: &Connection,
     dir: &StoreDir,
@@ -214,7 +214,7 @@ pub(crate) fn restore_rows(
             restored += 1;
         }
     }
-    // What the index says of these rows is the text of others.
+    // The search index has the text of other outputs for these rows.
     search_index::reset(tx)?;
     Ok(restored)
 }

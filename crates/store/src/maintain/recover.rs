@@ -1,8 +1,8 @@
-//! Recovery: what a runner that died left behind becomes a complete record of an interrupted run,
-//! and a loop that nobody continues is ended.
+//! Recovery: turns what a dead runner left into a complete record of an interrupted run, and ends a
+//! loop that nothing continues.
 //!
-//! Runs at the start of recording commands. When nothing is left it costs two directory reads, one of
-//! them of a directory that earlier releases used.
+//! Runs at the start of recording commands. With nothing to recover it costs two directory reads,
+//! one of them for earlier releases.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ use crate::redact::Redactor;
 use crate::write::run_entries::{StreamContent, insert_outcome};
 use crate::{Error, Result, Store, StoredLoop};
 
-/// What the spool holds of one stream of a dead runner.
+/// One stream in the spool of a dead runner.
 struct SpoolContent {
     stream: Stream,
     output: OutputHash,
@@ -38,7 +38,7 @@ pub struct Recovered {
     pub loops: Vec<StoredLoop>,
 }
 
-/// Ends the processes that a run has left behind and says what they were.
+/// Ends the processes that a run left behind and returns what they were.
 pub type EndLeftovers<'a> = dyn FnMut(&Intent) -> Vec<LeftProcess> + 'a;
 
 impl Recovered {
@@ -58,8 +58,8 @@ impl Store {
         self.recover_ending(&mut |_| Vec::new())
     }
 
-    /// The same. `end_leftovers` ends the processes that a run has left behind, before its outcome
-    /// is recorded, and what it gives is recorded with it.
+    /// The same, but `end_leftovers` first ends the processes that a run left behind; its result is
+    /// recorded with the outcome.
     pub fn recover_ending(&mut self, end_leftovers: &mut EndLeftovers<'_>) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         let names = LiveNames::read(&self.dir)?;
@@ -81,8 +81,8 @@ impl Store {
         Ok(recovered)
     }
 
-    /// Whether `recover` may find a run or a loop, also on a store that is only read. A run that is
-    /// still running counts, because only `recover` finds out.
+    /// Whether `recover` may find a run or a loop; works on a read-only store. Running runs count,
+    /// because only `recover` can tell them apart.
     pub(crate) fn may_need_recovery(&self) -> bool {
         let dead = |id: &LoopId| self.loop_liveness(*id) == Liveness::Dead;
         let left = |names: LiveNames| {
@@ -92,7 +92,7 @@ impl Store {
             || live_file::dead_crash_loops(&self.dir).is_ok_and(|dead| !dead.is_empty())
     }
 
-    /// The loops whose live file is to be removed once their runner is dead.
+    /// The loops whose live file is removed once their runner is dead.
     fn recoverable_loops(&self, names: &LiveNames) -> Vec<LoopId> {
         let mut loops: Vec<LoopId> = names.ids();
         let stays =
@@ -108,7 +108,7 @@ impl Store {
                 self.finish_loop(id, &StopReason::Interrupted)?;
                 self.get_loop(id).map(Some)
             }
-            // The runner died before the loop was on the record, or after it had ended there.
+            // The runner died before the loop was recorded, or after it had ended.
             Ok(_) | Err(Error::NoLoop { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -135,7 +135,7 @@ impl Store {
         end_leftovers: &mut EndLeftovers<'_>,
     ) -> Result<Run> {
         let intent = self.get(id)?.intent;
-        // First of all: what is still running may still write.
+        // Before reading the output, because running processes may still write.
         let left = end_leftovers(&intent);
         let mut contents = Vec::new();
         for stream in Stream::BOTH {
@@ -158,7 +158,7 @@ impl Store {
         Ok(Run { intent, state: State::Interrupted, outcome: Some(outcome), recorded: true })
     }
 
-    /// Removes the spool files that nothing refers to any more.
+    /// Removes the spool files that nothing refers to.
     fn remove_spool_files(&self, id: RunId, seq: i64) -> Result<()> {
         for stream in Stream::BOTH {
             let stored = output::load(&self.connection, output_key(seq, stream))
@@ -179,7 +179,8 @@ fn interrupted(
     left: Vec<LeftProcess>,
 ) -> Redacted<RunOutcome> {
     let death = time_of_death(&dir.live(intent.id()));
-    // Without a witness the last change of one of its files: it lived at least until then.
+    // Without a witness, the last change of one of its files: the runner was alive at least until
+    // then.
     let last_change = Stream::BOTH
         .into_iter()
         .map(|stream| dir.spool(intent.id(), stream))
@@ -201,23 +202,23 @@ fn interrupted(
     let order = (!contents.is_empty()).then(|| order_hash(chunks));
     outcome.set_stored(Stream::BOTH.map(|stream| (bytes(stream), hash(stream))), order);
     outcome.set_left(left);
-    // The values that the run's own redactor knew are gone with its runner.
+    // The secret values of the run's own redactor died with its runner.
     Redacted::new(outcome, &mut Redactor::shapes())
 }
 
-/// When the runner died, if that was seen and marked in its live file.
+/// The runner's time of death, if a witness marked it in the live file.
 fn time_of_death(live: &Path) -> Option<Timestamp> {
     let marked = live.metadata().is_ok_and(|metadata| metadata.len() > 0);
     modified(live).filter(|_| marked)
 }
 
-/// `None` for a file that is gone or has no usable time; another file decides then.
+/// `None` if the file is gone or has no usable time; the next file decides then.
 fn modified(path: &Path) -> Option<Timestamp> {
     Timestamp::try_from(path.metadata().ok()?.modified().ok()?).ok()
 }
 
 impl SpoolContent {
-    /// `None` when the stream never had a byte.
+    /// `None` if the stream had no output.
     fn read(dir: &StoreDir, id: RunId, stream: Stream) -> Result<Option<Self>> {
         let path = dir.spool(id, stream);
         let failed = |error| Error::io("read", &path, error);

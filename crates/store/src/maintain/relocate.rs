@@ -1,11 +1,11 @@
-//! Moving a record to another directory, also to another file system.
+//! Moves a record to another directory, also on another file system.
 //!
-//! On the same file system it is one rename. Otherwise everything is copied beside the new place,
+//! On the same file system it is one rename. Otherwise everything is copied next to the new place,
 //! synced and read back; then the old place gets a note that names the new one, and a rename puts
-//! the copy there. That rename is the one instant at which the record moves: until then the old
-//! place is the record, whatever was copied, and from then on the note in it counts. What is left at
-//! the old place is removed last. A move that is interrupted is resumed by the next one: a file that
-//! was copied completely has the time of the original, and is not copied again.
+//! the copy in place. That rename is the instant at which the record moves: until then the old
+//! place is the record, and afterwards its note leads to the new one. The old files are removed
+//! last. An interrupted move is resumed by the next one: a completely copied file has the timestamp
+//! of the original and is not copied again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,22 +22,22 @@ use crate::base::moved_store::{MOVED_TO, moved_to, read_note, write_note};
 use crate::base::write_lock::WriteTurn;
 use crate::{Error, Result, Store};
 
-/// In a copy that is not complete, or just became the record: where it comes from.
+/// In an incomplete copy, or one that just became the record: the place it is copied from.
 const MOVED_FROM: &str = "moved-from";
 const DATABASE: [&str; 2] = ["retake.db", "retake.db-wal"];
-/// Made anew by the next program that needs it, or about the location itself.
+/// Created again on demand, or specific to the place.
 const NOT_MOVED: [&str; 4] = ["retake.db-shm", "write.lock", MOVED_TO, MOVED_FROM];
 
 /// What a move did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes that had to be copied; 0 on the same file system.
+    /// Bytes copied; 0 on the same file system.
     pub copied_bytes: u64,
-    /// An earlier move had begun it.
+    /// Whether an earlier move had started it.
     pub resumed: bool,
 }
 
-/// Where an interrupted move to this place comes from.
+/// The source of an interrupted move to this place.
 pub fn interrupted_move(to: &Path) -> Option<PathBuf> {
     let origin = |dir: &Path| {
         let path = read_note(&dir.join(MOVED_FROM))?;
@@ -46,11 +46,11 @@ pub fn interrupted_move(to: &Path) -> Option<PathBuf> {
     origin(&incoming(to)).or_else(|| origin(to))
 }
 
-/// Moves the record of one directory to another, which must not hold anything. Refused while a run
-/// or a loop of it is alive.
+/// Moves the record of one directory to another, which must be empty. Refused while one of its runs
+/// or loops is alive.
 pub fn relocate(from: &Path, to: &Path) -> Result<Moved> {
     relocate_with(from, to, |source| match rename_whole(source.root(), to) {
-        // The second is said of a directory that another file system is mounted on.
+        // The second error occurs for a mount point.
         Err(Error::Io { source: error, .. })
             if matches!(
                 error.kind(),
@@ -63,7 +63,7 @@ pub fn relocate(from: &Path, to: &Path) -> Result<Moved> {
     })
 }
 
-/// As between two file systems. For tests, which have only one that they can crash.
+/// Copies even on the same file system. For crash tests, which have only one.
 #[doc(hidden)]
 pub fn relocate_by_copying(from: &Path, to: &Path) -> Result<Moved> {
     relocate_with(from, to, |source| copy_whole(source, to))
@@ -116,8 +116,8 @@ fn refuse_if_in_use(source: &StoreDir) -> Result<()> {
     Ok(())
 }
 
-/// One rename; then the old place gets its note. A program that makes a new record there in between
-/// would have to look and to record within these two renames.
+/// Renames the directory; then the old place gets its note. Only a program that creates a new
+/// record between these two renames would miss the note.
 fn rename_whole(from: &Path, to: &Path) -> Result<Moved> {
     let note = from.with_added_extension("moved");
     let failed = |error: io::Error| Error::io("move", from, error);
@@ -132,7 +132,7 @@ fn rename_whole(from: &Path, to: &Path) -> Result<Moved> {
     match fs::rename(from, to) {
         Ok(()) => {}
         Err(error) => {
-            // Nothing has happened yet: only the note that is not needed goes.
+            // Nothing has moved yet: remove the note.
             drop(fs::remove_dir_all(&note));
             return Err(match error.kind() {
                 io::ErrorKind::DirectoryNotEmpty => Error::Occupied { path: to.to_owned() },
@@ -148,7 +148,7 @@ fn rename_whole(from: &Path, to: &Path) -> Result<Moved> {
     Ok(Moved { copied_bytes: 0, resumed: false })
 }
 
-/// Where the copy is made.
+/// The directory for the copy.
 fn incoming(to: &Path) -> PathBuf {
     to.with_added_extension("incoming")
 }
@@ -157,7 +157,7 @@ fn copy_whole(source: &StoreDir, to: &Path) -> Result<Moved> {
     let (from, staging) = (source.root(), incoming(to));
     let resumed = interrupted_move(to).is_some_and(|origin| origin == from);
     if staging.exists() && !resumed {
-        // A copy of another record that never became one.
+        // An unfinished copy of another record.
         fs::remove_dir_all(&staging).map_err(|error| Error::io("remove", &staging, error))?;
     }
     let copy = StoreDir::new(&staging);
@@ -179,9 +179,9 @@ fn copy_whole(source: &StoreDir, to: &Path) -> Result<Moved> {
     Ok(Moved { copied_bytes, resumed })
 }
 
-/// The copy must be the same record to the last entry.
+/// The copy must have the same head.
 fn check_head(from: &Path, copy: &Path) -> Result<()> {
-    // Not through `moved-to`: that may be left from a move that was interrupted.
+    // Does not follow `moved-to`, which an interrupted move may have left.
     let head = |root: &Path| Store::open_read_only(root).and_then(|store| store.head());
     let (expected, found) = (head(from)?, head(copy)?);
     remove(&copy.join("retake.db-shm"))?;
@@ -195,7 +195,7 @@ fn not_the_same(copy: &Path) -> Error {
     Error::io("copy to", copy, io::Error::other("what was read back is not what was written"))
 }
 
-/// Makes a directory the same as another one, synced. Gives how many bytes were copied.
+/// Synchronises a directory with another one, synced. Returns how many bytes were copied.
 fn copy_directory(from: &Path, to: &Path) -> Result<u64> {
     let failed = |error| Error::io("read", from, error);
     let mut copied = 0;
@@ -221,7 +221,7 @@ fn copy_directory(from: &Path, to: &Path) -> Result<u64> {
     }
     for entry in fs::read_dir(to).map_err(|error| Error::io("read", to, error))? {
         let entry = entry.map_err(|error| Error::io("read", to, error))?;
-        // Removed from the record since an earlier try.
+        // Removed from the record since an earlier attempt.
         if !kept.contains(&entry.file_name()) && entry.file_name() != MOVED_FROM {
             remove_any(&entry.path())?;
         }
@@ -274,7 +274,7 @@ fn copy_file(from: &Path, to: &Path, always: bool) -> Result<u64> {
     if found.finalize() != written.finalize() {
         return Err(not_the_same(to));
     }
-    // Last: the time says that it is complete.
+    // Last, because the timestamp marks the file as complete.
     target.set_modified(modified).map_err(writing)?;
     Ok(bytes)
 }
@@ -288,8 +288,8 @@ fn read_some(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Removes what is left at the old place of a record that has moved, but for the note that says so.
-/// The database goes first: without it nothing takes the rest for a record.
+/// Removes the old files of a moved record, except the note. The database goes first: without it
+/// the rest is not taken for a record.
 fn remove_remains(source: &StoreDir, to: &Path) -> Result<()> {
     remove(source.database())?;
     crash_point("while the old place of a move is cleared");

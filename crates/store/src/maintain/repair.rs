@@ -1,8 +1,8 @@
-//! Repair: recovers what can be, and never overwrites: what is replaced or set aside is kept.
+//! Repair: restores what it can without overwriting: replaced files are kept.
 //!
-//! A sound database keeps its ledger to the byte; only what is derived from it is made anew, so a
-//! repair cannot hide an edit. When SQLite cannot read some of the ledger, the readable entries
-//! begin a new chain whose first entry says so.
+//! An intact database keeps its ledger byte for byte; only derived data is rebuilt, so a repair
+//! cannot hide an edit. If SQLite cannot read parts of the ledger, the readable entries start a new
+//! chain whose first entry records that.
 
 use std::fs;
 use std::io;
@@ -28,27 +28,27 @@ use crate::read::output::{self, Stored};
 use crate::read::output_reader::RecordedOutput;
 use crate::{Error, Result, Store};
 
-/// How long a repair compresses output, to make room on a full disk.
+/// How long a repair compresses output to make space on a full disk.
 const COMPRESSING: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Where the database as it was is kept; `None` when it was not replaced.
+    /// Where the previous database is kept; `None` if it was not replaced.
     pub backup: Option<PathBuf>,
     /// Ledger entries that could be read from a damaged database.
     pub entries_read: u64,
-    /// Ledger entries that could not.
+    /// Ledger entries that could not be read.
     pub entries_lost: u64,
-    /// The searchable columns were derived anew.
+    /// Whether the searchable columns were rebuilt.
     pub projection_rebuilt: bool,
-    /// There was no room for a copy of the database. Nothing was changed but what is derived from the
-    /// ledger.
+    /// Whether there was no space for a copy of the database. Then only data derived from the
+    /// ledger was changed.
     pub without_copy: bool,
-    /// Outputs whose row was missing or was another's, and which were found again.
+    /// Outputs with a missing or wrong row whose bytes were found.
     pub outputs_found: u64,
     /// Runs that were marked interrupted.
     pub interrupted: Vec<RunId>,
-    /// Files that nothing refers to, now in `orphans/`.
+    /// Files that nothing refers to, moved to `orphans/`.
     pub set_aside: Vec<PathBuf>,
 }
 
@@ -82,7 +82,7 @@ pub fn repair(root: &Path) -> Result<Repaired> {
     repaired.interrupted = recovered.runs.iter().map(|run| run.intent.id()).collect();
     for orphan in store.orphans()? {
         match set_aside(root, &orphan) {
-            // It stays where it is, and the next examination names it.
+            // It stays in place, and the next examination names it.
             Err(Error::DiskFull { .. }) => break,
             moved => repaired.set_aside.push(moved?),
         }
@@ -91,7 +91,7 @@ pub fn repair(root: &Path) -> Result<Repaired> {
     Ok(repaired)
 }
 
-/// Whether SQLite can read all of it; whether that makes sense is for `verify` to say.
+/// Whether SQLite can read all of it; `verify` checks the content.
 fn is_sound(store: &Store) -> bool {
     store.integrity().is_ok_and(|found| found.is_empty())
         && schema::faults(&store.connection).is_ok_and(|faults| faults.is_empty())
@@ -127,7 +127,7 @@ fn set_aside(root: &Path, orphan: &Path) -> Result<PathBuf> {
 }
 
 impl Store {
-    /// Whether something that is derived from the ledger says something else than it.
+    /// Whether derived data contradicts the ledger.
     fn derived_is_wrong(&self) -> Result<bool> {
         let derived = |found: &Break| matches!(found.kind, BreakKind::Projection(_));
         match self.verify_with(None, VerifyDepth::Quick, &mut |_| {})? {
@@ -137,7 +137,7 @@ impl Store {
         }
     }
 
-    /// Copies the database beside it. Where there is no room, output is compressed first.
+    /// Copies the database next to it. If there is no space, compresses output first.
     fn copy_into_backup(&mut self) -> Result<PathBuf> {
         let copied = self.copy_database();
         if !matches!(copied, Err(Error::DiskFull { .. })) {
@@ -152,27 +152,27 @@ impl Store {
         let copy = backup.join("retake.db");
         let copied = self.connection.execute("VACUUM INTO ?1", [copy.to_string_lossy()]);
         if let Err(error) = copied {
-            // Half of a copy is worth nothing, and takes the room that the repair needs.
+            // An incomplete copy is useless and takes the space that the repair needs.
             drop(fs::remove_dir_all(&backup));
             return Err(self.failed("copy the database", error));
         }
         Ok(backup)
     }
 
-    /// On a disk that is almost full, compresses what waits for it. The WAL's room is lent to the
-    /// compressed file; where even that is too little, the output stays as it is.
+    /// On an almost full disk, compresses waiting output. The compressed file may use the WAL's
+    /// room; if even that is too little, the output stays raw.
     fn give_space_back(&mut self) {
         if !reserve::disk_is_almost_full(&self.dir) {
             return;
         }
-        // What fails here leaves everything as it was, and is tried again by the next command.
+        // A failure changes nothing, and the next command retries.
         drop(self.truncate_wal(Duration::ZERO));
         drop(self.compact(COMPRESSING));
         reserve::keep_wal_room(&self.dir);
     }
 
-    /// Derives the projection from the ledger again. The order of arrival is in `runs` alone
-    /// and is carried over. Says how many outputs were found again.
+    /// Rebuilds the projection from the ledger. Only `runs` has the arrival order, which is carried
+    /// over. Returns how many outputs were found.
     fn rebuild_projection(&mut self, copy_kept: bool) -> Result<u64> {
         self.write(Durability::Power, "rebuild the list of runs", |tx, dir| {
             let failed = |error| Error::sqlite("rebuild the list of runs", dir.database(), error);
@@ -214,7 +214,7 @@ impl Store {
     }
 }
 
-/// Takes away lists of block hashes that are not those of their outputs; maintenance makes them anew.
+/// Removes lists of block hashes that do not match their outputs; maintenance computes them again.
 fn remove_wrong_lists(tx: &Connection) -> rusqlite::Result<()> {
     let mut statement = tx.prepare("SELECT place FROM outputs WHERE length(blocks) > 0")?;
     let keys: Vec<i64> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;

@@ -1,5 +1,5 @@
-//! A new database in the place of one that SQLite cannot read: made of every ledger entry that can
-//! still be read, and of the outputs that are found again. The old one is kept.
+//! Replaces a database that SQLite cannot read by a new one, from every readable ledger entry and
+//! every output that can be found. The old one is kept.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,20 +23,20 @@ use crate::read::output::output_key;
 use crate::write::run_entries::{insert_intent, insert_outcome};
 use crate::{Error, Result};
 
-/// One ledger row as it was found.
+/// One ledger row as read.
 struct Salvaged {
     seq: i64,
     body: Option<Vec<u8>>,
     hashes: [Vec<u8>; 2],
 }
 
-/// Puts a new database, made of what can be read, in the place of a damaged one. Needs room for the new
-/// one alone: the old one is kept by giving it a second name.
+/// Replaces a damaged database by a new one with everything readable. Needs space for the new one
+/// only: the old one is kept under a second name.
 pub(crate) fn salvage(root: &Path, repaired: &mut Repaired) -> Result<()> {
     let dir = StoreDir::new(root);
     salvage_in(&dir, repaired).map_err(|error| match error {
         Error::DiskFull { .. } => {
-            // As large as the old one at most, with what is still in its WAL.
+            // At most as large as the old one with its WAL.
             let length = |path: &Path| path.metadata().map_or(0, |file| file.len());
             let needed = length(dir.database()) + length(&dir.wal());
             Error::NoRoomToRepair { path: dir.database().to_owned(), needed }
@@ -62,7 +62,8 @@ fn salvage_in(dir: &StoreDir, repaired: &mut Repaired) -> Result<()> {
         built => built,
     };
     let new = new.inspect_err(|_| {
-        // Nothing was replaced, so there is nothing to keep. What cannot be removed is only a name.
+        // Nothing was replaced, so the backup is not needed. If it cannot be removed, it is only a
+        // second name.
         drop(fs::remove_dir_all(&backup));
     })?;
     new.replace_database(dir)?;
@@ -71,7 +72,7 @@ fn salvage_in(dir: &StoreDir, repaired: &mut Repaired) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the damaged database in the backup, and opens it there for reading.
+/// Moves the damaged database to the backup, and opens it there for reading.
 fn open_old(dir: &StoreDir, backup: &Path) -> Result<Connection> {
     let files = || {
         let files = [dir.database().to_owned(), dir.wal()].into_iter().filter(|file| file.exists());
@@ -105,7 +106,7 @@ fn open_old(dir: &StoreDir, backup: &Path) -> Result<Connection> {
     if !in_use {
         return Ok(old); // what else is wrong with it, reading shows
     }
-    // A program that has it open keeps us from reading the same file.
+    // A program that has it open prevents reading the same file.
     drop(old);
     for (kept, file) in files() {
         remove(&kept)?;
@@ -114,7 +115,7 @@ fn open_old(dir: &StoreDir, backup: &Path) -> Result<Connection> {
     open().map_err(failed)
 }
 
-/// On a full disk: compresses outputs that the ledger names. Says how many.
+/// On a full disk: compresses outputs that the ledger names. Returns how many.
 fn compress_outputs(dir: &StoreDir, entries: &[Salvaged]) -> Result<u64> {
     let mut compressed = 0;
     for entry in entries {
@@ -135,7 +136,7 @@ fn compress_outputs(dir: &StoreDir, entries: &[Salvaged]) -> Result<u64> {
     Ok(compressed)
 }
 
-/// What can be read of a damaged record.
+/// The readable parts of a damaged record.
 struct OldRecord<'a> {
     connection: &'a Connection,
     inline: InlineOutputs<'a>,
@@ -143,7 +144,7 @@ struct OldRecord<'a> {
     lost: u64,
 }
 
-/// A database that is complete but for its name.
+/// A complete database under a temporary name.
 struct NewDatabase {
     dir: StoreDir,
 }
@@ -164,7 +165,7 @@ impl NewDatabase {
         let failed = |error| Error::sqlite("restore the record", dir.database(), error);
         let file = self.dir.create_private(self.dir.database())?;
         let mut fresh = Connection::open(self.dir.database()).map_err(failed)?;
-        // Until it is complete nothing is lost with it; and a journal would need as much room again.
+        // An incomplete database is discarded, and a journal would need twice the space.
         fresh
             .execute_batch(
                 "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF;
@@ -187,7 +188,7 @@ impl NewDatabase {
     }
 
     fn replace_database(self, dir: &StoreDir) -> Result<()> {
-        // A WAL or index of the old database must not be taken for one of the new.
+        // SQLite must not apply a WAL or index of the old database to the new one.
         for suffix in ["-wal", "-shm"] {
             remove(&self.dir.beside_database(suffix))?;
             remove(&dir.beside_database(suffix))?;
@@ -198,10 +199,10 @@ impl NewDatabase {
     }
 }
 
-/// Reads every entry that SQLite still gives out, and counts those it does not.
+/// Reads every entry that SQLite still returns, and counts the others.
 fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
     const WHOLE: &str = "SELECT seq, body, body_hash, hash FROM ledger";
-    // Without the chain the bodies still say what ran.
+    // Even without the chain, the bodies show what ran.
     const BODIES: &str = "SELECT seq, body, x'', x'' FROM ledger";
     let columns = if old.prepare(WHOLE).is_ok() { WHOLE } else { BODIES };
     let read = |row: &rusqlite::Row<'_>| {
@@ -220,7 +221,7 @@ fn read_ledger(old: &Connection) -> (Vec<Salvaged>, u64) {
     // From the other end, then one by one in between.
     let mut tail: Vec<Salvaged> = Vec::new();
     let first = entries.last().map_or(0, |entry| entry.seq);
-    // Ends in an error where the damage is; what came before it is all that can be read.
+    // The damage ends this with an error; earlier rows are kept.
     drop(old.prepare(&format!("{columns} WHERE seq > ?1 ORDER BY seq DESC")).and_then(
         |mut statement| {
             for entry in statement.query_map([first], read)? {
@@ -251,7 +252,7 @@ fn restore_verbatim(tx: &Connection, dir: &StoreDir, old: &OldRecord<'_>) -> Res
                 insert.execute((entry.seq, &entry.body, &entry.hashes[0], &entry.hashes[1]))
             })
             .map_err(failed)?;
-        // An edited body stays as it is, for verify to report; it has no place in the list.
+        // An edited body is kept for verify to report, but has no row in `runs`.
         let Some(Ok(parsed)) = entry.body.as_ref().map(|body| ledger::parse(entry.seq, body))
         else {
             continue;
@@ -285,7 +286,7 @@ fn restore_anew(tx: &Connection, dir: &StoreDir, old: &OldRecord<'_>) -> Result<
     let note =
         Repair { at: Timestamp::now(), read: entries.len() as u64, lost: *lost, old_head: head };
     ledger::append(tx, &Entry::Repair(note)).map_err(failed)?;
-    // Old and new number of each run whose outcome has not come yet.
+    // Old and new number of each run without an outcome so far.
     let mut numbers = HashMap::new();
     let mut renumbered = Vec::new();
     for entry in entries {
@@ -327,7 +328,7 @@ fn old_chunks(old: &Connection, seq: i64) -> Option<Vec<u8>> {
         .flatten()
 }
 
-/// Finds each output again: in the damaged database, or as a file.
+/// Looks for each output in the damaged database and in files.
 fn restore_outputs(
     tx: &Connection,
     dir: &StoreDir,
@@ -346,7 +347,7 @@ fn restore_outputs(
     Ok(())
 }
 
-/// Loops, events and settings are not in the ledger: as many rows as SQLite gives out.
+/// Loops, events and settings are not in the ledger: copies as many rows as SQLite returns.
 fn copy_loops(tx: &Connection, dir: &StoreDir, old: &Connection) -> Result<()> {
     let failed = |error| Error::sqlite("restore the loops", dir.database(), error);
     let tables = [

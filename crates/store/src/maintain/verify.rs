@@ -1,8 +1,8 @@
-//! Verification: walks the ledger, derives the projection again, reads every output, and reports the
-//! first break of the chain and every output that is not the recorded one.
+//! Verification: walks the ledger, derives the projection again, reads every output, and reports
+//! the first break of the chain and every damaged output.
 //!
-//! Unkeyed hashes show an edit unless everything after it was rewritten too. Against someone who
-//! did, only a head that was kept elsewhere proves anything: pass it as `expect`.
+//! Unkeyed hashes reveal an edit unless everything after it was rewritten too. To detect such a
+//! rewrite, pass a head that was kept elsewhere as `expect`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -29,21 +29,21 @@ const BLOCK_LIST: &str = "the list of an output's block hashes";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verification {
     Intact(Intact),
-    /// The first break of the chain or of what is derived from it, if there is one, then every
-    /// damaged output. Not empty.
+    /// The first break of the chain or of derived data, if any, then every damaged output. Not
+    /// empty.
     Broken(Vec<Break>),
 }
 
 /// How much is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyDepth {
-    /// Chain and projection, and that every output is there with its length.
+    /// Chain and projection, and that every output exists with its length.
     Quick,
-    /// The contents of outputs too.
+    /// Also the contents of outputs.
     Full,
 }
 
-/// How far the reading of outputs is, in bytes as the runs wrote them.
+/// The progress of reading outputs, in bytes as the runs wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyProgress {
     pub read: u64,
@@ -56,17 +56,17 @@ pub struct Intact {
     pub runs: u64,
     /// Entries whose bodies were erased by a delete or a prune, as their markers say.
     pub erased: u64,
-    /// Bytes of outputs that were read and are those recorded.
+    /// Bytes of outputs that were read and match the record.
     pub output_bytes: u64,
-    /// Runs that wrote to both streams in an order that is not known any more, or that the ledger
-    /// of an earlier release does not cover.
+    /// Runs that wrote to both streams in an order that is unknown by now, or that the ledger of an
+    /// earlier release does not cover.
     pub unproven_orders: u64,
 }
 
-/// A place where the record is not what was written.
+/// A place where the record differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
-    /// The ledger entry at or before which it shows.
+    /// The ledger entry at or before which the damage shows.
     pub seq: u64,
     pub run: Option<RunId>,
     pub kind: BreakKind,
@@ -74,23 +74,23 @@ pub struct Break {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakKind {
-    /// The body does not have the hash it was recorded with.
+    /// The body does not match its recorded hash.
     EditedBody,
     /// The entry does not follow from the one before it: edited, inserted or reordered.
     EditedEntry,
     /// The entry is missing.
     DeletedEntry,
-    /// The body was erased and no marker says so.
+    /// The body was erased without a marker.
     UnmarkedErasure,
-    /// The chain is whole, but the body says nothing that a retake writes.
+    /// The chain is intact, but the body is not one that retake writes.
     Unreadable(String),
-    /// The searchable columns say something else than the ledger.
+    /// The searchable columns contradict the ledger.
     Projection(&'static str),
-    /// The stored output is not the one that the outcome names.
+    /// The stored output does not match its outcome.
     Output { stream: Stream, damage: OutputDamage },
-    /// The order in which both streams arrived is not the one that the outcome names.
+    /// The arrival order of both streams does not match the outcome.
     Order,
-    /// The expected head lies beyond the end: the tail was cut off.
+    /// The expected head is beyond the end: the tail was cut off.
     CutTail { expected: u64 },
     /// The entry with the expected number has another hash: the chain was rewritten.
     Rewritten,
@@ -165,7 +165,7 @@ struct Walk<'a> {
     /// The first break of the chain or the projection.
     first: Option<Break>,
     damaged: Vec<Break>,
-    /// Outputs in files, which are read once the walk is over.
+    /// Outputs in files, which are read after the walk.
     files: Vec<FileOutput>,
 }
 
@@ -177,7 +177,7 @@ struct FileOutput {
 }
 
 impl Store {
-    /// Verifies everything there is.
+    /// Verifies everything.
     pub fn verify(&self, expect: Option<Head>) -> Result<Verification> {
         self.verify_with(expect, VerifyDepth::Full, &mut |_| {})
     }
@@ -190,8 +190,8 @@ impl Store {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<Verification> {
         let failed = |error| self.failed("verify", error);
-        // One snapshot, however many writers go on meanwhile. It ends before the files are read:
-        // that can take long, and the WAL cannot be emptied while someone reads an old state.
+        // One snapshot, unaffected by concurrent writers. It ends before the files are read: that
+        // can take long, and the WAL cannot be emptied while a reader uses an old state.
         let snapshot = self.connection.unchecked_transaction().map_err(failed)?;
         let mut walk = Walk::new(&self.dir, depth);
         let head = walk.chain(&snapshot, expect).map_err(failed)?;
@@ -211,7 +211,7 @@ impl Store {
         }))
     }
 
-    /// Reads outputs in files and returns how many bytes are those recorded.
+    /// Reads outputs in files and returns how many bytes match the record.
     fn verify_files(
         &self,
         files: &[FileOutput],
@@ -248,7 +248,7 @@ impl Store {
                 }),
                 // Erased since the walk.
                 Err(Error::NotFound { .. }) => {}
-                // The walk has found what is wrong with the entry.
+                // The walk has reported the entry already.
                 Err(Error::BadEntry { .. }) if !found.is_empty() => {}
                 Err(error) => return Err(error),
             }
@@ -316,7 +316,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Keeps the first break and continues: what follows still has outputs to check.
+    /// Keeps the first break and continues, because later entries still have outputs to check.
     fn note(&mut self, checked: Result<(), Stop>) -> rusqlite::Result<()> {
         match checked {
             Ok(()) => Ok(()),
@@ -432,7 +432,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Compares a row of `outputs` with the outcome, and the bytes where they are in the database.
+    /// Compares a row of `outputs` with the outcome, and the bytes if they are in the database.
     fn output(
         &mut self,
         connection: &Connection,
@@ -442,7 +442,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), Stop> {
         let key = output_key(intent_seq, stream);
         let stored = match output::load(connection, key) {
-            // A row that holds something else is found damaged below.
+            // A row with another type of value is reported as damaged below.
             Err(rusqlite::Error::IntegralValueOutOfRange(..)) => None,
             Err(rusqlite::Error::FromSqlConversionFailure(..)) => None,
             stored => stored?,
@@ -484,7 +484,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What no single entry shows: rows that no entry explains, and erasures without a marker.
+    /// Checks what no single entry shows: rows without an entry, and erasures without a marker.
     fn finish(&mut self, connection: &Connection, last: i64) -> Result<(), Stop> {
         self.marked.sort_unstable();
         for &seq in &self.missing {
@@ -508,7 +508,7 @@ impl<'a> Walk<'a> {
                 self.outputs,
             ),
         ];
-        // A store that is only read may still have the schema of an earlier release.
+        // A read-only store may still have the schema of an earlier release.
         if schema::of(connection)? >= schema::WITH_EFFECTS {
             counts.extend([
                 ("effects", "SELECT count(*) FROM effects", self.effects),
@@ -526,7 +526,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What is wrong with a file, without reading what is in it.
+/// The damage of a file, without reading its content.
 fn file_damage(
     dir: &StoreDir,
     run: RunId,

@@ -7,8 +7,8 @@ use retake_types::{RunId, Stream};
 use crate::base::live_file;
 use crate::{Error, Result, Store};
 
-/// Hands out what a run has written since the last look. It never waits: the caller decides how
-/// often to look.
+/// Returns what a run has written since the last poll. It never waits: the caller decides how often
+/// to poll.
 #[derive(Debug)]
 pub struct OutputFollower {
     id: RunId,
@@ -24,7 +24,7 @@ impl Store {
 }
 
 impl OutputFollower {
-    /// Begins at these offsets instead, as a reader that reconnects does.
+    /// Starts at these offsets, for a reader that reconnects.
     pub fn from_offsets(mut self, given: [u64; 2]) -> Self {
         self.given = given;
         self
@@ -34,9 +34,9 @@ impl OutputFollower {
         self.given
     }
 
-    /// Hands the new bytes to `out`; `true` once the run is over and everything was handed out.
+    /// Passes the new bytes to `out`; `true` once the run is over and everything was passed.
     pub fn poll(&mut self, store: &Store, out: &mut impl FnMut(Stream, &[u8])) -> Result<bool> {
-        // Before the bytes: what a living runner writes after this look is seen by the next one.
+        // Checked before reading: what a live runner writes afterwards is seen by the next poll.
         let alive = live_file::run_is_alive(&store.dir, self.id);
         let mut interleaved = store.read_interleaved(self.id)?;
         let mut buffer = vec![0; 64 * 1024];

@@ -1,6 +1,6 @@
-//! Runs in a list in which the runs of a loop are one entry, where its newest run stands.
+//! A list of runs in which the runs of a loop form one entry, at the position of its newest run.
 //!
-//! A loop may have a million runs. They are skipped without being read, up to a limit for each page; a
+//! A loop may have a million runs. They are skipped without being read, up to a limit per page; a
 //! page may be short, and says where the next one begins.
 
 use std::collections::HashSet;
@@ -12,9 +12,9 @@ use crate::base::projection::{OK, kind_number};
 use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunCursor, RunDetail};
 use crate::{Error, Result, Store};
 
-/// Rows that are looked at for one page.
+/// Rows examined per page.
 const LOOKED_AT: usize = 20_000;
-/// Runs of a loop that are counted.
+/// Maximum runs of a loop to count.
 const COUNTED: u64 = 20_000;
 
 /// An entry of the list.
@@ -31,26 +31,25 @@ pub struct LoopRuns {
     pub newest: Box<Run>,
     pub runs: u64,
     pub failed: u64,
-    /// Without an outcome: they run, or their runner died.
+    /// Runs without an outcome: running, or their runner died.
     pub unfinished: u64,
-    /// There are more than were counted.
+    /// Whether there are more than the limit of the count.
     pub more: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct GroupedPage {
     pub entries: Vec<RunEntry>,
-    /// Where the next page begins; `None` when this was the last.
+    /// Where the next page begins; `None` after the last page.
     pub next: Option<RunCursor>,
-    /// Why runs are left out: what the ledger has of them cannot be read.
+    /// Why runs are missing: their ledger entries cannot be read.
     pub unreadable: Vec<String>,
 }
 
 const READING: &str = "list runs and loops";
 
 impl Store {
-    /// One page of runs of a kind (or all), newest first, in which each loop is one entry;
-    /// summaries.
+    /// One page of runs of a kind (or all), newest first, with one entry per loop; summaries.
     pub fn list_grouped(
         &self,
         kind: Option<Kind>,
@@ -77,7 +76,7 @@ impl Store {
         let mut page = GroupedPage::default();
         let (mut seen, mut looked, mut last) = (HashSet::new(), 0, None);
         while let Some(row) = rows.next().map_err(failed)? {
-            // One more than wanted tells that there is a next page.
+            // One more than wanted shows that there is a next page.
             if page.entries.len() == limit || looked == LOOKED_AT {
                 page.next = last;
                 break;

@@ -1,6 +1,6 @@
-//! Runs of one machine. Nearly every run of a record comes from the machine that it lies on, so an index
-//! would cost each of them a page to find the few others. Instead entries are looked through for the
-//! name, up to a limit for each page: a page may be short, and says where the next one begins.
+//! Runs of one machine. Nearly every run of a record comes from the machine that holds it, so an
+//! index would cost each of them a page to find the few others. Instead, entries are searched for
+//! the name, up to a limit per page: a page may be short, and says where the next one begins.
 
 use memchr::memmem::Finder;
 use retake_types::Run;
@@ -12,7 +12,7 @@ use crate::read::runs::{
 };
 use crate::{Error, Result, Store};
 
-/// Runs that are looked at for one page.
+/// Runs examined per page.
 const LOOKED_AT: usize = 10_000;
 
 const READING: &str = "list the runs of a machine";
@@ -42,7 +42,7 @@ impl Store {
             of_any.sql_in(order, columns, after, LOOKED_AT + 1, live.as_deref());
         let mut statement = self.connection.prepare(&sql).map_err(failed)?;
         let mut rows = statement.query(rusqlite::params_from_iter(parameters)).map_err(failed)?;
-        // As JSON writes it. Most entries do not have it anywhere and need not be parsed.
+        // In its JSON form. Entries without it need not be parsed.
         let name = serde_json::Value::from(host).to_string();
         let name = Finder::new(name.as_bytes());
         let (mut looked_at, mut last) = (0, after);

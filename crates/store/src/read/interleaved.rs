@@ -19,7 +19,7 @@ struct Piece {
     at_us: Option<u64>,
 }
 
-/// Both streams in the order in which they arrived, as one readable and seekable whole.
+/// Both streams in order of arrival, as one readable and seekable stream.
 #[derive(Debug)]
 pub struct InterleavedReader {
     readers: [OutputReader; 2],
@@ -28,20 +28,20 @@ pub struct InterleavedReader {
     position: u64,
 }
 
-/// Where a byte of the interleaved output comes from.
+/// The origin of a byte of the interleaved output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteOrigin {
     pub stream: Stream,
     /// How many more bytes follow from the same stream.
     pub left: u64,
-    /// Microseconds since the recording began, where known.
+    /// Microseconds since the recording began, if known.
     pub at_us: Option<u64>,
 }
 
 impl Store {
-    /// Both streams in order of arrival. Bytes whose order is not known come last.
+    /// Both streams in order of arrival. Bytes of unknown order come last.
     pub fn read_interleaved(&self, id: RunId) -> Result<InterleavedReader> {
-        // Before the order is read: whatever is in the files then has its place in the index.
+        // Opened before the order is read, so that the index covers every byte in the files.
         let readers =
             [self.read_output(id, Stream::Stdout)?, self.read_output(id, Stream::Stderr)?];
         let chunks = self.chunks_of(id)?;
@@ -50,7 +50,7 @@ impl Store {
 }
 
 impl InterleavedReader {
-    /// Of streams whose order of arrival is not known: one after the other.
+    /// Streams of unknown order: one after the other.
     pub fn of_streams(readers: [OutputReader; 2]) -> Self {
         Self::new(readers, &[])
     }
@@ -88,14 +88,15 @@ impl InterleavedReader {
         self.length
     }
 
-    /// Of the next byte to be read; `None` at the end.
+    /// The origin of the next byte; `None` at the end.
     pub fn origin(&self) -> Option<ByteOrigin> {
         let piece = self.piece()?;
         let left = piece.at + piece.length - self.position;
         Some(ByteOrigin { stream: piece.stream, left, at_us: piece.at_us })
     }
 
-    /// Where what arrived of a stream begins, and when (in microseconds), for a range of that stream.
+    /// The interleaved offsets of the pieces of a range of a stream, with their times in
+    /// microseconds.
     pub fn arrivals(&self, stream: Stream, range: Range<u64>) -> Vec<(u64, Option<u64>)> {
         let within = |piece: &&Piece| {
             piece.stream == stream
@@ -105,7 +106,7 @@ impl InterleavedReader {
         let found = self.pieces.iter().filter(within);
         let mut found: Vec<_> =
             found.map(|piece| (piece.offset.max(range.start), piece.at_us)).collect();
-        // What has no known order comes last, and begins first.
+        // Bytes of unknown order are stored last; sort them to their place.
         found.sort_by_key(|(offset, _)| *offset);
         found
     }

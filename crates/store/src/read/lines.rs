@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 const BLOCK: usize = 64 * 1024;
 
-/// How many bytes the first `lines` lines take. A last line without a newline counts.
+/// The length of the first `lines` lines. A last line without a newline counts.
 pub fn head_end(output: &mut (impl Read + Seek), lines: u64) -> io::Result<u64> {
     let mut end = output.seek(SeekFrom::Start(0))?;
     let (mut buffer, mut left) = (vec![0; BLOCK], lines);
@@ -38,7 +38,7 @@ pub fn tail_start(output: &mut (impl Read + Seek), lines: u64) -> io::Result<u64
         output.seek(SeekFrom::Start(from))?;
         let buffer = &mut buffer[..block as usize];
         output.read_exact(buffer)?;
-        // The newline that ends the last line does not begin another.
+        // The newline that ends the last line does not start another.
         let searched = if start == length && buffer.last() == Some(&b'\n') {
             &buffer[..buffer.len() - 1]
         } else {

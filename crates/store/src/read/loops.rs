@@ -1,4 +1,4 @@
-//! Loops and their entries, one by one and page by page.
+//! Loops and their entries, singly and in pages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ use crate::base::live_file::{self, Liveness};
 use crate::base::projection::{kind_number, kind_of};
 use crate::{Error, Result, Store};
 
-/// A series of runs under one plan, as the record has it.
+/// A recorded series of runs under one plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredLoop {
     pub id: LoopId,
     pub kind: Kind,
-    /// What was planned, as JSON.
+    /// The plan, as JSON.
     pub plan: String,
     pub state: LoopState,
     pub stop_reason: Option<StopReason>,
@@ -42,7 +42,7 @@ pub struct LoopCursor {
 }
 
 impl LoopCursor {
-    /// Behind this loop.
+    /// After this loop.
     pub fn after(last: &StoredLoop) -> Self {
         Self { start_us: last.start_time.as_microsecond(), id: last.id }
     }
@@ -60,7 +60,7 @@ impl LoopCursor {
 #[derive(Clone, Debug)]
 pub struct LoopPage {
     pub loops: Vec<StoredLoop>,
-    /// Where the next page begins; `None` when this was the last.
+    /// Where the next page begins; `None` after the last page.
     pub next: Option<LoopCursor>,
 }
 
@@ -109,8 +109,8 @@ impl Store {
             .ok_or(Error::NoLoop { id })
     }
 
-    /// What the live file of a loop says of its runner, found out without writing anything. An open
-    /// loop of which nothing is known was recorded by an earlier release.
+    /// What the live file of a loop says about its runner, without writing anything. An open loop
+    /// of unknown liveness was recorded by an earlier release.
     pub fn loop_liveness(&self, id: LoopId) -> Liveness {
         live_file::liveness(&self.dir, id)
     }
@@ -125,7 +125,7 @@ impl Store {
         self.loops_where("?1 IS NULL OR kind = ?1", kind, limit)
     }
 
-    /// Loops without a stop reason, newest first: they run, or their runner died.
+    /// Loops without a stop reason, newest first: running, or their runner died.
     pub fn open_loops(&self, kind: Kind) -> Result<Vec<StoredLoop>> {
         self.loops_where("kind = ?1 AND stop_reason IS NULL", Some(kind), usize::MAX)
     }
@@ -161,7 +161,7 @@ impl Store {
                AND (?2 IS NULL OR (start_us, id) < (?2, ?3))
              ORDER BY start_us DESC, id DESC LIMIT ?4"
         );
-        // One more than asked tells whether there is a next page.
+        // One more than wanted shows whether there is a next page.
         let wanted = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let (start, id) = match after {
             Some(cursor) => (Some(cursor.start_us), Some(*cursor.id.as_bytes())),
@@ -203,7 +203,7 @@ impl Store {
             .map_err(|error| self.failed("read the loop's entries", error))
     }
 
-    /// The number of a loop's last entry; 0 while there is none.
+    /// The number of a loop's last entry; 0 without entries.
     pub fn last_loop_entry(&self, id: LoopId) -> Result<u64> {
         self.connection
             .prepare_cached("SELECT coalesce(max(seq), 0) FROM events WHERE loop = ?1")

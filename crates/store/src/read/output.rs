@@ -1,6 +1,7 @@
-//! Where a stream's bytes are, and opening them: live spool, raw file, inline or compressed alike.
+//! Locates and opens the bytes of a stream: in the live spool, a raw file, the database or a
+//! compressed file.
 //!
-//! Nothing here changes what is stored.
+//! Nothing here changes the store.
 
 use std::io;
 
@@ -51,7 +52,7 @@ pub(crate) fn run_and_stream(output_key: i64) -> (i64, Stream) {
     (output_key / 2, if output_key % 2 == 0 { Stream::Stdout } else { Stream::Stderr })
 }
 
-/// A row of `outputs`, without what is in it.
+/// A row of `outputs`, without its content.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) output: RecordedOutput,
@@ -72,7 +73,7 @@ pub(crate) fn load(connection: &Connection, output_key: i64) -> rusqlite::Result
         .optional()
 }
 
-/// The bytes of an output that is in the database.
+/// The bytes of an output in the database.
 pub(crate) fn load_content(connection: &Connection, output_key: i64) -> rusqlite::Result<Vec<u8>> {
     let content: Option<Option<Vec<u8>>> = connection
         .prepare_cached("SELECT content FROM outputs WHERE place = ?1")?
@@ -81,12 +82,12 @@ pub(crate) fn load_content(connection: &Connection, output_key: i64) -> rusqlite
     Ok(content.flatten().unwrap_or_default())
 }
 
-/// The stored list of an output's block hashes, as it stands there. `None` where there is none.
+/// The stored list of an output's block hashes, unchecked. `None` if missing.
 pub(crate) fn load_blocks(
     connection: &Connection,
     output_key: i64,
 ) -> rusqlite::Result<Option<Vec<u8>>> {
-    // A store that is only read may still have the schema of an earlier release.
+    // A read-only store may still have the schema of an earlier release.
     if schema::of(connection)? < schema::WITH_BLOCKS {
         return Ok(None);
     }
@@ -97,7 +98,7 @@ pub(crate) fn load_blocks(
     Ok(blocks.flatten())
 }
 
-/// What an outcome says of a stream; `None` when nothing was captured.
+/// What an outcome says about a stream; `None` if it was not captured.
 pub(crate) fn recorded_output(outcome: &RunOutcome, stream: Stream) -> Option<RecordedOutput> {
     let (bytes, hash) = match stream {
         Stream::Stdout => (outcome.stdout_bytes, &outcome.stdout_blake3),
@@ -107,7 +108,7 @@ pub(crate) fn recorded_output(outcome: &RunOutcome, stream: Stream) -> Option<Re
     Some(RecordedOutput { bytes, hash })
 }
 
-/// The outcome of a run as the ledger has it; `None` while there is none.
+/// The outcome of a run in the ledger; `None` if it has none yet.
 pub(crate) fn recorded_outcome(
     connection: &Connection,
     dir: &StoreDir,
@@ -127,7 +128,7 @@ pub(crate) fn recorded_outcome(
     }
 }
 
-/// Opens a stream of a finished run, as the ledger names it. Works inside a transaction.
+/// Opens a stream of a finished run. Works inside a transaction.
 pub(crate) fn open(
     connection: &Connection,
     dir: &StoreDir,
@@ -158,7 +159,7 @@ pub(crate) fn open(
     OutputReader::stored(id, stream, StoredFile::new(path, form, recorded, blocks))
 }
 
-/// Where the bytes of an output are that is not in the database.
+/// The file of an output that is not in the database.
 pub(crate) fn file_of(
     dir: &StoreDir,
     id: RunId,
@@ -193,10 +194,10 @@ fn open_file(
 }
 
 impl Store {
-    /// One stream of a run, whether the run is over or not. Empty when it never wrote to it. Of a
-    /// finished run it hands out only what the ledger names.
+    /// One stream of a running or finished run. Empty if the run never wrote to it. For a finished
+    /// run, returns only bytes that match the ledger.
     pub fn read_output(&self, id: RunId, stream: Stream) -> Result<OutputReader> {
-        // Between two looks a run may finish, be compressed or be erased by another process.
+        // Between two queries another process may finish, compress or erase a run.
         let mut opened = self.open_output(id, stream);
         for _ in 0..2 {
             match opened {
@@ -222,7 +223,7 @@ impl Store {
                 Ok(OutputReader::unfinished(id, stream, file, length))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Nothing was written yet, or the outcome was committed since the first look.
+                // Nothing was written yet, or the outcome was committed since the first query.
                 let (seq, over) = self.seq_and_finished(id)?;
                 if over {
                     open(&self.connection, &self.dir, (id, seq), stream)
@@ -247,7 +248,7 @@ impl Store {
             .ok_or_else(|| Error::NotFound { text: id.to_string() })
     }
 
-    /// The order of arrival of a run's chunks, as far as it is known.
+    /// The arrival order of a run's chunks, as far as known.
     pub(crate) fn chunks_of(&self, id: RunId) -> Result<Vec<Chunk>> {
         let bytes = match self.order_of(id)? {
             Some(bytes) => bytes,
@@ -260,8 +261,8 @@ impl Store {
         Ok(ChunkReader::read_all(&bytes))
     }
 
-    /// The order of arrival of a finished run, as it was recorded. Runs of earlier releases have
-    /// nothing to check it against.
+    /// The arrival order of a finished run, checked against the outcome. Runs of earlier releases
+    /// have nothing to check it against.
     pub(crate) fn order_of(&self, id: RunId) -> Result<Option<Vec<u8>>> {
         let (seq, _) = self.seq_and_finished(id)?;
         let Some(outcome) = recorded_outcome(&self.connection, &self.dir, (id, seq))? else {
@@ -284,8 +285,8 @@ pub(crate) fn load_order(connection: &Connection, seq: i64) -> rusqlite::Result<
     Ok(order.flatten())
 }
 
-/// Whether an order of arrival is the one that the outcome names. One that got lost, as in a list of
-/// runs that was derived from the ledger again, is not another one: it is not known.
+/// Whether an arrival order matches the outcome. A lost one, such as after a rebuild of the list of
+/// runs, is unknown and does not count as altered.
 pub(crate) fn is_recorded_order(outcome: &RunOutcome, order: Option<&[u8]>) -> bool {
     match (&outcome.order_blake3, order) {
         (Some(recorded), Some(order)) => order_hash(order) == *recorded,

@@ -1,7 +1,7 @@
-//! The one reader of output: what it hands out of a finished run is what the ledger names.
+//! The only reader of output: for a finished run it returns only bytes that match the ledger.
 //!
-//! Stored output is read and checked in blocks, so a window costs the blocks it lies in. An error of
-//! a reader carries the [`Error`] that says which run and stream it concerns.
+//! Stored output is read and checked in blocks, so a window costs only its blocks. An error of a
+//! reader contains the [`Error`] that names the run and stream.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use crate::base::output_damage::OutputDamage;
 use crate::base::zstd_frames::ZstdFrames;
 use crate::{Error, Result};
 
-/// The bytes of one stream as they were when it was opened. [`OutputFollower`](crate::OutputFollower)
+/// The bytes of one stream at the time it was opened. [`OutputFollower`](crate::OutputFollower)
 /// follows a growing one.
 #[derive(Debug)]
 pub struct OutputReader {
@@ -28,29 +28,29 @@ pub struct OutputReader {
 
 #[derive(Debug)]
 enum Source {
-    /// Small output, checked when it was opened.
+    /// Small output, checked when opened.
     Memory(Vec<u8>),
-    /// The spool of a run without an outcome: nothing says yet what its bytes are.
+    /// The spool of a run without an outcome, so there is no hash to check.
     Unfinished(File),
     Stored(Box<StoredFile>),
 }
 
-/// What the outcome in the ledger says of a stream.
+/// What the outcome says about a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedOutput {
     pub(crate) bytes: u64,
     pub(crate) hash: blake3::Hash,
 }
 
-/// The file of a large output, and what it has to be.
+/// The file of a large output, and its expected length and hash.
 #[derive(Debug)]
 pub(crate) struct StoredFile {
     pub(crate) path: PathBuf,
     pub(crate) form: FileForm,
     pub(crate) recorded: RecordedOutput,
-    /// `None` for an output of one block, and until the list of an older one is made.
+    /// `None` for an output of one block, and until the list of an older output is computed.
     pub(crate) blocks: Option<BlockHashes>,
-    /// The last block that was read, and its number.
+    /// The number of the block that was read last.
     held: Option<u64>,
     block: Vec<u8>,
 }
@@ -66,8 +66,7 @@ impl OutputReader {
         Self { id, stream, source, length, position: 0 }
     }
 
-    /// A copy of a stream, or of its beginning, from another database. Nothing here says that its bytes are
-    /// those recorded.
+    /// A copy of a stream, or of its beginning, from another database. Its bytes are not checked.
     pub fn of_copy(id: RunId, stream: Stream, bytes: Vec<u8>) -> Self {
         let length = bytes.len() as u64;
         Self::new(id, stream, Source::Memory(bytes), length)
@@ -107,7 +106,7 @@ impl OutputReader {
         }
     }
 
-    /// Bytes of the stream.
+    /// The length of the stream in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -120,7 +119,7 @@ impl OutputReader {
         }
     }
 
-    /// Reads all of it, and hands the number of bytes of each block to `progress`.
+    /// Reads and checks all of it; passes the number of bytes of each block to `progress`.
     pub(crate) fn check(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let Source::Stored(file) = &mut self.source else { return Ok(()) };
         file.check(progress).map_err(|damage| Error::OutputDamaged {
@@ -130,7 +129,7 @@ impl OutputReader {
         })
     }
 
-    /// The list of a stored output that was checked; `None` for one of one block.
+    /// The checked list of a stored output; `None` for a single block.
     pub(crate) fn into_blocks(self) -> Option<BlockHashes> {
         match self.source {
             Source::Stored(file) => file.blocks,
@@ -159,7 +158,7 @@ impl OutputReader {
     }
 }
 
-/// What is wrong with a small output, if anything is.
+/// The damage of a small output, if any.
 pub(crate) fn small_damage(content: &[u8], recorded: RecordedOutput) -> Option<OutputDamage> {
     let RecordedOutput { bytes, hash } = recorded;
     if content.len() as u64 != bytes {
@@ -219,7 +218,7 @@ impl StoredFile {
         Ok(())
     }
 
-    /// Makes the list of an output that has none by reading all of it.
+    /// Computes a missing list of block hashes by reading the whole output.
     fn hash_blocks(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), OutputDamage> {
         let mut hasher = OutputHasher::default();
         for index in 0..self.recorded.bytes.div_ceil(BLOCK) {
@@ -228,7 +227,7 @@ impl StoredFile {
         }
         let hashed = hasher.finish();
         if hashed.hash != self.recorded.hash {
-            // Without a list nothing tells where.
+            // Without a list the damaged block is unknown.
             return Err(OutputDamage::Altered { from: 0, to: self.recorded.bytes });
         }
         self.blocks = hashed.blocks;
@@ -256,7 +255,7 @@ impl StoredFile {
         (from, (from + BLOCK).min(self.recorded.bytes))
     }
 
-    /// Reads a block as it is.
+    /// Reads a block without checking it.
     fn load(&mut self, index: u64) -> Result<&[u8], OutputDamage> {
         self.held = None;
         let (from, to) = self.range(index);
@@ -266,7 +265,7 @@ impl StoredFile {
             Err(error) if error.raw_os_error().is_some() => {
                 Err(OutputDamage::Unreadable { path: self.path.clone(), error: error.to_string() })
             }
-            // A file that ends too early, or a frame that is none.
+            // A file that ends too early, or an invalid frame.
             Err(_) => Err(OutputDamage::Altered { from, to }),
         }
     }

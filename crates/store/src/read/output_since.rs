@@ -1,5 +1,5 @@
-//! What a run has written after an offset of each stream, up to a limit of bytes: for observers that
-//! keep no state here and may be slow.
+//! What a run has written after an offset of each stream, up to a limit in bytes: for stateless or
+//! slow observers.
 
 use std::io;
 
@@ -18,28 +18,28 @@ pub struct OutputPart {
     pub bytes: Vec<u8>,
 }
 
-/// The output after some offsets.
+/// The output after given offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOutput {
     /// In order of arrival.
     pub parts: Vec<OutputPart>,
-    /// The run is over and this is the rest of it.
+    /// The run is over and this is the rest of its output.
     pub over: bool,
-    /// There is more to read already.
+    /// More output is available already.
     pub more: bool,
 }
 
 impl Store {
-    /// What follows these offsets, up to `most` bytes.
+    /// The output after these offsets, up to `most` bytes.
     pub fn output_after(&self, id: RunId, after: [u64; 2], most: usize) -> Result<NewOutput> {
-        // Before the bytes: what a living runner writes after this look is seen by the next one.
+        // Checked before reading: what a live runner writes afterwards is seen by the next call.
         let alive = live_file::run_is_alive(&self.dir, id);
         new_output(self, (id, alive), after, most)
     }
 }
 
-/// What follows these offsets of a run's output, up to `most` bytes; whether the run was alive is known from
-/// before.
+/// The output after these offsets, up to `most` bytes; the caller checked before whether the run
+/// was alive.
 pub fn new_output(
     record: &dyn RecordReader,
     (id, alive): (RunId, bool),
@@ -52,7 +52,7 @@ pub fn new_output(
     let mut new = NewOutput { parts: Vec::new(), over: false, more: false };
     match fresh {
         [false, false] => {}
-        // The order matters only where there are two.
+        // The order matters only if both streams have output.
         [true, true] => interleaved_after(record, id, after, most, &mut new)?,
         [out, _] => {
             let stream = if out { Stream::Stdout } else { Stream::Stderr };

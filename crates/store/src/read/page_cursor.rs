@@ -1,4 +1,4 @@
-//! Where a page ended, as text: for addresses and for programs that page through a list.
+//! The end of a page as text: for URLs, and for programs that page through a list.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub struct BadCursor {
     pub text: String,
 }
 
-/// Two numbers that name a place, as text.
+/// Two numbers that form a cursor, as text.
 pub(crate) fn pair(text: &str) -> Result<(i64, &str), BadCursor> {
     let bad = || BadCursor { text: text.to_owned() };
     let (first, second) = text.split_once('.').ok_or_else(bad)?;
@@ -21,7 +21,7 @@ pub(crate) fn pair(text: &str) -> Result<(i64, &str), BadCursor> {
 }
 
 impl RunCursor {
-    /// Behind this run, in a list that is sorted by the ids of runs: both halves of the id.
+    /// After this run, in a list sorted by run id: both halves of the id.
     pub fn of_run(id: RunId) -> Self {
         let [start_us, seq] = [0, 8].map(|at| {
             let mut half = [0; 8];
@@ -31,7 +31,7 @@ impl RunCursor {
         Self { start_us, seq }
     }
 
-    /// The run behind which such a list continues.
+    /// The run after which such a list continues.
     pub fn run_id(self) -> RunId {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.start_us.to_be_bytes());

@@ -1,5 +1,4 @@
-//! What a search looks for: words in this order, whole, in any case; a `*` at the end completes the
-//! last.
+//! A search phrase: whole words in this order, in any case; a trailing `*` completes the last word.
 
 use std::ops::Range;
 
@@ -13,21 +12,21 @@ const CONTEXT: usize = 60;
 pub(crate) struct Phrase {
     words: Vec<String>,
     prefix: bool,
-    /// Finds the longest word, and which one that is: where it is not, there is no match. Words that
-    /// are not ASCII have more spellings than it knows.
+    /// Finds the longest word, and its index in the phrase: without it there is no match. Phrases
+    /// with words outside ASCII have no filter, because such words have more spellings.
     filter: Option<(AhoCorasick, usize)>,
 }
 
-/// The surroundings of a match, on one line where the output has lines.
+/// The context of a match, on one line if the output has lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snippet {
     pub(crate) text: String,
-    /// Where the matches are in it, in bytes.
+    /// Byte ranges of the matches in it.
     pub(crate) matches: Vec<Range<usize>>,
 }
 
 impl Snippet {
-    /// Of a text whose match cannot be shown.
+    /// The beginning of a text whose match cannot be shown.
     pub(crate) fn beginning(text: &str) -> Self {
         Self { text: text[surroundings(text, &(0..0))].to_owned(), matches: Vec::new() }
     }
@@ -40,7 +39,7 @@ impl Phrase {
         let longest = longest.max_by_key(|(_, word)| word.len());
         let filter = longest.and_then(|(at, word)| {
             let filter = AhoCorasick::builder().ascii_case_insensitive(true).build([word]);
-            // Without it everything is looked at.
+            // Without a filter the whole text is searched.
             filter.ok().map(|filter| (filter, at))
         });
         Self { words, prefix: text.trim_end().ends_with('*'), filter }
@@ -50,13 +49,13 @@ impl Phrase {
         self.words.is_empty()
     }
 
-    /// The question to the index.
+    /// The query for the index.
     pub(crate) fn query(&self) -> String {
         let star = if self.prefix { " *" } else { "" };
         format!("\"{}\"{star}", self.words.join(" "))
     }
 
-    /// The first match in a text, with the text around it.
+    /// The first match in a text, with its context.
     pub(crate) fn snippet(&self, text: &str) -> Option<Snippet> {
         let first = self.first(text)?;
         let part = &text[surroundings(text, &first)];
@@ -105,7 +104,7 @@ impl Phrase {
         }
     }
 
-    /// Where the phrase occurs in a text.
+    /// The first occurrence of the phrase in a text.
     fn find(&self, text: &str) -> Vec<Range<usize>> {
         let last = self.words.len() - 1;
         let mut window: Vec<(Range<usize>, String)> = Vec::new();
@@ -125,7 +124,7 @@ impl Phrase {
     }
 }
 
-/// Words as the index sees them: runs of letters and digits, folded.
+/// Words as the index splits them: runs of letters and digits, folded.
 fn tokens(text: &str) -> impl Iterator<Item = (Range<usize>, String)> + '_ {
     let mut rest = text.char_indices().peekable();
     std::iter::from_fn(move || {
@@ -140,7 +139,7 @@ fn tokens(text: &str) -> impl Iterator<Item = (Range<usize>, String)> + '_ {
     })
 }
 
-/// The line of a match, shortened to what stands around it.
+/// The line of a match, shortened to its context.
 fn surroundings(text: &str, found: &Range<usize>) -> Range<usize> {
     let line_start = text[..found.start].rfind('\n').map_or(0, |at| at + 1);
     let line_end = text[found.end..].find('\n').map_or(text.len(), |at| found.end + at);

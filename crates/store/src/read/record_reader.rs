@@ -1,7 +1,7 @@
-//! The one interface for reading a record: the record of this machine, and the shared one of many.
+//! The interface for reading a record: this machine's, or one shared by many machines.
 //!
-//! Who shows runs to people reads through it, and does not know which of the two it shows. What only the
-//! record of this machine has (the chain of its ledger, its files) is behind [`RecordReader::as_store`].
+//! Front ends read through it without knowing which of the two they show. Features of only this
+//! machine's record (the ledger chain, its files) are behind [`RecordReader::as_store`].
 
 use std::collections::HashSet;
 
@@ -23,19 +23,19 @@ use crate::read::search::{SearchEffort, SearchResults};
 use crate::read::test_history::TestHistory;
 use crate::{Error, Result, Store};
 
-/// A record that can be read. The functions of [`Store`] say what each of them answers.
+/// A readable record. Its functions are documented at [`Store`].
 pub trait RecordReader {
     /// The record of this machine; `None` for a shared one.
     fn as_store(&self) -> Option<&Store> {
         None
     }
 
-    /// The projects of a shared record, by name. The record of this machine has no names for them.
+    /// The projects of a shared record, by name. This machine's record has no project names.
     fn projects(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// Reads only what belongs to this project from now on; everything for `None`.
+    /// Restricts reading to this project; `None` reads everything.
     fn select_project(&mut self, project: Option<&str>) -> Result<()> {
         match project {
             None => Ok(()),
@@ -103,7 +103,7 @@ pub trait RecordReader {
     fn loop_entries(&self, id: LoopId, after: u64, limit: usize) -> Result<Vec<LoopEntry>>;
     fn last_loop_entry(&self, id: LoopId) -> Result<u64>;
 
-    /// A shared record may have only the beginning of a stream, or nothing of it.
+    /// A shared record may lack the end of a stream, or all of it.
     fn read_output(&self, id: RunId, stream: Stream) -> Result<OutputReader>;
     fn read_interleaved(&self, id: RunId) -> Result<InterleavedReader>;
     fn output_after(&self, id: RunId, after: [u64; 2], most: usize) -> Result<NewOutput>;
@@ -122,14 +122,14 @@ pub trait RecordReader {
         self.list_in(RunDetail::Whole, StartOrder::NewestFirst, filter, after, limit)
     }
 
-    /// The newest runs, at most `most`, as a list shows them.
+    /// The newest runs, at most `most`, as summaries.
     fn newest_summaries(&self, filter: &RunFilter, most: usize) -> Result<Vec<Run>> {
         let order = StartOrder::NewestFirst;
         let (page, unreadable) = self.list_in(RunDetail::Summary, order, filter, None, most)?;
         unreadable.into_iter().next().map_or(Ok(page.runs), Err)
     }
 
-    /// The run with everything that was started inside it.
+    /// The run with all runs that were started inside it.
     fn tree(&self, id: RunId) -> Result<StoredRunTree> {
         subtree(&|run| self.children(run), self.get(id)?, &mut HashSet::new())
     }
@@ -141,7 +141,7 @@ pub(crate) fn subtree(
     seen: &mut HashSet<RunId>,
 ) -> Result<StoredRunTree> {
     let mut children = Vec::new();
-    // Imported records may claim anything, a circle of parents included.
+    // Imported records may contain anything, such as a cycle of parents.
     if seen.insert(run.intent.id()) {
         for child in children_of(&run)? {
             if !seen.contains(&child.intent.id()) {

@@ -1,5 +1,5 @@
-//! Finding one run: by id, by a unique beginning or end of it or a beginning of the digits that lists
-//! show, by the id its caller gave, or the last; and a run's family.
+//! Finds one run: by id, by a unique prefix or suffix of it, by a prefix of its short form, by the
+//! caller's id, or the last one; and a run's parents and children.
 
 use retake_types::{LoopId, Run, RunId};
 use rusqlite::types::Value;
@@ -16,7 +16,7 @@ pub struct StoredRunTree {
 }
 
 const CANDIDATES: usize = 50;
-/// The bytes of an id that its short form shows, the last ones.
+/// The trailing bytes of an id that its short form shows.
 const SHORT_BYTES: i64 = 4;
 
 impl Store {
@@ -25,7 +25,7 @@ impl Store {
         self.get_with(RunDetail::Whole, id)
     }
 
-    /// The same with as much of it as is asked for.
+    /// The same, with the given detail.
     pub(crate) fn get_with(&self, detail: RunDetail, id: RunId) -> Result<Run> {
         let sql = format!("SELECT {RUN_COLUMNS} FROM runs r {RUN_JOINS} WHERE r.id = ?1");
         let found = self.select(&sql, vec![Value::Blob(id.as_bytes().to_vec())])?;
@@ -35,10 +35,9 @@ impl Store {
         }
     }
 
-    /// The run that `text` names: `last`, an id, a unique prefix or suffix of one, a unique prefix of
-    /// its [short](RunId::short) form, or the id that its caller gave, if no other run has the same. A
-    /// whole id of ours is never taken for theirs,
-    /// unless no run has it.
+    /// The run that `text` names: `last`, an id, a unique prefix or suffix of one, a unique prefix
+    /// of its [short](RunId::short) form, or the id that its caller gave, if unique. A complete id
+    /// of retake's is taken for a caller's id only if no run has it.
     pub fn find(&self, text: &str) -> Result<Run> {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
@@ -68,8 +67,8 @@ impl Store {
         }
     }
 
-    /// The newest run that was seen. One that a sandbox reported is not what a user means who has
-    /// just run something.
+    /// The newest run that this record observed. A user who has just run something does not mean a
+    /// run that a sandbox reported.
     fn last(&self) -> Result<Option<Run>> {
         let mut cursor = None;
         let mut size = 1;
@@ -106,8 +105,8 @@ impl Store {
         )
     }
 
-    /// Ids that end with the digits, and those whose short form begins with them. A scan of the id
-    /// index: an index of its own would cost every run a random page.
+    /// Ids that end with the digits, and ids whose short form begins with them. Scans the id index:
+    /// a separate index would cost every run a random page.
     fn ids_by_last_digits(&self, digits: &str) -> Result<Vec<RunId>> {
         let bytes = digits.len().div_ceil(2) as i64;
         self.ids(
@@ -152,7 +151,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// The run with everything that was started inside it.
+    /// The run with all runs that were started inside it.
     pub fn tree(&self, id: RunId) -> Result<StoredRunTree> {
         RecordReader::tree(self, id)
     }

@@ -1,7 +1,8 @@
-//! The runs of a series before and after a run: of the same command, of the same cell, of one loop.
+//! The runs before and after a run in a series: of the same command, the same cell or the same
+//! loop.
 //!
-//! A series may be as long as the record, and what is looked for may not be in it: a limited number of runs
-//! is looked at, and an answer says when there are more.
+//! A series may be as long as the record without containing a match: the search is limited, and the
+//! answer says when runs remain.
 
 use retake_types::{Kind, Run, RunId};
 use rusqlite::types::Value;
@@ -10,14 +11,14 @@ use crate::base::projection::{OK, kind_number};
 use crate::read::runs::{FoundRun, RUN_COLUMNS, RUN_JOINS, RunDetail};
 use crate::{Error, Result, Store};
 
-/// Runs that are looked at for one answer.
+/// Runs examined per answer.
 const LOOKED_AT: usize = 5000;
 const READING: &str = "look for runs of the same command";
 
 /// Which runs belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunSeries {
-    /// The same command line in the same directory, started in the same way.
+    /// The same command line in the same directory, of the same kind.
     Command,
     /// The same value of a label.
     Label(String),
@@ -25,13 +26,13 @@ pub enum RunSeries {
     Loop,
 }
 
-/// A run that was looked for.
+/// The result of a search for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NearestRun {
     Found(RunId),
     /// There is none.
     None,
-    /// There is none among the first this many, and there are more.
+    /// None among this many examined runs, and there are more.
     NotAmong(usize),
 }
 
@@ -55,11 +56,11 @@ enum Direction {
 pub struct RunNeighbours {
     pub previous: NearestRun,
     pub next: NearestRun,
-    /// The last one before it that succeeded.
+    /// The last earlier run that succeeded.
     pub last_passed: NearestRun,
 }
 
-/// Runs that were looked at, and whether those are all.
+/// Runs found, and whether those are all.
 #[derive(Clone, Debug, Default)]
 pub struct RunsBetween {
     pub runs: Vec<Run>,
@@ -109,7 +110,7 @@ impl Store {
         Ok(if looked < LOOKED_AT { NearestRun::None } else { NearestRun::NotAmong(looked) })
     }
 
-    /// The statement behind a neighbour, for tests and tools that look at its query plan.
+    /// The query for a neighbour, for tests and tools that examine its query plan.
     #[doc(hidden)]
     pub fn explainable_series(run: &Run, series: &RunSeries, later: bool) -> (String, Vec<Value>) {
         let direction = if later { Direction::Later } else { Direction::Earlier };
@@ -118,8 +119,8 @@ impl Store {
         (sql, parameters)
     }
 
-    /// The runs between two that were watched for what they did, newest first, at most `most`;
-    /// summaries. Runs whose entries cannot be read are left out, and then these are not all.
+    /// The observed runs between two others, newest first, at most `most`; summaries. Runs with
+    /// unreadable entries are left out, and then the answer is incomplete.
     pub fn watched_between(&self, a: &Run, b: &Run, most: usize) -> Result<RunsBetween> {
         if !self.has_effects()? {
             return Ok(RunsBetween { runs: Vec::new(), complete: false });
@@ -155,7 +156,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Whether a run came from another record.
+    /// Whether a run was imported.
     pub fn is_imported(&self, id: RunId) -> Result<bool> {
         let (seq, _) = self.seq_and_finished(id)?;
         let imports = crate::base::imports::since(&self.connection, jiff::Timestamp::MIN)
@@ -206,9 +207,9 @@ fn series_sql(run: &Run, series: &RunSeries, direction: Direction) -> (String, V
     (sql, parameters)
 }
 
-/// How a run is started makes a series; where it has none of its own, the command does.
+/// A run's kind determines its series; the command does if the kind has none.
 impl RunSeries {
-    /// The series that a reader of one run expects.
+    /// The default series of a run.
     pub fn of(run: &Run, cell_label: &str) -> Self {
         match run.intent.kind() {
             Kind::Matrix if run.intent.request.labels.contains_key(cell_label) => {

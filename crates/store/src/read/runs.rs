@@ -1,4 +1,4 @@
-//! Listing runs by their start. Every filter names the index that serves it.
+//! Lists runs by start time. Every filter names the index that serves it.
 //!
 //! Pages continue from a key, never by OFFSET, so page 10,000 costs what page 1 does.
 
@@ -33,11 +33,11 @@ pub struct RunFilter {
     /// A shell-style pattern (`*`, `?`, `[a-z]`) over the whole command line.
     pub command: Option<String>,
     pub cwd: Option<PathBuf>,
-    /// Ran on this machine: the one that recorded it, or the node it was placed on.
+    /// Ran on this machine: it recorded the run, or the run was placed on it.
     pub host: Option<String>,
     /// Changed this file, or one below this directory; absolute.
     pub changed: Option<PathBuf>,
-    /// Tests ran and some of them failed.
+    /// Ran tests, some of which failed.
     pub tests_failed: bool,
     /// Started at or after.
     pub since: Option<Timestamp>,
@@ -49,12 +49,12 @@ pub struct RunFilter {
 pub enum RunStatus {
     Running,
     Ok,
-    /// Every outcome but success.
+    /// Every outcome except success.
     Failed,
     Outcome(OutcomeKind),
 }
 
-/// In which order runs are listed.
+/// The order of listed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartOrder {
     #[default]
@@ -63,7 +63,7 @@ pub enum StartOrder {
 }
 
 impl StartOrder {
-    /// The word of a sort, and how what follows compares with what precedes.
+    /// The SQL sort order, and the comparison of later rows with earlier ones.
     fn sql(self) -> (&'static str, &'static str) {
         match self {
             Self::NewestFirst => ("DESC", "<"),
@@ -90,11 +90,11 @@ pub struct RunCursor {
 #[derive(Clone, Debug)]
 pub struct RunPage {
     pub runs: Vec<Run>,
-    /// Where the next page begins; `None` when this was the last.
+    /// Where the next page begins; `None` after the last page.
     pub next: Option<RunCursor>,
 }
 
-/// A row with what a run is made of.
+/// A row with everything that makes up a run.
 pub(crate) struct FoundRun {
     pub(crate) seq: i64,
     pub(crate) start_us: i64,
@@ -116,7 +116,7 @@ impl FoundRun {
     }
 }
 
-/// The text and the parameters of a query under construction.
+/// The text and parameters of a query under construction.
 pub(crate) struct Clauses {
     from: String,
     conditions: Vec<String>,
@@ -127,7 +127,7 @@ impl RunFilter {
     pub(crate) fn clauses(&self) -> Clauses {
         let mut clauses =
             Clauses { from: String::new(), conditions: Vec::new(), parameters: Vec::new() };
-        // The first index found drives the query: the most selective kinds come first.
+        // The first index found drives the query, so the most selective filters come first.
         let mut index = None;
         let ids = [
             ("tool_call_id", "runs_tool_call", &self.tool_call_id),
@@ -183,7 +183,8 @@ impl RunFilter {
         }
         self.add_effects(&mut clauses);
         clauses.from = match self.labels.split_first() {
-            // What a run did picks few runs: their numbers lead, and are sorted.
+            // Filters on effects select few runs: their numbers lead the query, and the result is
+            // sorted.
             None if self.by_effects() => "runs r".to_owned(),
             None => format!("runs r INDEXED BY {}", index.unwrap_or("runs_start")),
             Some((first, rest)) => {
@@ -214,11 +215,11 @@ impl RunFilter {
             }
             // Few, and known from their live files: an index would cost every run two pages.
             Some(RunStatus::Running) => clauses.conditions.push("r.status IS NULL".to_owned()),
-            // Also those whose runner died and that no start has marked yet.
+            // Includes runs of dead runners that recovery has not marked yet.
             Some(RunStatus::Outcome(OutcomeKind::Interrupted)) => {
                 clauses.conditions.push(format!("(r.status = {INTERRUPTED} OR r.status IS NULL)"));
             }
-            // Nearly every run exited, whatever its code: the order by start serves best.
+            // Nearly every run exited, regardless of the code: the order by start serves best.
             Some(RunStatus::Outcome(OutcomeKind::Exited)) => {
                 clauses.conditions.push("r.status IN (0, 1)".to_owned());
             }
@@ -235,7 +236,7 @@ impl RunFilter {
             let below = format!("{}/", path.trim_end_matches('/'));
             clauses.parameters.push(Value::Text(path.trim_end_matches('/').to_owned()));
             clauses.parameters.push(Value::Text(below.clone()));
-            // `0` comes after `/`: everything below the directory lies between the two.
+            // `0` comes after `/`: everything below the directory sorts between the two.
             clauses.parameters.push(Value::Text(format!("{}0", &below[..below.len() - 1])));
             let last = clauses.parameters.len();
             clauses.conditions.push(format!(
@@ -253,8 +254,8 @@ impl RunFilter {
         }
     }
 
-    /// Whether the runs it lets through are found without looking at all others: every condition has an
-    /// index, or is one that most runs pass.
+    /// Whether matching runs are found without a full scan: every condition has an index, or
+    /// matches most runs.
     pub(crate) fn is_searchable(&self) -> bool {
         let pattern = |command: &String| command.contains(['*', '?', '[']);
         self.host.is_none()
@@ -262,14 +263,14 @@ impl RunFilter {
             && self.status != Some(RunStatus::Outcome(OutcomeKind::Interrupted))
     }
 
-    /// Whether it lets every run through.
+    /// Whether it matches every run.
     fn is_open(&self) -> bool {
         let clauses = self.clauses();
         clauses.conditions.is_empty() && self.labels.is_empty()
     }
 
-    /// The query for which of some runs, by their numbers, are let through. The numbers lead, so no
-    /// index of a filter is named.
+    /// The query that selects matching runs among the given numbers. The numbers lead, so no index
+    /// of a filter is named.
     fn among_numbers(&self, numbers: &[i64], live: Option<&[RunId]>) -> (String, Vec<Value>) {
         let mut clauses = Self { labels: Vec::new(), ..self.clone() }.clauses();
         for (key, value) in &self.labels {
@@ -289,7 +290,7 @@ impl RunFilter {
         (sql, clauses.parameters)
     }
 
-    /// Whether the tables of effects are asked, which an earlier release did not have.
+    /// Whether it needs the tables of effects, which earlier releases lack.
     pub(crate) fn by_effects(&self) -> bool {
         self.changed.is_some() || self.tests_failed
     }
@@ -298,7 +299,7 @@ impl RunFilter {
         if self.labels.is_empty() { ("r.start_us", "r.seq") } else { ("l.start_us", "l.run") }
     }
 
-    /// The query for one page, newest first, and its parameters.
+    /// The query for one page and its parameters.
     pub(crate) fn sql(
         &self,
         selected: (&str, &str),
@@ -349,7 +350,7 @@ impl RunFilter {
         (sql, clauses.parameters)
     }
 
-    /// The statement behind a page, for tests and tools that look at its query plan.
+    /// The query for a page, for tests and tools that examine its query plan.
     #[doc(hidden)]
     pub fn explainable(
         &self,
@@ -388,7 +389,7 @@ impl Clauses {
     }
 }
 
-/// That a run has a label whose value is the parameter of this number, and its key the one before.
+/// SQL condition: a run has a label whose value is this parameter and whose key is the one before.
 fn label_condition(value: usize) -> String {
     format!(
         "EXISTS (SELECT 1 FROM labels m WHERE m.key = ?{} AND m.value = ?{value}
@@ -397,7 +398,7 @@ fn label_condition(value: usize) -> String {
     )
 }
 
-/// That a run was recorded on the machine that the parameter of this number names, or placed on it.
+/// SQL condition: a run was recorded on the machine in this parameter, or placed on it.
 fn host_condition(host: usize) -> String {
     let of = |seq: &str, path: &str| {
         format!(
@@ -409,16 +410,16 @@ fn host_condition(host: usize) -> String {
     format!("?{host} IN ({recorded}, {node})")
 }
 
-/// Numbers of runs that are asked about at once.
+/// Numbers of runs per query.
 const ASKED: usize = 500;
 
-/// Which runs a filter lets through, asked for runs that were found in another way.
+/// Applies a filter to runs that were found in another way.
 pub(crate) struct Sieve<'a> {
     store: &'a Store,
     filter: &'a RunFilter,
     open: bool,
     live: Option<Vec<RunId>>,
-    /// Nothing can pass: what it asks for is not in this record.
+    /// Whether nothing can match: the record lacks what the filter asks for.
     shut: bool,
 }
 
@@ -432,7 +433,7 @@ impl<'a> Sieve<'a> {
         Ok(Self { store, filter, open: filter.is_open(), live, shut })
     }
 
-    /// Whether everything passes, so that nobody need ask.
+    /// Whether everything matches, so that no query is needed.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -441,12 +442,12 @@ impl<'a> Sieve<'a> {
         self.shut
     }
 
-    /// The only runs that can pass, where it asks for those that run.
+    /// The only runs that can match, if the filter selects running ones.
     pub(crate) fn live(&self) -> Option<&[RunId]> {
         self.live.as_deref()
     }
 
-    /// Those of the numbers whose runs pass.
+    /// The numbers whose runs match.
     pub(crate) fn pass(&self, numbers: &[i64]) -> Result<HashSet<i64>> {
         if self.open {
             return Ok(numbers.iter().copied().collect());
@@ -467,7 +468,7 @@ impl<'a> Sieve<'a> {
                 })
                 .map_err(|error| self.store.failed("search", error))?;
             for (number, id) in found {
-                // How a run without an outcome stands is not in its row.
+                // A row does not show whether a run without an outcome still runs.
                 let unsure = matches!(
                     self.filter.status,
                     Some(RunStatus::Outcome(OutcomeKind::Interrupted))
@@ -493,7 +494,7 @@ impl Store {
         unreadable.into_iter().next().map_or(Ok(page), Err)
     }
 
-    /// The same past runs whose entries in the ledger cannot be read, and why not: one for each.
+    /// The same, but skips runs with unreadable ledger entries, and reports an error for each.
     pub fn list_readable(
         &self,
         filter: &RunFilter,
@@ -503,8 +504,8 @@ impl Store {
         self.list_in(StartOrder::NewestFirst, filter, after, limit)
     }
 
-    /// The same in either order. With a host a page may be short although there are more runs, and says
-    /// where the next one begins.
+    /// The same in either order. With a host, a page may be short although more runs follow, and
+    /// says where the next one begins.
     pub fn list_in(
         &self,
         order: StartOrder,
@@ -515,7 +516,7 @@ impl Store {
         self.list_with(RunDetail::Whole, order, filter, after, limit)
     }
 
-    /// The same with as much of each run as is asked for.
+    /// The same, with the given detail.
     pub(crate) fn list_with(
         &self,
         detail: RunDetail,
@@ -537,7 +538,7 @@ impl Store {
             _ => None,
         };
         while page.runs.len() < limit {
-            // One more than asked tells whether there is a next page.
+            // One more than wanted shows whether there is a next page.
             let wanted = (limit - page.runs.len()).saturating_add(1);
             let (sql, parameters) =
                 filter.sql_in(order, (RUN_COLUMNS, RUN_JOINS), page.next, wanted, live.as_deref());
@@ -560,7 +561,7 @@ impl Store {
         Ok((page, unreadable))
     }
 
-    /// A store that is only read may still have the schema of an earlier release.
+    /// A read-only store may still have the schema of an earlier release.
     pub(crate) fn has_effects(&self) -> Result<bool> {
         Ok(schema::version(&self.connection, &self.dir)? >= schema::WITH_EFFECTS)
     }
@@ -597,7 +598,7 @@ impl Store {
         if live_file::run_is_alive(&self.dir, intent.id()) {
             return Ok(State::Running);
         }
-        // It may have finished since the row was read; then it is not interrupted.
+        // It may have finished after the row was read; then it is not interrupted.
         Ok(if self.seq_and_finished(intent.id())?.1 { State::Running } else { State::Interrupted })
     }
 }

@@ -1,5 +1,5 @@
-//! Runs by how long they took. An index in the database would cost every run a page, so who serves lists
-//! keeps the order in memory instead: eight bytes for each run, made by one look at all of them.
+//! Runs by duration. A database index would cost every run a page, so a process that serves lists
+//! keeps the order in memory: eight bytes per run, built in one pass.
 
 use std::collections::HashSet;
 
@@ -10,14 +10,14 @@ use rusqlite::types::Value;
 use crate::read::runs::{RUN_COLUMNS, RUN_JOINS, RunDetail, RunFilter, Sieve};
 use crate::{Error, Result, Store};
 
-/// Runs that pass a filter and are sorted for one page. Of more the order of all runs is walked.
+/// Matching runs that are sorted for one page. Above this number the order of all runs is walked.
 const SORTED: usize = 5000;
-/// Places of the order of all runs that are looked at for one page.
+/// Places in the order of all runs examined per page.
 const LOOKED_AT: usize = 20_000;
-/// Places that are asked about at once.
+/// Places per query.
 const ASKED: usize = 500;
 
-/// The slowest runs among which commands are looked for.
+/// The slowest runs, among which commands are searched.
 const SLOW_RUNS: i64 = 500;
 
 const READING: &str = "list runs by duration";
@@ -29,20 +29,20 @@ pub enum DurationOrder {
     FastestFirst,
 }
 
-/// All runs that had ended at one moment, by duration.
+/// All runs that had ended at some moment, by duration.
 #[derive(Clone, Debug, Default)]
 pub struct RunsByDuration {
     /// Ascending.
     places: Vec<DurationPlace>,
 }
 
-/// A run's place: milliseconds, and its number where those are equal. A ledger has fewer entries than
-/// fit; those beyond would be left out.
+/// A run's place: milliseconds, then its number. Numbers too large for it are left out; ledgers
+/// have fewer entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DurationPlace(u64);
 
 impl DurationPlace {
-    /// Behind this many runs, in a list that someone else sorts.
+    /// After this many runs, in a list that another component sorts.
     pub fn at_position(position: u64) -> Self {
         Self(position)
     }
@@ -79,9 +79,9 @@ impl std::str::FromStr for DurationPlace {
 #[derive(Clone, Debug, Default)]
 pub struct DurationPage {
     pub runs: Vec<Run>,
-    /// Where the next page begins; `None` when this was the last. A page may be short.
+    /// Where the next page begins; `None` after the last page. A page may be short.
     pub next: Option<DurationPlace>,
-    /// Why runs are left out: what the ledger has of them cannot be read.
+    /// Why runs are missing: their ledger entries cannot be read.
     pub unreadable: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl RunsByDuration {
         Ok(Self { places })
     }
 
-    /// Those behind a place, in order.
+    /// The places after a given one, in order.
     fn after(
         places: &[DurationPlace],
         order: DurationOrder,
@@ -120,15 +120,15 @@ impl Store {
         let mut rows = statement.query(rusqlite::params_from_iter(parameters)).map_err(failed)?;
         let mut places = Vec::new();
         while let Some(row) = rows.next().map_err(failed)? {
-            // A run that has not ended took no time yet.
+            // A run that has not ended has no duration yet.
             let Some(duration) = row.get::<_, Option<i64>>(1).map_err(failed)? else { continue };
             places.extend(DurationPlace::of(row.get(0).map_err(failed)?, duration));
         }
         Ok(places)
     }
 
-    /// The slowest run of each of the commands that took longest since a moment, the slowest first. A
-    /// command that was slow very often may keep others from being found. Summaries.
+    /// The slowest run of each of the slowest commands since a moment, slowest first; summaries. A
+    /// command with very many slow runs may hide other commands.
     pub fn slowest_commands(&self, since: Timestamp, limit: usize) -> Result<Vec<Run>> {
         let sql = "SELECT id, command, cwd FROM runs INDEXED BY runs_start
                    WHERE start_us >= ?1 AND duration_ms IS NOT NULL
@@ -153,7 +153,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// One page of the runs that have ended and pass a filter, by how long they took; summaries.
+    /// One page of ended runs that match a filter, by duration; summaries.
     pub fn list_by_duration(
         &self,
         all: &RunsByDuration,
@@ -170,7 +170,7 @@ impl Store {
             let places = RunsByDuration::after(&all.places, order, after);
             return self.duration_page(places, limit);
         }
-        // A filter that passes few runs would have them far apart in the order of all.
+        // Few matching runs would be far apart in the order of all runs.
         if filter.is_searchable() {
             let (sql, parameters) =
                 filter.sql(("r.seq, r.duration_ms", ""), None, SORTED + 1, sieve.live());
@@ -183,7 +183,7 @@ impl Store {
         self.walk(all, &sieve, order, after, limit)
     }
 
-    /// Holds the order of all runs against a filter, place by place.
+    /// Walks the order of all runs and applies a filter to each place.
     fn walk(
         &self,
         all: &RunsByDuration,
@@ -204,7 +204,7 @@ impl Store {
         }
         let more = passed.len() > limit || places.peek().is_some();
         passed.truncate(limit);
-        // What was asked about and not shown is asked about again.
+        // Matches that did not fit the page are examined again for the next one.
         let last = if passed.len() == limit { passed.last().copied() } else { last };
         let mut page = self.duration_page(passed.into_iter(), limit)?;
         page.next = last.filter(|_| more);
@@ -225,7 +225,7 @@ impl Store {
                 break;
             }
             last = Some(place);
-            // One that was deleted since the order was made is not there.
+            // A run deleted after the order was built is missing.
             for found in self.select(&sql, vec![Value::from(place.seq())])? {
                 match self.assemble(found, RunDetail::Summary) {
                     Ok(run) => page.runs.push(run),

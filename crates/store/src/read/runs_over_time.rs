@@ -1,11 +1,12 @@
-//! How runs went over time, for charts. Reads three columns of each run and no ledger entry.
+//! Counts and durations of runs over time, for charts. Reads three columns of each run and no
+//! ledger entry.
 
 use jiff::Timestamp;
 
 use crate::base::projection::OK;
 use crate::{Result, Store};
 
-/// The runs that began within one part of a stretch of time.
+/// The runs that began within one slice of a time range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimeSlice {
     pub ok: u64,
@@ -17,7 +18,7 @@ pub struct TimeSlice {
     pub p95_ms: Option<u64>,
 }
 
-/// All runs there are.
+/// Totals over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub runs: u64,
@@ -64,7 +65,7 @@ impl Store {
         }
         for (slice, durations) in slices.iter_mut().zip(&mut durations) {
             durations.sort_unstable();
-            // The smallest duration that at least this share of the runs did not exceed.
+            // The smallest duration that this share of the runs did not exceed.
             let percentile = |percent: usize| {
                 let rank = (durations.len() * percent).div_ceil(100);
                 durations.get(rank.checked_sub(1)?).map(|ms| u64::from(*ms))

@@ -1,15 +1,15 @@
-//! All of an output, read in parts by several threads: for searches that must look at every byte.
+//! Reads a whole output in parts on several threads: for searches that must examine every byte.
 //!
-//! Reading stored output means to decompress and to check it, which costs more than the search does.
-//! Parts are looked at in any order and handed out in theirs.
+//! Reading stored output means decompressing and checking it, which costs more than searching.
+//! Parts are examined in any order and returned in sequence.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Bytes that are looked at in one go: some blocks of a stored output.
+/// Bytes examined at once: several blocks of a stored output.
 const PART: u64 = 2 << 20;
-/// More threads than these are of no use to a disk, and each holds parts in memory.
+/// A disk does not benefit from more threads, and each holds parts in memory.
 const MOST_THREADS: usize = 4;
 
 /// How many readers a scan of this many bytes uses.
@@ -19,8 +19,8 @@ pub fn scan_threads(bytes: u64) -> usize {
     cores.min(MOST_THREADS).min(parts).max(1)
 }
 
-/// Hands every part of a range to `look`, with where it begins, and the result to `take`, in
-/// order. Each reader has a thread of its own; one alone is read here.
+/// Passes every part of a range and its offset to `look`, and the results to `take` in sequence.
+/// Each reader has its own thread; a single reader uses the current one.
 pub(crate) fn scan_parts<R: Read + Seek + Send, T: Send>(
     mut readers: Vec<R>,
     range: Range<u64>,
@@ -46,7 +46,7 @@ pub(crate) fn scan_parts<R: Read + Seek + Send, T: Send>(
     std::thread::scope(|scope| {
         let mut results: Vec<Receiver<io::Result<T>>> = Vec::new();
         for (first, mut reader) in (0..).zip(readers) {
-            // Nothing is kept for later: a reader that is ahead waits.
+            // Results are not buffered: a reader that is ahead waits.
             let (sender, receiver): (SyncSender<io::Result<T>>, _) = sync_channel(0);
             results.push(receiver);
             scope.spawn(move || {
@@ -55,7 +55,7 @@ pub(crate) fn scan_parts<R: Read + Seek + Send, T: Send>(
                 while index < parts {
                     let found = look_at(&mut reader, part(index), &mut buffer, look);
                     let failed = found.is_err();
-                    // Nobody wants the rest any more.
+                    // The receiver needs no more results.
                     if sender.send(found).is_err() || failed {
                         return;
                     }
@@ -88,27 +88,27 @@ fn look_at<T>(
     Ok(look(part.start, buffer))
 }
 
-/// What a scan by lines comes to.
+/// A result of a scan by lines.
 pub enum ScannedLines<'a, T> {
-    /// Whole lines: where they are, how many there are, and what `look` made of them.
+    /// Whole lines: their range, their number, and the result of `look`.
     Lines { at: Range<u64>, lines: u64, found: T },
-    /// A piece of a line that lies in several parts, without the newline that `ends` it.
+    /// A part of a line that spans several parts, without the newline that `ends` it.
     Piece { at: u64, bytes: &'a [u8], ends: bool },
 }
 
-/// A part, as far as its lines are known.
+/// One part, split at its first and last newline.
 struct LinePart<T> {
     at: u64,
-    /// Up to the first newline, where the line may have begun before; without it.
+    /// Everything before the first newline; the line may have begun in an earlier part.
     head: Vec<u8>,
     head_ends: bool,
-    /// Whole lines: how many bytes and lines.
+    /// Whole lines: their bytes, their number, and the result.
     whole: Option<(u64, u64, T)>,
     tail: Vec<u8>,
 }
 
 /// The same by lines: `look` gets whole lines, each with its newline. The end of the range does not
-/// end a line, and where one has `begun` before the range, its beginning does not begin one.
+/// end a line; with `begun`, the range starts inside a line.
 pub fn scan_lines<R: Read + Seek + Send, T: Send>(
     readers: Vec<R>,
     range: Range<u64>,
@@ -174,7 +174,7 @@ mod tests {
         (0..length).map(|_| if byte() < 3 { b'\n' } else { b'a' + byte() % 26 }).collect()
     }
 
-    /// What lines make of a range, read by this many readers.
+    /// Splits a range into lines with this many readers.
     fn lines(text: &[u8], range: Range<u64>, begun: bool, readers: usize) -> (Vec<u8>, u64) {
         let readers: Vec<_> = (0..readers).map(|_| Cursor::new(text)).collect();
         let (mut seen, mut count) = (Vec::new(), 0);
@@ -207,7 +207,7 @@ mod tests {
     fn every_byte_is_seen_once_and_in_order() {
         let part = PART as usize;
         let mut text = bytes(3 * part + 1000);
-        // A line that lies in three parts, one that ends with a part, and empty lines around it.
+        // A line that spans three parts, one that ends with a part, and empty lines around it.
         text[part / 2..2 * part + 5].fill(b'x');
         text[3 * part - 1] = b'\n';
         text[3 * part] = b'\n';

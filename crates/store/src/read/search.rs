@@ -1,8 +1,8 @@
 //! Full-text search over output, newest first, with the place of each match.
 //!
-//! The index holds both ends of each stream. What it does not hold (output not indexed yet, the
-//! middle of large output) is scanned, all of it unless a limit is given; what was not looked at is
-//! reported.
+//! The index holds both ends of each stream. Everything else (output not indexed yet, the middle of
+//! large output) is scanned, completely unless a limit is given; the result reports what was not
+//! searched.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -17,41 +17,41 @@ use crate::read::scan::{scan_parts, scan_threads};
 use crate::read::search_index::{WINDOW, plain, text_of};
 use crate::{Error, Result, Store};
 
-/// A phrase that lies in two parts of an output is found if it is not longer than this.
+/// A phrase that spans two parts of an output is found up to this length.
 const EDGE: usize = 1024;
-/// What it costs to open an output, in bytes that could be read instead.
+/// The cost of opening an output, in bytes that could be read instead.
 const OPENING: u64 = 4 * 1024;
-/// Places that have the words are asked about in batches.
+/// Matching places per query.
 const BATCH: usize = 250;
 
 #[derive(Clone, Debug)]
 pub struct SearchHit {
     pub run: Run,
     pub stream: Stream,
-    /// Text around the first match, on one line where the output has lines.
+    /// Text around the first match, on one line if the output has lines.
     pub snippet: String,
-    /// Where the matches are in the snippet, in bytes.
+    /// Byte ranges of the matches in the snippet.
     pub matches: Vec<Range<usize>>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct SearchResults {
     pub hits: Vec<SearchHit>,
-    /// Bytes of output that are not indexed and were not looked at.
+    /// Bytes of unindexed output that were not searched.
     pub skipped_bytes: u64,
-    /// There are older hits than those returned.
+    /// Whether older hits remain.
     pub more: bool,
-    /// Where they begin: for `search_from`.
+    /// Where the older hits begin: for `search_from`.
     pub next: Option<u64>,
-    /// Too many outputs have the words and do not pass the filter: the search ended before the page
-    /// was full, and continues at `next`.
+    /// Whether too many matching outputs failed the filter: the search ended before the page was
+    /// full, and continues at `next`.
     pub cut_short: bool,
-    /// Outputs that may have the words and are not what was recorded: nothing of them is shown.
+    /// Outputs that may match but are damaged: nothing of them is shown.
     pub damaged: Vec<(RunId, Stream)>,
 }
 
 impl SearchResults {
-    /// A damaged output is noted; it must not hide what other runs have.
+    /// Records a damaged output, so that it does not hide hits in other runs.
     fn unless_damaged<T>(
         &mut self,
         output: (RunId, Stream),
@@ -71,7 +71,7 @@ impl SearchResults {
     }
 }
 
-/// What is searched for, held against an output that is no part of the index.
+/// A search text, applied to output outside the index.
 #[derive(Clone, Debug)]
 pub struct SearchText(Phrase);
 
@@ -80,32 +80,32 @@ impl SearchText {
         Self(Phrase::parse(text))
     }
 
-    /// It has no word.
+    /// Whether it has no words.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The text around the first match, and where the matches are in it.
+    /// The text around the first match, and the ranges of the matches in it.
     pub fn snippet(&self, output: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
         self.0.snippet(&plain(output)).map(|found| (found.text, found.matches))
     }
 }
 
-/// How much is done for one page of hits.
+/// Limits on the work for one page of hits.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchEffort {
-    /// Bytes of what is not indexed that are read at most.
+    /// Maximum bytes of unindexed output to read.
     pub scanned_bytes: u64,
-    /// How long that may take.
+    /// Maximum time for that.
     pub time: Duration,
-    /// Outputs with the words that are held against the filter.
+    /// Maximum matching outputs to check against the filter.
     pub sifted: usize,
-    /// How much is read of the run of each hit.
+    /// The detail of each hit's run.
     pub detail: RunDetail,
 }
 
 impl SearchEffort {
-    /// Whatever it takes.
+    /// Without limits.
     pub const UNLIMITED: Self = Self {
         scanned_bytes: u64::MAX,
         time: Duration::MAX,
@@ -113,18 +113,18 @@ impl SearchEffort {
         detail: RunDetail::Whole,
     };
 
-    /// At most this many bytes of output that is not indexed.
+    /// Limits the bytes of unindexed output.
     pub fn reading(scanned_bytes: u64) -> Self {
         Self { scanned_bytes, ..Self::UNLIMITED }
     }
 
-    /// As much as can be done in a time.
+    /// Limits the time.
     pub const fn within(time: Duration) -> Self {
         Self { time, ..Self::UNLIMITED }
     }
 }
 
-/// What may still be read.
+/// The remaining budget of a scan.
 struct ScanBudget {
     bytes: u64,
     until: Option<Instant>,
@@ -140,7 +140,7 @@ impl ScanBudget {
     }
 }
 
-/// What one part of an output has.
+/// The result for one part of an output.
 struct PartFound {
     snippet: Option<Snippet>,
     length: u64,
@@ -149,12 +149,12 @@ struct PartFound {
 }
 
 impl Store {
-    /// Runs whose output has the words of `text`, newest first.
+    /// Runs whose output contains the phrase `text`, newest first.
     pub fn search(&self, text: &str, limit: usize, effort: SearchEffort) -> Result<SearchResults> {
         self.search_from(text, &RunFilter::default(), None, limit, effort)
     }
 
-    /// Like `search`, among the runs that a filter lets through, from where an earlier one ended.
+    /// Like `search`, among the runs that match a filter, continuing where an earlier search ended.
     pub fn search_from(
         &self,
         text: &str,
@@ -179,7 +179,7 @@ impl Store {
         places.extend(snippets.keys());
         places.sort_unstable_by(|a, b| b.cmp(a));
         places.dedup();
-        // What lies beyond is met again from there, in its order.
+        // Hits beyond that point are found again from there, in order.
         places.retain(|output_key| unlooked.is_none_or(|unlooked| *output_key > unlooked));
         found.more = places.len() > limit || unlooked.is_some();
         found.next = places.get(limit).copied().or(unlooked).map(i64::unsigned_abs);
@@ -193,7 +193,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The newest places that have the words and pass; and where to go on if too many did not.
+    /// The newest matching places that pass the filter, and where to continue if too many did not.
     fn indexed(
         &self,
         phrase: &Phrase,
@@ -222,7 +222,7 @@ impl Store {
                 break;
             }
             if !sieve.is_open() && looked + batch.len() > sifted {
-                // The one beyond the last that may be looked at.
+                // The first place beyond the limit.
                 let last = batch.len() - 1;
                 places.extend(self.passing(sieve, &batch[..last])?);
                 return Ok((places, Some(batch[last])));
@@ -234,7 +234,7 @@ impl Store {
         Ok((places, None))
     }
 
-    /// Those of the places whose runs pass.
+    /// The places whose runs match the filter.
     fn passing(&self, sieve: &Sieve<'_>, places: &[i64]) -> Result<Vec<i64>> {
         let numbers: Vec<i64> =
             places.iter().map(|output_key| run_and_stream(*output_key).0).collect();
@@ -246,8 +246,8 @@ impl Store {
             .collect())
     }
 
-    /// Looks through what the index does not hold, newest first, until there are enough that are
-    /// newer than anything else. `indexed` are the places that the index has.
+    /// Searches unindexed output, newest first, until enough hits are newer than the rest.
+    /// `indexed` are the places found in the index.
     fn scan(
         &self,
         phrase: &Phrase,
@@ -261,7 +261,7 @@ impl Store {
         let rows: Vec<(i64, i64, bool)> = self
             .connection
             .prepare_cached(
-                // Each half has an index; with OR every row would be looked at.
+                // Each half has an index; OR would scan every row.
                 "SELECT place, bytes, 1 FROM outputs WHERE pending = 1 AND place <= ?1
                  UNION ALL
                  SELECT place, bytes, 0 FROM outputs
@@ -280,16 +280,17 @@ impl Store {
             if newer.count() + snippets.len() >= enough {
                 break;
             }
-            // What the index has is no news.
+            // Found in the index already.
             if !passing.contains(&output_key) || indexed.contains(&output_key) {
                 continue;
             }
             let range = match (pending, bytes.unsigned_abs()) {
                 (true, bytes) => 0..bytes,
-                // A little more than the middle: a phrase may begin in an indexed part.
+                // Slightly more than the middle: a phrase may begin in an indexed part.
                 (false, bytes) => WINDOW - EDGE as u64..bytes - WINDOW + EDGE as u64,
             };
-            // Reading a part of it would use up what smaller ones need, and prove nothing.
+            // Reading a part of it would use the budget of smaller outputs without a conclusive
+            // result.
             if budget.is_spent() || budget.bytes < range.end - range.start {
                 result.skipped_bytes += range.end - range.start;
                 continue;
@@ -322,7 +323,7 @@ impl Store {
                 let indexed = phrase.snippet(&text);
                 match indexed {
                     Some(snippet) => snippet,
-                    // In the middle; or found by folding that this text does not show (accents).
+                    // In the unindexed middle; or matched by folding (accents) that this text does not show.
                     None => {
                         let mut budget = ScanBudget::new(SearchEffort::UNLIMITED);
                         let at = (id, stream);
@@ -349,8 +350,7 @@ impl Store {
         Ok(id.map(|id| (RunId::from_bytes(id), stream)))
     }
 
-    /// The first match within a range of an output, and how much of it was not looked at because
-    /// the budget was spent.
+    /// The first match within a range of an output, and how many bytes the budget left unsearched.
     fn first_match(
         &self,
         phrase: &Phrase,
@@ -371,7 +371,7 @@ impl Store {
         let (mut found, mut looked, mut edge) = (None, 0, Vec::new());
         let mut take = |part: PartFound| {
             let joined = [std::mem::replace(&mut edge, part.tail), part.head].concat();
-            // Before what lies in this part alone.
+            // A match across the boundary comes before matches in this part.
             found = match looked {
                 0 => part.snippet,
                 _ => phrase.snippet(&plain(&joined)).or(part.snippet),

@@ -1,13 +1,13 @@
-//! The text that is searched: the beginning and the end of each stream, without terminal escapes.
+//! The searchable text: the beginning and the end of each stream, without terminal escapes.
 //!
-//! The text of a stream is a pure function of its bytes, because taking it out of the index again
-//! needs exactly what was put in.
+//! The text of a stream is a pure function of its bytes, because removing it from the index
+//! requires exactly the text that was added.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
 use rusqlite::Connection;
 
-/// How much of each end of a stream is indexed.
+/// Bytes indexed at each end of a stream.
 pub(crate) const WINDOW: u64 = 64 * 1024;
 
 /// The indexed text of an output.
@@ -36,7 +36,7 @@ pub(crate) fn add(connection: &Connection, output_key: i64, text: &str) -> rusql
     Ok(())
 }
 
-/// Takes exactly the text that was added out of the index.
+/// Removes exactly the text that was added.
 pub(crate) fn remove(connection: &Connection, output_key: i64, text: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT INTO search (search, rowid, text) VALUES ('delete', ?1, ?2)")?
@@ -44,7 +44,7 @@ pub(crate) fn remove(connection: &Connection, output_key: i64, text: &str) -> ru
     Ok(())
 }
 
-/// Empties the index and has every output indexed anew: for a text that is no longer known.
+/// Empties the index and marks every output for indexing: for a text that is unknown by now.
 pub(crate) fn reset(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(
         "INSERT INTO search (search) VALUES ('delete-all');
@@ -52,7 +52,7 @@ pub(crate) fn reset(connection: &Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// Text without escape sequences: a colour before a word would otherwise become part of it.
+/// Text without escape sequences: otherwise a colour code would become part of the next word.
 pub(crate) fn plain(bytes: &[u8]) -> String {
     if memchr::memchr(0x1B, bytes).is_none() {
         return String::from_utf8_lossy(bytes).into_owned();

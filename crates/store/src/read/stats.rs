@@ -1,11 +1,11 @@
-//! Figures over many runs: counts, failure rates, percentiles and streaks.
+//! Statistics over many runs: counts, failure rates, percentiles and streaks.
 
 use std::collections::HashMap;
 
 use crate::read::runs::RunFilter;
 use crate::{Result, Store};
 
-/// Figures over the runs that a filter admits.
+/// Statistics over the runs that match a filter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     pub runs: u64,
@@ -13,7 +13,7 @@ pub struct Stats {
     pub failed: u64,
     /// Running, or their runner died.
     pub unfinished: u64,
-    /// The most frequent commands first.
+    /// Most frequent commands first.
     pub commands: Vec<CommandStats>,
 }
 
@@ -26,7 +26,7 @@ pub struct CommandStats {
     /// Of finished runs, in milliseconds.
     pub p50_ms: Option<u64>,
     pub p95_ms: Option<u64>,
-    /// How many of the newest runs ended alike, and whether they were ok.
+    /// How many of the newest runs have the same result, and whether that is success.
     pub streak: u64,
     pub streak_ok: bool,
     pub longest_ok_streak: u64,
@@ -39,7 +39,7 @@ struct Tally {
     ok: u64,
     failed: u64,
     durations: Vec<i64>,
-    /// The streak of the newest runs, while it lasts.
+    /// The streak of the newest runs so far.
     newest: Option<(bool, u64)>,
     newest_over: bool,
     current: Option<(bool, u64)>,
@@ -47,7 +47,7 @@ struct Tally {
 }
 
 impl Stats {
-    /// Between 0 and 1; `None` while nothing has finished.
+    /// Between 0 and 1; `None` if nothing has finished.
     pub fn failure_rate(&self) -> Option<f64> {
         rate(self.ok, self.failed)
     }
@@ -87,7 +87,7 @@ impl Tally {
     fn stats(mut self, command: String) -> CommandStats {
         self.durations.sort_unstable();
         let percentile = |percent: usize| {
-            // The smallest duration that at least this share of the runs did not exceed.
+            // The smallest duration that this share of the runs did not exceed.
             let rank = (self.durations.len() * percent).div_ceil(100);
             self.durations.get(rank.checked_sub(1)?).map(|duration| duration.unsigned_abs())
         };
@@ -107,7 +107,7 @@ impl Tally {
 }
 
 impl Store {
-    /// Figures over the runs that `filter` admits.
+    /// Statistics over the runs that match `filter`.
     pub fn stats(&self, filter: &RunFilter) -> Result<Stats> {
         let failed = |error| self.failed("count runs", error);
         let columns = "r.command, r.status, r.duration_ms";

@@ -1,8 +1,8 @@
 //! The history of tests over runs.
 //!
-//! Many runners name only the tests that failed. A complete run of the same command in the same
-//! directory that does not name a test among those has run it without a failure: such a result is
-//! inferred here, and marked as that. It is never stored.
+//! Many runners name only failed tests. A complete run of the same command in the same directory
+//! ran the tests it does not name without failure: such results are inferred here and marked as
+//! inferred. They are never stored.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::base::effect_rows::status_of_number;
 use crate::base::schema;
 use crate::{Error, Result, Store};
 
-/// One test over all recorded runs that had it.
+/// The history of one test over all runs that had it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestHistory {
     pub name: String,
@@ -23,25 +23,25 @@ pub struct TestHistory {
     pub results: Vec<TestResult>,
 }
 
-/// How a test went in one run.
+/// The result of a test in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestResult {
     pub run: RunId,
     pub at: Timestamp,
     pub status: TestStatus,
     pub duration_ms: Option<u64>,
-    /// The run does not name it: it is complete, and names all tests that failed.
+    /// The run does not name it, but is complete and names all failed tests.
     pub inferred: bool,
 }
 
 impl TestHistory {
-    /// How often it went from passing to failing or back; skips do not count.
+    /// How often it changed between passing and failing; skips do not count.
     pub fn flips(&self) -> u64 {
         let outcomes: Vec<bool> = self.results.iter().filter_map(|r| r.status.passed()).collect();
         outcomes.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64
     }
 
-    /// Passing, failing and passing again, or the other way round.
+    /// Passed, failed and passed again, or the reverse.
     pub fn is_flaky(&self) -> bool {
         self.flips() > 1
     }
@@ -50,7 +50,7 @@ impl TestHistory {
         self.results.iter().filter(|result| result.status.is_failure()).count()
     }
 
-    /// Where the present row of failures began; `None` when it does not fail now.
+    /// The first failure of the current streak; `None` if it does not fail now.
     pub fn failing_since(&self) -> Option<&TestResult> {
         self.results
             .iter()
@@ -65,16 +65,16 @@ impl TestHistory {
     }
 }
 
-/// A recorded run with test results, as far as they matter for tests it does not name.
+/// A recorded run with test results, reduced to what inference needs.
 struct RunWithTests {
     id: RunId,
-    /// The command and its directory: runs of the same are expected to run the same tests.
+    /// The command and its directory: runs with equal ones should run the same tests.
     suite: (String, String),
     total: u64,
     failed: u64,
 }
 
-/// A run that speaks for tests it does not name.
+/// A run that vouches for tests it does not name.
 struct VouchingRun {
     seq: i64,
     id: RunId,
@@ -91,27 +91,27 @@ struct NamedResult {
     run: Rc<RunWithTests>,
 }
 
-/// Reads histories; keeps what the tests of a record share.
+/// Reads histories and caches what tests share.
 struct HistoryReader<'a> {
     store: &'a Store,
     vouching: bool,
-    /// Inferred results before this are of no interest.
+    /// The earliest time of inferred results.
     since: i64,
-    /// Runs of a suite that are asked about tests they do not name, the newest; negative for all.
+    /// Maximum newest runs of a suite to infer from; negative for all.
     most: i64,
     runs: HashMap<i64, Rc<RunWithTests>>,
     suites: HashMap<(String, String), Rc<[VouchingRun]>>,
 }
 
 impl Store {
-    /// The tests whose names match a shell-style pattern, or have it as their exact name, by name.
+    /// The tests whose names equal a shell-style pattern or match it, by name.
     pub fn tests(&self, pattern: Option<&str>) -> Result<Vec<TestHistory>> {
         let mut histories = Vec::new();
         self.each_test(pattern, &mut |history| histories.push(history))?;
         Ok(histories)
     }
 
-    /// The same, one at a time: all of them may be more than memory holds.
+    /// The same, one at a time, since all of them may exceed memory.
     pub fn each_test(
         &self,
         pattern: Option<&str>,
@@ -148,8 +148,8 @@ impl Store {
         Ok(())
     }
 
-    /// The newest results of the test with exactly this name, at most this many that a run names,
-    /// and those that are inferred since the first of them. `None` for a test that no run names.
+    /// The newest results of the test with exactly this name: at most `most` named ones, and those
+    /// inferred since the oldest of them. `None` for a test that no run names.
     pub fn test_named(&self, name: &str, most: usize) -> Result<Option<TestHistory>> {
         if !self.has_effects()? {
             return Ok(None);
@@ -169,7 +169,7 @@ impl Store {
         reader.history(name, named)
     }
 
-    /// How many runs had test results.
+    /// The number of runs with test results.
     pub fn runs_with_tests(&self) -> Result<u64> {
         if !self.has_effects()? {
             return Ok(0);
@@ -181,11 +181,11 @@ impl Store {
 }
 
 const READING: &str = "read the history of tests";
-/// The statement behind the results of one test, for tests that look at its query plan.
+/// The query for the results of one test, for tests that examine its query plan.
 #[doc(hidden)]
 pub const NAMED_SQL: &str = "SELECT name, run, start_us, status, duration_ms FROM tests
      WHERE name = ?1 ORDER BY start_us DESC, run DESC LIMIT ?2";
-/// Runs of a suite that are asked about one test.
+/// Runs of a suite to infer from, for one test.
 const MAX_VOUCHING: i64 = 5000;
 
 impl<'a> HistoryReader<'a> {
@@ -240,7 +240,7 @@ impl<'a> HistoryReader<'a> {
         Ok(run)
     }
 
-    /// The runs of a suite that speak for tests they do not name, oldest first.
+    /// The runs of a suite that vouch for tests they do not name, oldest first.
     fn suite(&mut self, suite: &(String, String)) -> Result<Rc<[VouchingRun]>> {
         if let Some(known) = self.suites.get(suite) {
             return Ok(known.clone());
@@ -271,7 +271,7 @@ impl<'a> HistoryReader<'a> {
         Ok(found)
     }
 
-    /// `None` where nothing was named.
+    /// `None` if no run names it.
     fn history(&mut self, name: &str, named: Vec<NamedResult>) -> Result<Option<TestHistory>> {
         if named.is_empty() {
             return Ok(None);
@@ -309,9 +309,9 @@ impl<'a> HistoryReader<'a> {
     }
 }
 
-/// The runs of a suite in which a test was not named, although it ran. Not those before it was first
-/// named, when it may not have existed; nor those of fewer tests than had passed when it was last
-/// named, which may have been a selection of others.
+/// The runs of a suite that ran a test without naming it. Excludes runs before it was first named,
+/// when it may not have existed, and runs with fewer tests than had passed when it was last named,
+/// which may have selected other tests.
 fn unnamed_runs<'a>(
     named: &[&NamedResult],
     runs: &'a [VouchingRun],

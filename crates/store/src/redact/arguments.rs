@@ -1,7 +1,7 @@
-//! Secrets that a command line names: `--password X`, `--token=X`, `API_KEY=X`, `X-Api-Key: X`.
+//! Secrets in a command line: `--password X`, `--token=X`, `API_KEY=X`, `X-Api-Key: X`.
 //!
-//! Only arguments are read this way. In output the same words stand in help texts and in messages
-//! about options, so there only the values that were seen here are looked for.
+//! Only arguments are parsed this way. In output the same words occur in help texts and messages
+//! about options, so output is only searched for the values found here.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,12 +14,13 @@ use super::names::{is_secret_name, is_secret_option};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundSecret {
     pub(crate) argument: usize,
-    /// Where the value is in the argument.
+    /// The range of the value in the argument.
     pub(crate) value: Range<usize>,
     pub(crate) name: String,
 }
 
-/// The secrets in the arguments of a command, a line for a shell among them included: name and value.
+/// The secrets in the arguments of a command, including those in a line for a shell: name and
+/// value.
 pub fn argument_secrets<'a>(arguments: &[&'a [u8]]) -> Vec<(String, &'a [u8])> {
     let found = in_arguments(arguments).into_iter();
     found.map(|found| (found.name, &arguments[found.argument][found.value])).collect()
@@ -41,7 +42,7 @@ pub(crate) fn in_arguments(arguments: &[&[u8]]) -> Vec<FoundSecret> {
     found
 }
 
-/// The secrets in a command line; `argument` means nothing then.
+/// The secrets in a command line; their `argument` is meaningless.
 pub(crate) fn in_line(line: &[u8]) -> Vec<FoundSecret> {
     let mut found = Vec::new();
     let mut reader = WordReader::default();
@@ -58,7 +59,7 @@ pub(crate) fn in_line(line: &[u8]) -> Vec<FoundSecret> {
     found
 }
 
-/// The text with marks in place of what was found, and whether there was anything.
+/// The text with secrets replaced by marks, and whether there were any.
 pub(crate) fn mark<'a>(
     text: &'a [u8],
     found: &[&FoundSecret],
@@ -81,17 +82,17 @@ pub(crate) fn mark<'a>(
     (Cow::Owned(marked), true)
 }
 
-/// Reads the words of a command in order.
+/// Parses the words of a command in order.
 #[derive(Default)]
 struct WordReader {
-    /// What the word before said about the next one.
+    /// What the previous word says about the next one.
     awaited: Option<Awaited>,
-    /// The command is curl, whose `-u` has a password.
+    /// Whether the command is curl, whose `-u` takes a password.
     curl: bool,
 }
 
 enum Awaited {
-    /// All of it is the value of this option.
+    /// The whole word is the value of this option.
     Value(String),
     /// `user:password`, for this option.
     User(String),
@@ -102,7 +103,7 @@ impl WordReader {
         self.awaited.is_some()
     }
 
-    /// The name and the place of the secret in this word.
+    /// The name and the range of the secret in this word.
     fn read(&mut self, word: &[u8]) -> Option<(String, Range<usize>)> {
         match self.awaited.take() {
             Some(Awaited::Value(name)) if is_value(word) => return Some((name, 0..word.len())),
@@ -135,14 +136,14 @@ impl WordReader {
     }
 }
 
-/// Where the password is in `user:password`.
+/// The range of the password in `user:password`.
 fn password(word: &[u8], from: usize) -> Option<Range<usize>> {
     let colon = from + memchr::memchr(b':', &word[from..])?;
     is_value(&word[colon + 1..]).then_some(colon + 1..word.len())
 }
 
 enum Word {
-    /// It names a secret and has its value.
+    /// It names a secret and contains its value.
     Value {
         name: String,
         value: Range<usize>,
@@ -184,7 +185,7 @@ fn read_word(word: &[u8]) -> Word {
         [b':', b' ', ..] => end + 2,
         _ => return Word::Other,
     };
-    // `make PASS=1` says nothing secret.
+    // `make PASS=1` contains no secret.
     let long_enough = length - value.min(length) >= super::SHORTEST;
     if long_enough && is_secret_name(name) && is_value(&word[value..]) {
         return Word::Value { name: name.to_owned(), value: value..length };
@@ -192,7 +193,7 @@ fn read_word(word: &[u8]) -> Word {
     Word::Other
 }
 
-/// What the rest of a word names, if that is a variable or a header.
+/// The variable or header that the rest of a word sets, if any.
 fn within(word: &[u8], from: usize) -> Word {
     match read_word(&word[from..]) {
         Word::Value { name, value } if !name.starts_with('-') => {
@@ -202,8 +203,7 @@ fn within(word: &[u8], from: usize) -> Word {
     }
 }
 
-/// Whether a word can be a secret: not the next option, not what a shell has yet to fill in, not
-/// replaced already.
+/// Whether a word can be a secret: not an option, not a shell expansion, not replaced already.
 fn is_value(word: &[u8]) -> bool {
     !matches!(word, [] | [b'-' | b'$' | b'<' | b'*', ..] | [b'"', b'$', ..])
         && !word.starts_with(b"[redacted:")
@@ -212,7 +212,7 @@ fn is_value(word: &[u8]) -> bool {
         && !word.starts_with(b"type=")
 }
 
-/// The words of a line; quotes around a whole word are left out.
+/// The words of a line; quotes around a whole word are removed.
 fn words(line: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! What only a redactor can make: bytes of output, and the texts of a
+//! Types that only a redactor can create: bytes of output, and the texts of a
 //! [`Redacted`](retake_types::Redacted) value.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use retake_types::{Redactions, TextRedactor};
 use super::Redactor;
 use super::arguments;
 
-/// Bytes of a stream without secrets. They come out of a [`StreamRedactor`](super::StreamRedactor).
+/// Bytes of a stream without secrets, from a [`StreamRedactor`](super::StreamRedactor).
 #[derive(Clone, Copy, Debug)]
 pub struct RedactedBytes<'a>(&'a [u8]);
 
@@ -18,7 +18,7 @@ impl<'a> RedactedBytes<'a> {
         Self(bytes)
     }
 
-    /// At most this many of them, from the beginning.
+    /// At most the first `most` bytes.
     pub fn first(self, most: usize) -> Self {
         Self(&self.0[..most.min(self.0.len())])
     }
@@ -37,7 +37,7 @@ impl Deref for RedactedBytes<'_> {
     }
 }
 
-/// A redactor that counts what it replaces in the values that it is given.
+/// A redactor that counts its replacements.
 #[derive(Clone, Debug)]
 pub struct CountingRedactor {
     redactor: Redactor,
@@ -85,7 +85,7 @@ impl TextRedactor for CountingRedactor {
         each.collect()
     }
 
-    /// The line's secrets stand in its arguments, too, and are counted there.
+    /// The line's secrets also occur in its arguments, and are counted there.
     fn redact_command(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         let mut uncounted = Redactions::default();
         self.redactor.replace_command(line, &mut uncounted)
@@ -113,7 +113,7 @@ impl TextRedactor for Redactor {
 
 impl Redactor {
     fn replace(&self, text: &[u8], redactions: &mut Redactions) -> Option<Vec<u8>> {
-        // Most texts hold nothing that needs a closer look.
+        // Most texts need no closer look.
         if self.rules.as_ref().is_none_or(|rules| rules.find_nothing(text)) {
             return None;
         }
@@ -153,7 +153,7 @@ impl Redactor {
         clean.or_else(|| any.then(|| marked.into_owned()))
     }
 
-    /// A text for people without its secrets.
+    /// A text without its secrets.
     pub fn redact_str<'a>(&self, text: &'a str) -> (Cow<'a, str>, u64) {
         let mut redactions = Redactions::default();
         match self.replace(text.as_bytes(), &mut redactions) {

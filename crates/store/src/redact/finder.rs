@@ -1,7 +1,7 @@
-//! Finding where a secret may begin, at the speed of memory.
+//! Finds where a secret may begin, at the speed of memory.
 //!
-//! Known values and token shapes are searched for separately: a vector search is fast while its
-//! patterns are few and rare, and only the shapes are known beforehand.
+//! Known values and token shapes are searched separately: a vector search is fast with few, rare
+//! patterns, and only the shapes are known in advance.
 
 use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, Input, MatchKind, Span};
@@ -9,33 +9,33 @@ use aho_corasick::{AhoCorasick, Input, MatchKind, Span};
 use super::shape_filter::FILTER;
 use crate::{Error, Result};
 
-/// Patterns of one vector search: with more it stumbles over too many false starts.
+/// Patterns per vector search: with more, false candidates slow it down.
 const PACKED: usize = 40;
-/// Vector searches for known values; past that an automaton is as fast.
+/// Vector searches for known values; beyond that an automaton is as fast.
 const SEARCHES: usize = 6;
-/// And one for shapes.
+/// Plus one for shapes.
 const MOST: usize = SEARCHES + 1;
 
 #[derive(Debug)]
 pub(crate) enum Finder {
     Packed(packed::Searcher),
-    /// More anchors than the vector search takes.
+    /// For more anchors than the vector search accepts.
     Automaton(Box<AhoCorasick>),
     /// All well-known shapes.
     Shapes,
 }
 
-/// A place to look at.
+/// A place to examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
-    /// Where it was noticed; candidates come in this order.
+    /// Where it was noticed; candidates are ordered by this.
     pub(crate) at: usize,
-    /// Where what it may be begins.
+    /// Where the possible secret begins.
     pub(crate) start: usize,
 }
 
 impl Finder {
-    /// Finds any of the given beginnings.
+    /// Finds any of these anchors.
     pub(crate) fn any(mut anchors: Vec<&[u8]>) -> Result<Vec<Self>> {
         anchors.sort_unstable();
         anchors.dedup();

@@ -31,13 +31,13 @@ pub use door::{CountingRedactor, RedactedBytes};
 pub use names::is_secret_name;
 pub use stream::StreamRedactor;
 
-/// The shortest value that is replaced.
+/// The shortest value to replace.
 pub const SHORTEST: usize = 6;
-/// A line of a secret of several lines is replaced on its own from this length on.
+/// A line of a multi-line secret is also replaced alone from this length on.
 const SHORTEST_LINE: usize = 16;
 /// Candidates are found by their first bytes; the rest is compared in place.
 const ANCHOR: usize = 4;
-/// How many line breaks a printed secret may have that its value does not.
+/// How many line breaks a printed secret may have that its value lacks.
 const FOLDS: usize = 64;
 
 /// What is secret. Cheap to clone, and shared by all streams of a run.
@@ -49,10 +49,10 @@ pub struct Redactor {
 #[derive(Debug)]
 struct Rules {
     literals: Vec<Literal>,
-    /// What secrets are called: those of values first, then those of shapes.
+    /// The names of secrets: first those of values, then those of shapes.
     markers: Vec<Marker>,
     shape_markers: usize,
-    /// For each first byte, what begins with it: a candidate is checked against few.
+    /// The rules by first byte, so that a candidate is compared with few of them.
     by_first: Vec<Vec<Rule>>,
     finders: Vec<Finder>,
     longest_anchor: usize,
@@ -62,7 +62,7 @@ struct Rules {
 #[derive(Debug)]
 pub(crate) struct Marker {
     name: Cow<'static, str>,
-    /// Made when it is needed: every command has a marker for each shape, and hardly ever sets one.
+    /// Built on demand: every command has a marker for each shape, but rarely uses one.
     text: OnceLock<Vec<u8>>,
 }
 
@@ -80,16 +80,16 @@ impl Marker {
 struct Literal {
     value: Vec<u8>,
     marker: usize,
-    /// How many of its first bytes it is found by.
+    /// The number of first bytes that it is found by.
     anchor: usize,
 }
 
-/// One thing that is secret, by its place in its list.
+/// One secret, by its index in its list.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     kind: RuleKind,
     index: u16,
-    /// Most candidates already differ here. `None` where the second byte may vary.
+    /// Rejects most candidates. `None` if the second byte varies.
     second: Option<u8>,
 }
 
@@ -99,7 +99,7 @@ enum RuleKind {
     Shape,
 }
 
-/// Collects what is secret.
+/// Collects secrets.
 #[derive(Debug, Default)]
 pub struct Builder {
     secrets: Vec<(String, Vec<u8>)>,
@@ -108,13 +108,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A secret value and the name it is replaced by. Values that are too short are ignored.
+    /// A secret value and its replacement name. Too short values are ignored.
     pub fn secret(&mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> &mut Self {
         self.secrets.push((name.into(), value.into()));
         self
     }
 
-    /// A regular expression whose matches are secret. It sees one line at a time.
+    /// A regular expression for secrets. It is applied to one line at a time.
     pub fn pattern(&mut self, name: impl Into<String>, regex: impl Into<String>) -> &mut Self {
         self.patterns.push((name.into(), regex.into()));
         self
@@ -141,7 +141,7 @@ impl Builder {
             markers.push(Marker::new(name.clone()));
             let mut add = |value: &[u8]| {
                 if !literals.iter().any(|literal| literal.value == value) {
-                    // A line break may be printed in several ways, so it cannot be searched for.
+                    // A line break may be printed in several ways, so only the first line is searched for.
                     let first_line = memchr::memchr(b'\n', value).unwrap_or(value.len());
                     let anchor = ANCHOR.min(first_line);
                     literals.push(Literal { value: value.to_vec(), marker, anchor });
@@ -204,26 +204,26 @@ fn marker_of(name: &str) -> Vec<u8> {
     format!("[redacted:{name}]").into_bytes()
 }
 
-/// A verdict together with what the secret is called.
+/// A verdict and the marker of the secret.
 struct Judged {
     verdict: Verdict,
     marker: usize,
 }
 
 impl Rules {
-    /// Whether a text that is complete has no place at which a secret may begin.
+    /// Whether no secret can begin anywhere in a complete text.
     fn find_nothing(&self, text: &[u8]) -> bool {
-        // No value and no shape is as short as most names and units are.
+        // Most names and units are shorter than any value or shape.
         self.patterns.is_none()
             && (text.len() < SHORTEST || Candidates::new(&self.finders, text).next().is_none())
     }
 
-    /// Whether a secret begins at `at`: the longest one that is there, or could still come.
+    /// Whether a secret begins at `at`: the longest one that matches, or still could.
     fn judge(&self, bytes: &[u8], at: usize, before: &[u8], last: bool) -> Judged {
         let mut best = Judged { verdict: Verdict::No, marker: 0 };
         let mut consider = |verdict: Verdict, marker| match (verdict, best.verdict) {
             (Verdict::No, _) => {}
-            // A longer secret may still turn out to begin here: its rest must not slip through.
+            // A longer secret may still begin here, whose rest must not remain.
             (_, Verdict::NeedMore) => {}
             (
                 Verdict::Found { start, end, .. },
@@ -258,7 +258,7 @@ impl Rules {
         best
     }
 
-    /// Where an anchor may have begun that the end of `bytes` cuts off.
+    /// Where an anchor may begin that the end of `bytes` cuts off.
     fn cut_anchor(&self, bytes: &[u8]) -> Option<usize> {
         let start = bytes.len().saturating_sub(self.longest_anchor.saturating_sub(1));
         (start..bytes.len()).find(|&at| {
@@ -277,8 +277,8 @@ impl Rules {
     }
 }
 
-/// Compares a secret with what is there. A line break of the value may have been printed in any
-/// style, also escaped; one that the value does not have may come from a fold of the output.
+/// Compares a secret with the bytes. A line break of the value may be printed in any style, also
+/// escaped; one that the value lacks may come from wrapped output.
 fn compare(value: &[u8], bytes: &[u8], at: usize, last: bool) -> Verdict {
     let (mut matched, mut position, mut folds) = (0, at, 0);
     loop {
@@ -324,9 +324,9 @@ impl Redactor {
         Self { rules: None }
     }
 
-    /// Knows no values, only shapes: for texts that come from no particular run.
+    /// Knows no values, only shapes: for texts that belong to no specific run.
     pub fn shapes() -> Self {
-        // Without values and patterns nothing can be wrong with the rules.
+        // Building cannot fail without values and patterns.
         Self::builder().build().unwrap_or_else(|_| Self::off())
     }
 

@@ -1,4 +1,4 @@
-//! Which variables are secret by their name. Nothing here looks at a value.
+//! Decides by their names which variables are secret. Nothing here examines a value.
 
 /// Words that make a name secret as its last part (`API_KEY`, `apiToken`) or as the whole name.
 const ENDINGS: [&str; 14] = [
@@ -18,22 +18,22 @@ const ENDINGS: [&str; 14] = [
     "SECRETS",
 ];
 
-/// Words that make a name secret wherever they stand (`AWS_SECRET_ACCESS_KEY_ID_2`).
+/// Words that make a name secret anywhere in it (`AWS_SECRET_ACCESS_KEY_ID_2`).
 const ANYWHERE: [&str; 6] =
     ["PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "SECRET", "PASSPHRASE"];
 
-/// Words that make a name secret also when they are glued to its last part.
+/// Words that make a name secret even as a suffix of its last part.
 const GLUED: [&str; 7] =
     ["PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "APIKEY", "SSHPASS"];
 
-/// Names that look secret and never are.
+/// Names that look secret but are not.
 const HARMLESS: [&str; 5] = ["PWD", "OLDPWD", "KEY", "SSH_AUTH_SOCK", "GPG_KEY"];
 
-/// What comes last in names that are about a secret and not its value.
+/// Last words of names that describe a secret and do not hold it.
 const ABOUT: [&str; 11] =
     ["FILE", "PATH", "DIR", "URL", "NAME", "TYPE", "LENGTH", "TTL", "EXPIRY", "ID", "STDIN"];
 
-/// Whether a variable's value has to be kept out of the record.
+/// Whether a variable's value must be kept out of the record.
 pub fn is_secret_name(name: &str) -> bool {
     if !has_a_stem(name) {
         return false;
@@ -43,7 +43,7 @@ pub fn is_secret_name(name: &str) -> bool {
         return false;
     }
     let words: Vec<&str> = name.split('_').filter(|word| !word.is_empty()).collect();
-    // What comes after says that the value is about the secret, not the secret.
+    // A descriptive last word means that the value is not the secret itself.
     if words.last().is_none_or(|last| ABOUT.contains(last)) {
         return false;
     }
@@ -65,8 +65,8 @@ pub fn is_secret_name(name: &str) -> bool {
     is_secret(last) || is_secret(one)
 }
 
-/// Whether the value of a command's option of this name, without its dashes, is secret. Stricter than
-/// for variables: `--sort-key` and `--no-password` have no secret.
+/// Whether the value of an option with this name, without dashes, is secret. Stricter than for
+/// variables: `--sort-key` and `--no-password` have no secret.
 pub(crate) fn is_secret_option(name: &str) -> bool {
     if !is_secret_name(name) {
         return false;
@@ -95,8 +95,8 @@ pub(crate) fn is_secret_option(name: &str) -> bool {
     }
 }
 
-/// Whether any of the words above can be in a name. Every variable of every run is asked about, and
-/// hardly any has one.
+/// Whether any of the words above can occur in a name. Checked for every variable of every run, and
+/// rarely true.
 fn has_a_stem(name: &str) -> bool {
     let name = name.as_bytes();
     (0..name.len()).any(|at| {
@@ -113,7 +113,7 @@ fn has_a_stem(name: &str) -> bool {
     })
 }
 
-/// Upper case with `_` between words, also where the name is written `likeThis` or `like-this`.
+/// Upper case with `_` between words, also for names `likeThis` or `like-this`.
 fn split_words(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 4);
     let mut lower_before = false;

@@ -1,6 +1,6 @@
 //! The user's own patterns: regular expressions over one line at a time.
 //!
-//! Only who configures patterns pays for them: the current line is then held back until it ends.
+//! Only users who configure patterns pay for them: the current line is held back until it ends.
 
 use regex::bytes::Regex;
 
@@ -9,12 +9,12 @@ use retake_types::Redactions;
 use super::Marker;
 use crate::{Error, Result};
 
-/// A line longer than this is treated in parts.
+/// A longer line is processed in parts.
 const LONGEST_LINE: usize = 64 * 1024;
-/// What a match may reach over the end of a part.
+/// How far a match may extend beyond the end of a part.
 const OVERLAP: usize = 4 * 1024;
 
-/// Where a secret begins and ends, and which pattern found it.
+/// Start, end and pattern of a secret.
 type Match = (usize, usize, usize);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Patterns {
         Ok(Self { regexes })
     }
 
-    /// Where secrets are, in order and merged, each with the marker of the first.
+    /// The secrets of a line, in order and merged, each with the marker of the first.
     fn matches(&self, line: &[u8]) -> Vec<Match> {
         let mut found: Vec<Match> = Vec::new();
         for (pattern, (regex, _)) in self.regexes.iter().enumerate() {
@@ -63,7 +63,7 @@ impl Patterns {
 pub(crate) struct LineStage {
     line: Vec<u8>,
     count: u64,
-    /// How often each pattern was found; empty while none was.
+    /// How often each pattern was found; empty if none was.
     counts: Vec<u64>,
 }
 
@@ -98,7 +98,7 @@ impl LineStage {
         self.replace(patterns, &line, patterns.matches(&line), line.len(), out);
     }
 
-    /// Lets go of the beginning of an endless line.
+    /// Releases the beginning of an endless line.
     fn cut(&mut self, patterns: &Patterns, out: &mut impl FnMut(&[u8])) {
         let mut line = std::mem::take(&mut self.line);
         let mut matches = patterns.matches(&line);
@@ -106,7 +106,7 @@ impl LineStage {
         while let Some(&(start, end, _)) = matches.last()
             && end > cut
         {
-            // A match that is longer than any line may be is let go as it stands.
+            // A match longer than the maximum line is released unchanged.
             if start == 0 {
                 cut = end;
                 break;

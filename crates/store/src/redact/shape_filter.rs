@@ -1,15 +1,14 @@
 //! Finds where a token of a known shape may begin, in one pass over the bytes.
 //!
-//! Each shape has an anchor: four bytes that are always there, most often the first ones of its fixed
-//! beginning, or others of it that are rarer. The anchors are divided into eight groups. For each of the
-//! four places a table says which groups have a given byte there, so four lookups and an "and" give the
-//! groups that a place in the text may belong to. Two such divisions together leave about one place in
-//! a kilobyte of ordinary text, which is compared exactly. A vector register does this for 64 or 32
+//! Each shape has an anchor: four bytes that always occur in it, usually the first ones of its
+//! prefix, or rarer ones. The anchors are divided into eight groups. For each of the four positions
+//! a table says which groups have a given byte there, so four lookups and an "and" yield the groups
+//! that may match at a place in the text. Two such divisions together leave about one place per
+//! kilobyte of ordinary text, which is compared exactly. A vector register does this for 64 or 32
 //! places at once. Passwords in URLs are found by the `@` after them.
-//!
-//! Rejected: an automaton for all beginnings, which reads one byte after the other; looking only at long
-//! runs of letters and digits, which ordinary logs are full of; tables for the halves of bytes, as the
-//! Teddy algorithm has them, which leave a hundred places in a kilobyte for this many anchors.
+//! Rejected: an automaton for all prefixes, which reads byte by byte; examining only long runs of
+//! letters and digits, which are frequent in ordinary logs; tables for half-bytes, as in the Teddy
+//! algorithm, which leave a hundred places per kilobyte with this many anchors.
 
 use std::sync::LazyLock;
 
@@ -20,13 +19,13 @@ use super::finder::Candidate;
 use super::shape_match::{LONGEST_KEY_LINE, USERINFO, ends_userinfo};
 use super::shapes::{ANCHOR, FoundBy, SHAPES, Shape};
 
-/// How often the anchors are divided.
+/// How many divisions into groups there are.
 const DIVISIONS: usize = 2;
-/// What a byte is looked up by where a register holds only 16 entries.
+/// Number of symbols, which replace bytes where a register holds only 16 entries.
 #[cfg(target_arch = "x86_64")]
 const SYMBOLS: usize = 32;
 const SLOTS: usize = 1024;
-/// How many vectors of 32 bytes are looked at before places in them are compared.
+/// How many vectors of 32 bytes are examined before their candidates are compared.
 #[cfg(target_arch = "x86_64")]
 const TOGETHER: usize = 32;
 /// The end of a list of shapes.
@@ -34,16 +33,16 @@ const NONE: u16 = u16::MAX;
 
 #[derive(Debug)]
 pub(crate) struct ShapeFilter {
-    /// For each division, each place in an anchor and each byte: the groups that may have it there.
+    /// For each division, position in an anchor and byte: the groups that may have it there.
     groups: [[[u8; 256]; ANCHOR]; DIVISIONS],
-    /// The same by the symbol of a byte: less exact, because several bytes have the same.
+    /// The same by the symbol of a byte: less exact, because several bytes share a symbol.
     #[cfg(target_arch = "x86_64")]
     by_symbol: [[[u8; SYMBOLS]; ANCHOR]; DIVISIONS],
     /// The groups of both divisions in one number, the second in its upper half.
     both: [[u16; 256]; ANCHOR],
-    /// One bit for each two bytes: whether an anchor begins with them, or they with an `@`.
+    /// One bit per pair of bytes: whether an anchor begins with them, or they with an `@`.
     pairs: Vec<u64>,
-    /// Where the list begins of the shapes whose anchor begins with three bytes of this hash.
+    /// By hash of three bytes: the list of shapes whose anchor begins with them.
     slots: [u16; SLOTS],
     listed: Vec<Listed>,
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "there is one kind"))]
@@ -57,13 +56,13 @@ struct Listed {
     next: u16,
 }
 
-/// How many places can be looked at together.
+/// How many places can be examined together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vectors {
     One,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// With lookups of whole bytes.
+    /// Looks up whole bytes.
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }
@@ -86,7 +85,7 @@ impl Vectors {
     }
 }
 
-/// Symbols as a vector looks them up: with the fifth bit again in the highest.
+/// Symbols for vector lookups: the fifth bit is repeated in the highest.
 #[cfg(target_arch = "x86_64")]
 const LOOKED_UP_LOW: [u8; 16] = with_top_bit(SYMBOL_OF_LOW);
 #[cfg(target_arch = "x86_64")]
@@ -106,7 +105,7 @@ fn slot([a, b, c]: [u8; 3]) -> usize {
     (u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9E37_79B1) >> 22) as usize
 }
 
-/// The groups of an anchor, as bits. One that is not in the table is found all the same.
+/// The groups of an anchor, as bits. An anchor missing from the table is in all groups.
 fn groups_of(anchor: &[u8]) -> [u8; DIVISIONS] {
     match GROUPS.binary_search_by_key(&anchor, |(known, _)| known) {
         Ok(at) => GROUPS[at].1.map(|group| 1 << group),
@@ -175,16 +174,16 @@ impl ShapeFilter {
         self.listed.push(Listed { shape, next });
     }
 
-    /// The first place noticed at or after `from` where a shape may begin: all of its fixed beginning
-    /// is there, as far as the bytes go.
+    /// The first place noticed at or after `from` where a shape may begin: its whole prefix
+    /// matches, as far as the bytes go.
     pub(crate) fn find(&self, bytes: &[u8], from: usize) -> Option<Candidate> {
         let mut at = from;
         #[cfg(target_arch = "x86_64")]
         {
-            // A text that fills no vector is not worth loading the tables of one.
+            // For a text shorter than a vector, loading the tables does not pay.
             let is_long = |width: usize| bytes.len() >= from + width + ANCHOR;
             if self.vectors == Vectors::Avx512 && is_long(64) {
-                // SAFETY: the processor has what is asked for, as `Vectors::best` found out.
+                // SAFETY: `Vectors::best` found that the processor has these instructions.
                 match unsafe { self.find_in_64s(bytes, at) } {
                     Ok(candidate) => return Some(candidate),
                     Err(searched) => at = searched,
@@ -214,7 +213,7 @@ impl ShapeFilter {
         at_the_end(bytes, from)
     }
 
-    /// Whether each division has a group with these bytes. Beyond the end everything may still come.
+    /// Whether each division has a group with these bytes. Missing bytes match everything.
     #[inline]
     fn may_be_anchor(&self, bytes: &[u8]) -> bool {
         let groups = match bytes.first_chunk() {
@@ -260,7 +259,7 @@ impl ShapeFilter {
         None
     }
 
-    /// Of the places with a bit, the first one where a shape may begin.
+    /// Of the places with a set bit, the first one where a shape may begin.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn exactly_at(&self, bytes: &[u8], at: usize, mut places: u64) -> Option<Candidate> {
@@ -274,7 +273,7 @@ impl ShapeFilter {
         None
     }
 
-    /// Searches as many bytes as fill vectors and says how far it came, if it found nothing.
+    /// Searches whole vectors; without a candidate, returns where it stopped.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn find_in_64s(&self, bytes: &[u8], from: usize) -> Result<Candidate, usize> {
@@ -283,12 +282,12 @@ impl ShapeFilter {
             _mm512_permutex2var_epi8, _mm512_set1_epi8, _mm512_test_epi8_mask,
         };
         const WIDTH: usize = 64;
-        // Written out: what the standard library does for each element of an array is compiled without
-        // these instructions, and is a call with all vectors in memory where it is not inlined.
-        // Bytes beyond ASCII are looked up as if they were not, and left to the comparison.
+        // Written out: the standard library's per-element functions are compiled without these
+        // instructions, and cost a call with all vectors in memory if not inlined. Bytes beyond
+        // ASCII are looked up as if they were ASCII, and the comparison rejects them.
         let half = |table: &[u8; 256], from: usize| {
             let half: &[u8; WIDTH] = table[from..].first_chunk().expect("256 entries");
-            // SAFETY: the 64 bytes that are read are there.
+            // SAFETY: the 64 bytes exist.
             unsafe { _mm512_loadu_si512(half.as_ptr().cast()) }
         };
         let table = |table: &[u8; 256]| [half(table, 0), half(table, WIDTH)];
@@ -297,7 +296,7 @@ impl ShapeFilter {
         let [a, b, c, d] = &self.groups[1];
         let second: [[__m512i; 2]; ANCHOR] = [table(a), table(b), table(c), table(d)];
         let load = |at: usize| {
-            // SAFETY: asked for only where 64 bytes follow.
+            // SAFETY: called only if 64 bytes follow.
             unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at).cast()) }
         };
         let lookup = |[low, high]: [__m512i; 2], chunk| _mm512_permutex2var_epi8(low, chunk, high);
@@ -323,7 +322,7 @@ impl ShapeFilter {
         Err(at)
     }
 
-    /// The same, 32 places at once, by the symbols of bytes.
+    /// The same for 32 places at once, by the symbols of bytes.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn find_in_32s(&self, bytes: &[u8], from: usize) -> Result<Candidate, usize> {
@@ -336,7 +335,7 @@ impl ShapeFilter {
         const WIDTH: usize = 32;
         let table = |table: &[u8]| {
             let table: &[u8; 16] = table.first_chunk().expect("16 entries");
-            // SAFETY: the table has the 16 bytes that are read.
+            // SAFETY: the table has 16 bytes.
             _mm256_broadcastsi128_si256(unsafe {
                 _mm_loadu_si128(table.as_ptr().cast::<__m128i>())
             })
@@ -352,7 +351,7 @@ impl ShapeFilter {
         let (half, at_sign) = (_mm256_set1_epi8(15), _mm256_set1_epi8(b'@'.cast_signed()));
         let none = _mm256_setzero_si256();
         let load = |at: usize| {
-            // SAFETY: asked for only where 32 bytes follow.
+            // SAFETY: called only if 32 bytes follow.
             let chunk = unsafe { _mm256_loadu_si256(bytes.as_ptr().add(at).cast::<__m256i>()) };
             let halves = _mm256_and_si256(_mm256_srli_epi16::<4>(chunk), half);
             let symbols = _mm256_xor_si256(
@@ -362,8 +361,8 @@ impl ShapeFilter {
             (chunk, symbols)
         };
         let lookup = |[low, high]: [__m256i; 2], place: __m256i| {
-            // A lookup gives nothing where the highest bit is set, which is the fifth bit of a symbol
-            // again: it says which half of the table the symbol is in.
+            // A lookup yields 0 where the highest bit is set. That bit repeats the fifth bit of a
+            // symbol, which selects the half of the table.
             let other = _mm256_xor_si256(place, top);
             _mm256_or_si256(_mm256_shuffle_epi8(low, place), _mm256_shuffle_epi8(high, other))
         };
@@ -378,8 +377,8 @@ impl ShapeFilter {
             return Err(at);
         }
         let (mut chunk, mut symbols) = load(at);
-        // One vector in four has a place to compare, which no branch predicts: they are noted, and
-        // compared together afterwards.
+        // One vector in four has a candidate, which branch prediction cannot foresee: candidates
+        // are collected, and compared together afterwards.
         let mut noted = [(0, 0); TOGETHER];
         loop {
             let vectors = ((bytes.len() - at) / WIDTH).saturating_sub(1).min(TOGETHER);
@@ -417,7 +416,7 @@ impl ShapeFilter {
     }
 }
 
-/// Whether the prefix is there and what may follow it, as far as the bytes go.
+/// Whether the prefix matches and is followed by an allowed byte, as far as the bytes go.
 fn is_there(bytes: &[u8], start: usize, shape: &Shape) -> bool {
     let rest = &bytes[start..];
     match rest.strip_prefix(shape.prefix) {
@@ -426,7 +425,7 @@ fn is_there(bytes: &[u8], start: usize, shape: &Shape) -> bool {
     }
 }
 
-/// Where `://` is, as it stands there or escaped, whose user and password reach to `at`.
+/// The position of `://`, plain or escaped, whose user and password end at `at`.
 fn user_info(bytes: &[u8], at: usize) -> Option<usize> {
     let from = at.saturating_sub(USERINFO + 5);
     let end = from + bytes[from..at].iter().rposition(|byte| ends_userinfo(*byte))? + 1;
@@ -434,13 +433,13 @@ fn user_info(bytes: &[u8], at: usize) -> Option<usize> {
     before.iter().find(|text| bytes[..end].ends_with(text)).map(|text| end - text.len())
 }
 
-/// Where the line begins that says that a private key follows, if `at` is in it.
+/// The start of the line that announces a private key, if `at` is in it.
 fn key_line(bytes: &[u8], at: usize) -> Option<usize> {
     let from = at.saturating_sub(LONGEST_KEY_LINE);
     memchr::memmem::rfind(&bytes[from..at], b"-----BEGIN ").map(|found| from + found)
 }
 
-/// What the end may have cut off before its anchor. Each is noticed at a place of its own.
+/// A prefix that the end cuts off before its anchor. Each has its own place of notice.
 fn at_the_end(bytes: &[u8], from: usize) -> Option<Candidate> {
     let end = bytes.len();
     [user_info, key_line].iter().enumerate().find_map(|(ending, look)| {
@@ -457,7 +456,7 @@ mod tests {
     use super::*;
     use crate::redact::shapes::Kind;
 
-    /// Every kind of search that this processor has.
+    /// Every kind of search that this processor supports.
     fn filters() -> Vec<ShapeFilter> {
         let mut kinds = vec![Vectors::One];
         #[cfg(target_arch = "x86_64")]
@@ -481,7 +480,8 @@ mod tests {
 
     #[test]
     fn an_anchor_says_where_its_shape_begins() {
-        // Of two shapes with the same anchor at most one can be at a place, or begins there, too.
+        // Of two shapes with the same anchor, at most one can match at a place, or both begin
+        // there.
         let start = |shape: &Shape| match shape.found_by {
             FoundBy::Prefix(offset) => Some(offset),
             FoundBy::KeyLine | FoundBy::UserInfo => None,

@@ -1,14 +1,14 @@
-//! Whether a shape is where its fixed beginning is: what must stand around it.
+//! Whether a shape matches at its prefix, judged by the bytes around it.
 
 use super::shapes::{Class, Kind, Shape};
 
-/// What a candidate turns out to be.
+/// The verdict on a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     No,
-    /// Cannot be told before more bytes arrive.
+    /// More bytes are needed.
     NeedMore,
-    /// `start..end` is secret; an open end continues while bytes are of the class.
+    /// `start..end` is secret; an open end continues with bytes of the class.
     Found {
         start: usize,
         end: usize,
@@ -16,16 +16,16 @@ pub(crate) enum Verdict {
     },
 }
 
-/// Longer user names and passwords than this are not looked for in a URL.
+/// The maximum length of a user name and password in a URL.
 pub(crate) const USERINFO: usize = 512;
 const SHORTEST_URL_PASSWORD: usize = 3;
-/// The line before a private key is no longer than this.
+/// The maximum length of the line before a private key.
 pub(crate) const LONGEST_KEY_LINE: usize = 64;
 /// A user name this long, without a password, is a token.
 const LONG_USER: usize = 36;
 const SHORTEST_CREDENTIAL: usize = 8;
 const SHORTEST_JWT_PART: usize = 10;
-/// A part this long without a dot is base64 of something else.
+/// Without a dot within this length it is base64 of something else.
 const LONGEST_JWT_PART: usize = 8 * 1024;
 
 pub(crate) fn ends_userinfo(byte: u8) -> bool {
@@ -34,8 +34,8 @@ pub(crate) fn ends_userinfo(byte: u8) -> bool {
 }
 
 impl Shape {
-    /// Judges the candidate whose prefix is at `at`. `before` ends where it begins and has as many as
-    /// [`LOOKED_BACK`] bytes; `last` says that no more will come.
+    /// Judges the candidate whose prefix is at `at`. `before` ends there and has up to
+    /// [`LOOKED_BACK`] bytes; `last` says that no more bytes follow.
     pub(crate) fn judge(&self, bytes: &[u8], at: usize, before: &[u8], last: bool) -> Verdict {
         let body = at + self.prefix.len();
         let rest = &bytes[body..];
@@ -91,11 +91,11 @@ impl Shape {
     }
 }
 
-/// How many bytes before a candidate tell whether something begins there.
+/// How many bytes before a candidate decide whether a word begins there.
 pub(crate) const LOOKED_BACK: usize = 16;
 
-/// Whether a word can begin after these bytes: also after an escape that ends in a letter or a digit,
-/// such as `\n` in JSON, `%3D` in a URL, or the colour of a terminal.
+/// Whether a word can begin after these bytes: also after an escape that ends in a letter or digit,
+/// such as `\n` in JSON, `%3D` in a URL, or a terminal colour.
 fn is_boundary(before: &[u8]) -> bool {
     match before {
         [.., byte] if !byte.is_ascii_alphanumeric() && *byte != b'_' => true,
@@ -108,7 +108,7 @@ fn is_boundary(before: &[u8]) -> bool {
         [rest @ .., last] if last.is_ascii_alphabetic() => {
             let parameter = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b';' | b':' | b'?');
             let begin = rest.iter().rposition(|byte| !parameter(byte));
-            // The escape itself, or as JSON and shells write it: `\u001b`, `\x1b`, `\033`, `\e`.
+            // The escape byte, or its form in JSON and shells: `\u001b`, `\x1b`, `\033`, `\e`.
             begin.is_some_and(|at| {
                 matches!(rest[..=at], [.., 0x1b | b'b' | b'B' | b'3' | b'e', b'['])
             })
@@ -117,7 +117,7 @@ fn is_boundary(before: &[u8]) -> bool {
     }
 }
 
-/// Whether bytes begin with such parts, and where these end.
+/// Whether the bytes begin with such parts, and where those end.
 fn in_parts(bytes: &[u8], separator: u8, parts: &[(Class, usize)], last: bool) -> Verdict {
     let mut end = 0;
     for (number, &(class, length)) in parts.iter().enumerate() {
@@ -158,8 +158,8 @@ fn jwt(bytes: &[u8], at: usize, last: bool) -> Verdict {
     }
     let length = Class::Word.run(second);
     let end = dot + 1 + length;
-    // The payload is the secret part: past its beginning there is nothing left to wait for, a
-    // missing signature included.
+    // The payload is the secret part: after its beginning nothing more is needed, not even a
+    // signature.
     if length < SHORTEST_JWT_PART {
         return undecided(end, length);
     }
@@ -200,7 +200,7 @@ fn url_password(bytes: &[u8], userinfo: usize, last: bool) -> Verdict {
     if authority.is_none() && window.len() < USERINFO && !last {
         return Verdict::NeedMore;
     }
-    // A password may have an `@` that should have been escaped.
+    // A password may contain an unescaped `@`.
     let authority = &window[..authority.unwrap_or(window.len())];
     let Some(end) = memchr::memrchr(b'@', authority) else { return Verdict::No };
     let found = |secret: std::ops::Range<usize>| Verdict::Found {
@@ -210,7 +210,7 @@ fn url_password(bytes: &[u8], userinfo: usize, last: bool) -> Verdict {
     };
     match memchr::memchr(b':', &window[..end]) {
         _ if window.starts_with(b"[") => Verdict::No, // `://[user:password@]host` in a manual
-        // A token may also be the user, alone or with a password that is none.
+        // A token may also be the user name, alone or with a dummy password.
         Some(colon) if &window[colon + 1..end] == b"x-oauth-basic" => found(0..colon),
         Some(colon) if is_password(&window[colon + 1..end]) => found(colon + 1..end),
         None if end >= LONG_USER && Class::Word.run(window) == end => found(0..end),
@@ -218,19 +218,19 @@ fn url_password(bytes: &[u8], userinfo: usize, last: bool) -> Verdict {
     }
 }
 
-/// Not what stands for a password in a template or a manual.
+/// Excludes placeholders of templates and manuals.
 fn is_password(text: &[u8]) -> bool {
     text.len() >= SHORTEST_URL_PASSWORD
         && !matches!(text[0], b'$' | b'{' | b'*' | b'[')
         && !text.starts_with(b"%s")
 }
 
-/// Whether this may be the beginning of what stands for a value in a manual.
+/// Whether this may begin a placeholder in a manual.
 fn begins_placeholder(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-'))
 }
 
-/// What stands for a value in a manual: `YOUR_TOKEN`, `OAUTH-TOKEN`.
+/// A placeholder in a manual: `YOUR_TOKEN`, `OAUTH-TOKEN`.
 fn is_placeholder(text: &[u8]) -> bool {
     let words = || text.split(|byte| matches!(byte, b'_' | b'-'));
     begins_placeholder(text)
@@ -238,7 +238,7 @@ fn is_placeholder(text: &[u8]) -> bool {
         && words().any(|word| [b"TOKEN".as_slice(), b"KEY", b"YOUR"].contains(&word))
 }
 
-/// After the word: a colon, a scheme, and the secret, in the quotes that JSON and Python put there.
+/// After the word: a colon, a scheme, and the secret, with the quotes of JSON or Python.
 fn authorization(bytes: &[u8], body: usize, last: bool) -> Verdict {
     const SCHEMES: [&[u8]; 5] = [b"bearer", b"basic", b"token", b"apikey", b"bot"];
     const LONGEST: usize = 32;

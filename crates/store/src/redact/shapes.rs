@@ -1,6 +1,6 @@
-//! Well-known shapes of tokens: a fixed beginning, then enough of the right characters.
+//! Well-known token shapes: a fixed prefix, then enough characters of a class.
 //!
-//! A shape must be rare in honest output, so each asks for its real minimum length and for a
+//! A shape must be rare in ordinary output, so each requires its real minimum length and a word
 //! boundary before it (`task-force` does not contain `sk-`).
 
 /// A set of bytes that a token is made of.
@@ -14,13 +14,13 @@ pub(crate) enum Class {
     Word,
     /// And `.`.
     Dotted,
-    /// Base64 in both alphabets, and what else a bearer token may have.
+    /// Both base64 alphabets, and the other characters of bearer tokens.
     Credential,
-    /// The value of a part of a URL.
+    /// A value in a URL's query.
     Query,
     /// The body of a PEM block.
     Pem,
-    /// The same of OpenPGP, whose headers are free text.
+    /// The same for OpenPGP, whose headers are free text.
     Armor,
 }
 
@@ -40,7 +40,7 @@ impl Class {
                 byte.is_ascii_alphanumeric()
                     || matches!(byte, b'_' | b'-' | b'.' | b'~' | b'%' | b'+' | b'/')
             }
-            // The base64 lines, however indented or escaped, and headers such as `DEK-Info:`.
+            // Base64 lines, with any indentation or escapes, and headers such as `DEK-Info:`.
             Self::Pem => {
                 byte.is_ascii_alphanumeric()
                     || byte.is_ascii_whitespace()
@@ -50,7 +50,7 @@ impl Class {
         }
     }
 
-    /// Whether a line of its own ends it.
+    /// Whether a separate line ends it.
     pub(crate) fn is_key_block(self) -> bool {
         matches!(self, Self::Pem | Self::Armor)
     }
@@ -60,13 +60,13 @@ impl Class {
         bytes.iter().position(|&byte| !self.has(byte)).unwrap_or(bytes.len())
     }
 
-    /// How many bytes belong to a token that is open here, and whether more may follow.
+    /// How many bytes belong to an open token, and whether more may follow.
     pub(crate) fn extent(self, bytes: &[u8], last: bool) -> (usize, bool) {
         let run = self.run(bytes);
         if !self.is_key_block() {
             return (run, run == bytes.len() && !last);
         }
-        // The line that ends a key is no secret, and it tells where ordinary output continues.
+        // The line that ends a key is not secret, and shows where ordinary output continues.
         if let Some(end) = memchr::memmem::find(&bytes[..run], PEM_END) {
             return (end, false);
         }
@@ -88,10 +88,10 @@ pub(crate) struct Shape {
     pub(crate) found_by: FoundBy,
 }
 
-/// Bytes of an anchor, by which a shape is found.
+/// Length of an anchor.
 pub(crate) const ANCHOR: usize = 4;
 
-/// What is searched for to find a shape: see `shape_filter`.
+/// The bytes by which a shape is found: see `shape_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundBy {
     /// The bytes of the prefix from this offset on.
@@ -104,19 +104,19 @@ pub(crate) enum FoundBy {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// At least this many bytes of the class follow.
+    /// Followed by at least this many bytes of the class.
     Token(Class, usize),
-    /// Exactly this many, then something else.
+    /// Followed by exactly this many bytes, then another character.
     Exact(Class, usize),
-    /// At least this many, and only they are secret: the prefix says what they are.
+    /// Followed by at least this many bytes; only they are secret, the prefix is a name.
     Value(Class, usize),
-    /// Parts of exactly these lengths, with this byte between them.
+    /// Parts of exactly these lengths, separated by this byte.
     Parts(u8, &'static [(Class, usize)]),
-    /// At least this many, and a digit before the prefix.
+    /// Followed by at least this many bytes; a digit precedes the prefix.
     AfterDigit(Class, usize),
     /// Three base64url parts, the second beginning like the first.
     Jwt,
-    /// `-----BEGIN … PRIVATE KEY-----` and what follows.
+    /// `-----BEGIN … PRIVATE KEY-----` and the key.
     PrivateKey,
     /// `scheme://user:password@host`.
     UrlPassword,
@@ -147,9 +147,9 @@ const AIRTABLE: [(Class, usize); 2] = [(Class::Alphanumeric, 14), (Class::Hex, 6
 const HARNESS: [(Class, usize); 3] =
     [(Class::Word, 22), (Class::Alphanumeric, 24), (Class::Alphanumeric, 20)];
 
-/// The prefixes are those that their makers document; see the public rules of gitleaks and
-/// detect-secrets. Tokens without one, that only a regular expression over their context would
-/// find, are left to `redaction.patterns`.
+/// The prefixes are documented by their vendors; see the public rules of gitleaks and
+/// detect-secrets. Tokens without a prefix, recognisable only by their context, are left to
+/// `redaction.patterns`.
 pub(crate) const SHAPES: [Shape; 195] = [
     shape("github-token", b"ghp_", Kind::Token(Class::Alphanumeric, 36)),
     shape("github-token", b"gho_", Kind::Token(Class::Alphanumeric, 36)),
@@ -215,7 +215,7 @@ pub(crate) const SHAPES: [Shape; 195] = [
     shape("openai-key", b"sk-admin-", Kind::Token(Class::Word, 24)),
     shape("huggingface-token", b"hf_", Kind::Token(Class::Alphanumeric, 30)),
     shape("url-password", b"://", Kind::UrlPassword).found_by(FoundBy::UserInfo),
-    // As JSON may have it.
+    // In JSON.
     shape("url-password", b":\\/\\/", Kind::UrlPassword).found_by(FoundBy::UserInfo),
     shape("sendgrid-key", b"SG.", Kind::Token(Class::Dotted, 60)),
     shape("jwt", b"eyJ", Kind::Jwt),
@@ -356,12 +356,12 @@ impl Shape {
         self
     }
 
-    /// By the bytes of the prefix from this offset on, which are rarer than its first ones.
+    /// Found by the bytes of the prefix from this offset on, which are rarer than the first ones.
     const fn found_at(self, offset: usize) -> Self {
         self.found_by(FoundBy::Prefix(offset))
     }
 
-    /// The bytes that it is searched by; fewer than four where its body follows.
+    /// Its anchor; shorter than four bytes if the body follows.
     pub(crate) fn anchor(&self) -> Option<&'static [u8]> {
         match self.found_by {
             FoundBy::Prefix(offset) => {
@@ -378,7 +378,7 @@ impl Shape {
         (0..=127).filter(|&byte| self.may_follow(byte))
     }
 
-    /// Whether the rest can be what follows the prefix, as far as a quick look tells.
+    /// A quick check whether the rest can follow the prefix.
     pub(crate) fn may_be_body(&self, rest: &[u8]) -> bool {
         match (self.kind, rest) {
             (_, []) => true,
@@ -389,7 +389,7 @@ impl Shape {
         }
     }
 
-    /// What may stand directly after the prefix.
+    /// Whether this byte may directly follow the prefix.
     pub(crate) fn may_follow(&self, byte: u8) -> bool {
         match self.kind {
             Kind::Token(class, _)

@@ -1,8 +1,8 @@
 //! Redaction of a stream that arrives in pieces.
 //!
-//! Only what could be the beginning of a secret is held back, until the bytes that follow decide
-//! or the stream ends; everything else passes through as slices of the input, uncopied. Where
-//! secrets overlap, all of their bytes go, under the name of the first.
+//! Only a possible beginning of a secret is held back, until later bytes or the end of the stream
+//! decide; everything else passes through as slices of the input, uncopied. Overlapping secrets are
+//! replaced together, under the name of the first.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use super::patterns::LineStage;
 use super::shape_match::{LOOKED_BACK, Verdict};
 use super::shapes::Class;
 
-/// A private key that has not ended after this many bytes was none.
+/// The maximum length of a private key.
 const LONGEST_KEY: usize = 64 * 1024;
-/// How much of the input is joined to held-back bytes at a time.
+/// How many bytes of input are joined to held-back bytes at a time.
 const JOIN: usize = 4 * 1024;
 
 /// Applies a `Redactor` to one stream.
@@ -32,18 +32,18 @@ pub struct StreamRedactor {
 
 #[derive(Debug, Default)]
 struct Scan {
-    /// How many of the held-back bytes are part of a secret that was already replaced.
+    /// How many of the held-back bytes belong to a secret that was already replaced.
     covered: usize,
     /// The last bytes before the held-back ones.
     before: LastBytes,
-    /// A token that was replaced and may go on.
+    /// A replaced token that may continue.
     open: Option<(Class, usize)>,
     count: u64,
-    /// How often each marker was set; empty while none was.
+    /// How often each marker was used; empty if none was.
     counts: Vec<u64>,
 }
 
-/// The end of what was seen of a stream.
+/// The last bytes of a stream so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastBytes {
     bytes: [u8; LOOKED_BACK],
@@ -98,7 +98,7 @@ impl StreamRedactor {
         self.carry.len() + self.lines.as_ref().map_or(0, LineStage::held)
     }
 
-    /// Takes the next piece and hands on what is settled.
+    /// Processes the next piece and passes on what is decided.
     pub fn push(&mut self, input: &[u8], out: &mut impl FnMut(RedactedBytes<'_>)) {
         let out = &mut |bytes: &[u8]| out(RedactedBytes::new(bytes));
         let Some(rules) = self.rules.clone() else { return out(input) };
@@ -114,7 +114,7 @@ impl StreamRedactor {
         }
     }
 
-    /// The stream is over: nothing can follow what was held back.
+    /// The stream is over: held-back bytes are decided.
     pub fn finish(&mut self, out: &mut impl FnMut(RedactedBytes<'_>)) {
         let out = &mut |bytes: &[u8]| out(RedactedBytes::new(bytes));
         let Some(rules) = self.rules.clone() else { return };
@@ -147,7 +147,7 @@ impl Scan {
             carry.extend_from_slice(&input[..joined]);
             let kept_from = self.scan(rules, carry, false, out);
             if kept_from >= held {
-                // What was held is settled; the rest can be read where it lies.
+                // The held-back bytes are decided; the rest can be read in place.
                 input = &input[kept_from - held..];
                 carry.clear();
             } else {
@@ -161,7 +161,7 @@ impl Scan {
         }
     }
 
-    /// Hands on what is settled and says from where on bytes must be held back.
+    /// Passes on what is decided and returns from where on bytes must be held back.
     fn scan(
         &mut self,
         rules: &Rules,
@@ -169,7 +169,7 @@ impl Scan {
         last: bool,
         out: &mut impl FnMut(&[u8]),
     ) -> usize {
-        // Everything before `settled` has been handed on or replaced.
+        // Everything before `settled` has been passed on or replaced.
         let mut settled = self.covered.min(bytes.len());
         let mut open_at = None;
         if let Some((class, seen)) = self.open.take() {
@@ -184,11 +184,11 @@ impl Scan {
             let judged = rules.judge(bytes, candidate.start, before.as_bytes(), last);
             match judged.verdict {
                 Verdict::No => {}
-                // One that is noticed later may have begun before this one.
+                // A candidate that is noticed later may begin earlier.
                 Verdict::NeedMore => {
                     hold = Some(hold.map_or(candidate.start, |at: usize| at.min(candidate.start)));
                 }
-                // Looked at again with what is held back.
+                // Examined again with the held-back bytes.
                 Verdict::Found { start, .. } if hold.is_some_and(|hold| start >= hold) => {}
                 Verdict::Found { start, end, open } => {
                     if start >= settled {

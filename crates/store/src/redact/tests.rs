@@ -22,7 +22,7 @@ fn in_pieces(redactor: &Redactor, text: &[u8], size: usize) -> (Vec<u8>, u64) {
     (out, stream.count())
 }
 
-/// Every size of piece gives the same text.
+/// Every piece size gives the same text.
 #[track_caller]
 fn assert_redacts(redactor: &Redactor, text: &str, expected: &str) {
     for size in (1..=text.len().min(80)).chain([text.len()]) {
@@ -144,7 +144,7 @@ fn well_known_tokens_are_found_by_shape() {
     }
 }
 
-/// The shortest text of a shape.
+/// The shortest text that matches a shape.
 pub(super) fn sample(shape: &shapes::Shape) -> Vec<u8> {
     let body = |class, length| -> String {
         let letters = if class == Class::Hex { "7a29f4c0" } else { "Q7X2M9K4" };
@@ -169,7 +169,7 @@ pub(super) fn sample(shape: &shapes::Shape) -> Vec<u8> {
     [shape.prefix, rest.as_bytes()].concat()
 }
 
-/// Texts under the shortest length are not looked at.
+/// Texts below the shortest length are not examined.
 #[test]
 fn the_shortest_secrets_are_found_in_texts_of_their_own() {
     for shape in &SHAPES {
@@ -444,7 +444,7 @@ fn more_secrets_than_the_vector_search_takes_still_work() {
 }
 
 proptest! {
-    /// The definition, without any cleverness: cover every occurrence, name maximal runs.
+    /// The naive definition: cover every occurrence, name maximal runs.
     #[test]
     fn random_secrets_never_survive_any_chunking(
         secrets in proptest::collection::vec("[ab]{6,9}|[a-c]{6,14}", 1..4),

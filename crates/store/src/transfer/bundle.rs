@@ -1,9 +1,9 @@
-//! Runs of one part of a loop in a file, for a record that did not see them.
+//! A file with the runs of one part of a loop, for a record that did not see them.
 //!
-//! A bundle comes from another machine, through a CI system's artifacts, so nothing of it is
-//! believed. It is bounded, checked to its end before anything of it is taken in, and read as lines
-//! of an export and nothing else: no name in it is ever used as a path. Its runs cannot replace a run,
-//! complete one that is under way, or join a loop of this record; each says which bundle reported it.
+//! A bundle comes from another machine, through the artifacts of a CI system, and is untrusted. It
+//! is bounded, checked completely before anything is imported, and parsed only as lines of an
+//! export: no name in it is used as a path. Its runs cannot replace or complete a run, or join a
+//! loop of this record; each names the bundle that reported it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -18,30 +18,29 @@ use crate::{Error, Result, Store};
 
 const VERSION: u32 = 1;
 
-/// How long a line can be: a part of an output in base64, and what is around it.
+/// The maximum length of a line: a part of an output in base64, and its envelope.
 const LONGEST_LINE: u64 = 4 << 20;
 
-/// What a bundle says about itself, in its first line.
+/// The first line of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BundleHeader {
     pub version: u32,
-    /// What its runs say that they were reported by.
+    /// The `reported_by` of its runs.
     pub id: RunId,
     pub kind: Kind,
-    /// Of everything that the parts depend on: bundles of one plan fit together.
+    /// A hash of everything that the parts depend on: bundles of one plan fit together.
     pub plan: String,
     /// Which part, from 1, of how many.
     pub shard: u64,
     pub of: u64,
     pub made: Timestamp,
     pub host: String,
-    /// What this part was to run.
+    /// The cells that this part was to run.
     pub cells: Vec<BundledCell>,
 }
 
-/// A cell of a part: its name, the key that its runs have, and how many successful runs there are to
-/// be.
+/// A cell of a part: its name, the key of its runs, and how many successful runs were planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BundledCell {
@@ -73,7 +72,7 @@ enum BundleLine {
     End { runs: u64 },
 }
 
-/// What a bundle may have at most.
+/// Size limits of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BundleLimits {
     pub bytes: u64,
@@ -86,7 +85,7 @@ impl Default for BundleLimits {
     }
 }
 
-/// Why a file is not a bundle that can be taken in.
+/// Why a file cannot be imported as a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleFault {
     #[error("it is not a bundle")]
@@ -95,7 +94,7 @@ pub enum BundleFault {
     Version { found: u32, known: u32 },
     #[error("it has more than {0} bytes")]
     TooLarge(u64),
-    #[error("line {0} is longer than any that a bundle has")]
+    #[error("line {0} exceeds the maximum length")]
     LongLine(u64),
     #[error("it has more than {0} runs")]
     TooManyRuns(u64),
@@ -105,22 +104,22 @@ pub enum BundleFault {
     Line { line: u64, detail: String },
 }
 
-/// A bundle that was read to its end.
+/// A completely checked bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedBundle {
     pub header: BundleHeader,
     pub runs: u64,
-    /// By the key of a cell, how many successful runs it has.
+    /// The number of successful runs by the key of a cell.
     pub successful: BTreeMap<String, u64>,
 }
 
-/// Whether a file may be a bundle, by its beginning.
+/// Whether a file may be a bundle, judged by its beginning.
 pub fn is_bundle(beginning: &[u8]) -> bool {
     beginning.starts_with(b"{\"bundle\":")
 }
 
-/// Reads a bundle to its end and takes in nothing. `result_of` gives the key of the cell that a run is
-/// a successful result of.
+/// Checks a whole bundle without importing it. `result_of` returns the key of the cell that a run
+/// is a successful result of.
 pub fn check_bundle(
     from: &mut impl BufRead,
     limits: BundleLimits,
@@ -180,7 +179,7 @@ fn read_header(line: &str) -> std::result::Result<BundleHeader, BundleFault> {
     }
 }
 
-/// Lines of which none, and not all of them, are longer than allowed.
+/// Lines with a limit on each line and on their total length.
 struct BoundedLines<'a, R> {
     from: &'a mut R,
     limits: BundleLimits,
@@ -238,15 +237,15 @@ impl Store {
         Ok(written)
     }
 
-    /// Takes in the runs of a bundle that [`check_bundle`] has read to its end. Gives also how many
-    /// were refused: they claim to belong to a loop of this record.
+    /// Imports the runs of a bundle that [`check_bundle`] accepted. Also returns how many were
+    /// refused because they claim to belong to a loop of this record.
     pub fn import_bundle(
         &mut self,
         header: &BundleHeader,
         from: &mut impl BufRead,
     ) -> Result<(Imported, u64)> {
         let mut first = String::new();
-        // The header, which is known.
+        // Skip the header, which is known.
         from.read_line(&mut first)
             .map_err(|error| Error::BadImport { line: 1, detail: error.to_string() })?;
         let own: std::collections::HashSet<_> =
@@ -264,7 +263,7 @@ impl Store {
     }
 }
 
-/// The lines before the last one, which says that it is the last.
+/// The lines before the end marker.
 struct UntilEnd<'a, R> {
     from: &'a mut R,
     over: bool,

@@ -1,4 +1,4 @@
-//! Writing a run with all of its output as JSON lines, and the format of these lines.
+//! Writes a run with all of its output as JSON lines, and defines their format.
 //!
 //! The first line of a run has its intent, ending and order of arrival; further lines carry its
 //! output in parts, so that memory stays bounded.
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::output_damage::OutputDamage;
 use crate::{Error, Result, Store};
 
-/// Output bytes in one line.
+/// Output bytes per line.
 pub(crate) const PART: usize = 768 * 1024;
 
 #[derive(Serialize, Deserialize)]
@@ -32,34 +32,34 @@ pub(crate) enum ExportLine {
         offset: u64,
         base64: String,
     },
-    /// The rest of this output is lost: the record it comes from does not have it any more.
+    /// The rest of this output is lost: the exported record no longer has it.
     Lost {
         run: RunId,
         stream: Stream,
     },
 }
 
-/// What became of a run that was to be exported.
+/// The result of exporting a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exported {
-    /// It has no outcome yet, and nothing of it was written.
+    /// It has no outcome yet; nothing was written.
     Unfinished,
-    /// It was written, except for the rest of these outputs, which are lost or were altered.
+    /// It was written, except for the rest of these outputs, which are lost or altered.
     Written {
         lost: Vec<(Stream, OutputDamage)>,
-        /// The order of arrival was altered, and is left out.
+        /// The arrival order was altered and is left out.
         order_altered: bool,
     },
 }
 
 impl Store {
-    /// Writes one finished run with all of its output as JSON lines. Output that cannot be read does
-    /// not keep the rest from being written.
+    /// Writes one finished run with all of its output as JSON lines. Continues after unreadable
+    /// output.
     pub fn export(&self, run: &Run, to: &mut impl Write) -> Result<Exported> {
         self.export_up_to(run, u64::MAX, to)
     }
 
-    /// The same with at most this many bytes of each stream; the rest reads as lost.
+    /// The same with at most `most` bytes of each stream; the rest counts as lost.
     pub(super) fn export_up_to(
         &self,
         run: &Run,

@@ -1,4 +1,4 @@
-//! Taking runs from JSON lines into the record, without loss and exactly once.
+//! Imports runs from JSON lines into the record, without loss and exactly once.
 
 use std::fs::File;
 use std::io::{BufRead, Write};
@@ -19,7 +19,7 @@ use crate::write::remote_runs::open_remote_run;
 use crate::write::run_entries::{StreamContent, insert_intent, insert_outcome};
 use crate::{Error, Result, Store};
 
-/// Runs taken in with one commit.
+/// Runs imported per commit.
 const BATCH: usize = 256;
 
 /// What an import did.
@@ -28,30 +28,30 @@ pub struct Imported {
     pub imported: Vec<RunId>,
     /// Runs that were already in the record.
     pub known: u64,
-    /// When the imported runs began that the retention is about.
+    /// Start times of the imported exec runs, to which retention applies.
     pub exec_starts: Vec<Timestamp>,
 }
 
-/// Where arriving runs come from.
+/// The source of arriving runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Another record, or a machine that a run was sent to.
+    /// Another record, or a machine that executed a run of this one.
     Record,
-    /// The inside of a sandbox, where nothing is believed: no run that is here gets an outcome.
+    /// The inside of a sandbox, which is untrusted: no existing run gets an outcome.
     Sandbox,
-    /// A bundle of this id, of which as little is believed.
+    /// A bundle with this id, as untrusted as a sandbox.
     Bundle(RunId),
 }
 
 impl Store {
-    /// Reads what `export` or a [`ResultFile`](crate::ResultFile) wrote. A run that is already here
-    /// is left as it is, except that a remote run gets its outcome. What comes before a line that is
-    /// not usable is imported.
+    /// Imports the lines that `export` or a [`ResultFile`](crate::ResultFile) wrote. Existing runs
+    /// stay unchanged, except that a remote run gets its outcome. Everything before an unusable
+    /// line is imported.
     pub fn import(&mut self, from: &mut impl BufRead) -> Result<Imported> {
         self.import_from(Origin::Record, from, &mut |_| true)
     }
 
-    /// Imports the runs that are accepted.
+    /// Imports the accepted runs.
     pub(super) fn import_from(
         &mut self,
         origin: Origin,
@@ -122,7 +122,7 @@ impl Store {
         }
     }
 
-    /// Takes complete runs in with one commit.
+    /// Imports complete runs with one commit.
     pub(super) fn commit_imported(
         &mut self,
         origin: Origin,
@@ -190,7 +190,7 @@ impl Store {
     }
 }
 
-/// A run that is being imported. Large output waits in a file of its own.
+/// A run that is being imported. Large output is kept in a separate file.
 pub(super) struct ArrivingRun {
     pub(super) intent: Redacted<Intent>,
     pub(super) outcome: Redacted<RunOutcome>,
@@ -207,7 +207,7 @@ struct ArrivingStream {
 }
 
 impl ArrivingStream {
-    /// As an outcome names it: none for a stream without bytes.
+    /// As in an outcome: `None` for a stream without bytes.
     fn hash(&self) -> Option<String> {
         (self.bytes > 0).then(|| self.hasher.finish().hash.to_hex().to_string())
     }
@@ -263,12 +263,12 @@ impl ArrivingRun {
         }
     }
 
-    /// How many bytes came of each stream, and their hashes, as an outcome names them.
+    /// The received bytes of each stream and their hashes, as in an outcome.
     pub(super) fn stored(&self) -> [(u64, Option<String>); 2] {
         [0, 1].map(|index| (self.streams[index].bytes, self.streams[index].hash()))
     }
 
-    /// Notes that the rest of a stream is lost: the outcome says how much.
+    /// Marks the rest of a stream as lost: the outcome says how much.
     fn cut(&mut self, stream: Stream) {
         let part = &self.streams[stream.index()];
         let mut stored = [
@@ -281,7 +281,7 @@ impl ArrivingRun {
         self.outcome.set_truncated();
     }
 
-    /// The output must be the one that the ending names.
+    /// Checks that the output matches the outcome.
     fn check(&self, bad: &dyn Fn(String) -> Error) -> Result<()> {
         let recorded = [
             (Stream::Stdout, self.outcome.stdout_bytes, &self.outcome.stdout_blake3),
@@ -306,13 +306,13 @@ impl ArrivingRun {
         Ok(())
     }
 
-    /// The order of arrival; `None` where the record that it comes from had lost it.
+    /// The arrival order; `None` if the exported record had lost it.
     fn order(&self) -> Option<&[u8]> {
         let lost = self.chunks.is_empty() && !is_recorded_order(&self.outcome, Some(&[]));
         (!lost).then_some(&self.chunks)
     }
 
-    /// Gives large output its final name, synced, before anything refers to it.
+    /// Renames large output to its final name, synced, before anything refers to it.
     fn move_into_spool(&self, dir: &StoreDir) -> Result<()> {
         for stream in Stream::BOTH {
             let part = &self.streams[stream.index()];
@@ -340,7 +340,7 @@ impl Drop for ArrivingRun {
     fn drop(&mut self) {
         for part in &self.streams {
             if let Some((_, path)) = &part.file {
-                // The import failed or was not needed; doctor finds what cannot be removed.
+                // The import failed or was not needed; doctor reports a remaining file.
                 drop(std::fs::remove_file(path));
             }
         }

@@ -1,7 +1,7 @@
-//! Reading the ledger from a number onwards, so that a copy of it can be kept in another database.
+//! Reads the ledger from a number onwards, for a copy of it in another database.
 //!
-//! Nothing here changes the record, except that it gets a name of its own the first time someone
-//! asks for one, and another if it turns out to be a copy.
+//! Changes the record only by giving it a name on first request, and a new one if it turns out to
+//! be a copy.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use crate::base::store::Durability;
 use crate::read::runs::RunDetail;
 use crate::{Result, Store};
 
-/// An entry of the ledger as it stands there.
+/// An entry of the ledger as stored.
 #[derive(Clone, Debug)]
 pub struct LedgerRow {
     pub seq: u64,
     pub hash: blake3::Hash,
     pub body_hash: blake3::Hash,
-    /// `None` once it was erased.
+    /// `None` if erased.
     pub body: Option<String>,
     pub content: LedgerContent,
 }
 
-/// What an entry of the ledger holds.
+/// The content of a ledger entry.
 #[derive(Clone, Debug)]
 pub enum LedgerContent {
     Intent(Box<Redacted<Intent>>),
@@ -32,19 +32,19 @@ pub enum LedgerContent {
         run: RunId,
         outcome: Box<Redacted<RunOutcome>>,
     },
-    /// Someone erased these entries, inclusive ranges, because they were not to exist any more.
+    /// These entries, inclusive ranges, were erased by a user.
     Deleted(Vec<(u64, u64)>),
-    /// Nothing that concerns runs, or nothing any more.
+    /// Nothing about runs, or an erased entry.
     Nothing,
 }
 
 impl LedgerContent {
-    /// Of the body of an entry, from a copy of a ledger.
+    /// Parses the body of an entry from a copy of a ledger.
     pub fn parse(seq: i64, body: &str) -> Result<Self> {
         Self::parse_with(RunDetail::Whole, seq, body)
     }
 
-    /// The same with as much of an outcome as is asked for.
+    /// The same, with the given detail of an outcome.
     pub fn parse_with(detail: RunDetail, seq: i64, body: &str) -> Result<Self> {
         let entry = match detail {
             RunDetail::Whole => parse(seq, body.as_bytes())?,
@@ -58,7 +58,7 @@ impl LedgerContent {
 const NAME: &str = "record_id";
 
 impl Store {
-    /// The name that tells this record from every other.
+    /// The unique name of this record.
     pub fn record_id(&mut self) -> Result<RunId> {
         let failed = |error| self.failed("read the record's name", error);
         let known: Option<String> = self
@@ -72,7 +72,7 @@ impl Store {
         let id = RunId::new();
         self.write(Durability::Power, "name the record", |tx, dir| {
             let failed = |error| crate::Error::sqlite("name the record", dir.database(), error);
-            // The first to come has named it.
+            // A concurrent process may have named it first.
             tx.execute(
                 "INSERT OR IGNORE INTO settings (name, value) VALUES (?1, ?2)",
                 (NAME, id.to_string()),
@@ -85,7 +85,7 @@ impl Store {
         })
     }
 
-    /// Gives the record a new name: it is a copy of one that went on by itself.
+    /// Gives the record a new name: it is a copy that has diverged from its original.
     pub fn rename_record(&mut self) -> Result<RunId> {
         let id = RunId::new();
         self.write(Durability::Power, "name the record", |tx, dir| {
@@ -128,7 +128,7 @@ impl Store {
         rows.into_iter().map(read).collect()
     }
 
-    /// The number of the last event of each loop that has any.
+    /// The number of the last event of each loop with events.
     pub fn last_loop_entries(&self) -> Result<BTreeMap<LoopId, u64>> {
         self.connection
             .prepare("SELECT loop, max(seq) FROM events GROUP BY loop")

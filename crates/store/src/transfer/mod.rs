@@ -1,5 +1,5 @@
-//! Moving runs between records: export, import, bundles, runs that a sandbox reports, result files, and copies
-//! of the ledger.
+//! Moves runs between records: export, import, bundles, runs reported by a sandbox, result files,
+//! and copies of the ledger.
 
 pub(crate) mod audit_record;
 pub(crate) mod bundle;

@@ -1,10 +1,10 @@
-//! Runs that a retake inside of a sandbox recorded, in a record of its own that is gone with the
-//! sandbox: written out by a program inside, and taken into the record outside.
+//! Runs that a retake inside a sandbox recorded, in a record that is deleted with the sandbox: a
+//! program inside writes them out, and they are imported into the record outside.
 //!
-//! What arrives here was in the hands of the confined program, so nothing of it is believed. It is
-//! bounded, it is read as the lines of an export and as nothing else, it passes the redactor of the
-//! run that reports it, and it cannot touch a run that is here already. Where and by whom it was run,
-//! and how it was confined, is what is known outside; every such run says that it was reported.
+//! The input was under the control of the confined program and is untrusted. It is bounded, parsed
+//! only as lines of an export, redacted by the redactor of the reporting run, and cannot change
+//! existing runs. Host, user and confinement are those known outside; every such run is marked as
+//! reported.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -25,27 +25,26 @@ use crate::base::projection::seq_of;
 use crate::redact::{CountingRedactor, Redactor, StreamRedactor};
 use crate::{Error, Result, Store};
 
-/// How many runs a confined run can report.
+/// Maximum runs that a confined run can report.
 const MOST_RUNS: u64 = 1000;
-/// How much of each stream of a run is reported.
+/// Maximum reported bytes of each stream.
 const MOST_OUTPUT: u64 = 1 << 20;
-/// How many bytes of lines are read at most, and how long a line can be.
+/// Maximum bytes of lines in total, and of one line.
 const MOST_BYTES: u64 = 128 << 20;
 const LONGEST_LINE: usize = 4 << 20;
-/// Runs taken in with one commit, and how many bytes of lines may wait for it.
+/// Runs imported per commit, and bytes of lines that may wait for it.
 const BATCH: usize = 64;
 const WAITING: u64 = 8 << 20;
-/// How deep runs can be inside of each other.
+/// Maximum nesting of runs.
 const DEEPEST: usize = 16;
-/// Clocks can be set while a run is going on.
+/// Clocks can be set during a run.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
-/// Entries of the ledger that are looked at together.
+/// Ledger entries read together.
 const PAGE: usize = 256;
 
 impl Store {
-    /// Writes the runs of this record that are over as lines, in the order in which they began, so
-    /// that none comes before the one it was started in; without the first `skipped`, and as much as
-    /// the other side takes.
+    /// Writes the finished runs of this record as lines, ordered by start so that a parent precedes
+    /// its children; skips the first `skipped`, and stops when the other side closes.
     pub fn report_runs(&self, skipped: u64, to: &mut impl Write) -> Result<()> {
         let mut to = Counted { to, bytes: 0 };
         let (mut after, mut number, mut reported) = (0, 0, 0);
@@ -56,7 +55,7 @@ impl Store {
             for row in rows {
                 let LedgerContent::Intent(intent) = row.content else { continue };
                 let run = match self.get(intent.id()) {
-                    // Erased where it was recorded.
+                    // Erased inside the sandbox.
                     Err(Error::NotFound { .. }) => continue,
                     run => run?,
                 };
@@ -94,30 +93,30 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-/// Takes in what [`Store::report_runs`] wrote inside of a sandbox, as it arrives.
+/// Imports the output of [`Store::report_runs`] inside a sandbox, as it arrives.
 pub struct ReportedImport<'a> {
-    /// The run that was confined.
+    /// The confined run.
     reporter: &'a Intent,
     redactor: &'a Redactor,
-    /// The beginning of a line.
+    /// An incomplete line.
     line: Vec<u8>,
     bytes: u64,
-    /// Bytes that were read when runs were last committed.
+    /// Bytes read at the last commit.
     committed: u64,
     arriving: Option<ReportedRun>,
     complete: Vec<ArrivingRun>,
-    /// How deep the runs are that were taken in.
+    /// The nesting depth of the imported runs.
     depths: HashMap<RunId, usize>,
     report: TakenReport,
-    /// Something came that cannot be read, or too much of it: the rest is not looked at.
+    /// Whether unreadable or excessive input ended the import: the rest is ignored.
     over: bool,
 }
 
-/// What became of a report.
+/// The result of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakenReport {
     pub reported: ReportedRuns,
-    /// How many runs were read, refused ones included: a later report need not begin with them.
+    /// How many runs were read, including refused ones: a later report can skip them.
     pub seen: u64,
 }
 
@@ -125,15 +124,15 @@ pub struct TakenReport {
 struct ReportedRun {
     run: ArrivingRun,
     redactors: [StreamRedactor; 2],
-    /// Bytes of each stream that came, before redaction.
+    /// Received bytes of each stream, before redaction.
     came: [u64; 2],
-    /// What the run says that it has of each stream.
+    /// The size of each stream according to the run.
     claimed: [u64; 2],
     found: Redactions,
 }
 
 impl<'a> ReportedImport<'a> {
-    /// `reporter` is the run that is confined, and `redactor` knows its secrets.
+    /// `reporter` is the confined run, and `redactor` knows its secrets.
     pub fn new(reporter: &'a Intent, redactor: &'a Redactor) -> Self {
         Self {
             reporter,
@@ -149,7 +148,7 @@ impl<'a> ReportedImport<'a> {
         }
     }
 
-    /// Takes the next bytes. Fails only if the record cannot be written.
+    /// Processes the next bytes. Fails only if the record cannot be written.
     pub fn push(&mut self, store: &mut Store, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !self.over && !rest.is_empty() {
@@ -173,8 +172,8 @@ impl<'a> ReportedImport<'a> {
         Ok(())
     }
 
-    /// Takes in what is left. `whole` says whether the program inside came to its end; a run that
-    /// it did not write out completely is left out.
+    /// Imports the rest. `whole` says whether the program inside finished; an incomplete run is
+    /// left out.
     pub fn finish(mut self, store: &mut Store, whole: bool) -> Result<TakenReport> {
         self.over |= !whole || !self.line.is_empty();
         if self.over {
@@ -213,7 +212,7 @@ impl<'a> ReportedImport<'a> {
                     None => self.over = true,
                 }
             }
-            // That something is missing shows by what the run says that it has.
+            // A shortfall is detected by the size that the run claims.
             ExportLine::Lost { .. } => {}
         }
         Ok(())
@@ -230,7 +229,7 @@ impl<'a> ReportedImport<'a> {
         let chunks = BASE64.decode(chunks).ok();
         let refused = !plausible || self.is_taken(store, intent.id())?;
         let Some(chunks) = chunks.filter(|_| !refused) else {
-            // Its output belongs to nothing, and is passed over.
+            // The output of a refused run is skipped.
             self.report.reported.refused += 1;
             return Ok(());
         };
@@ -250,27 +249,27 @@ impl<'a> ReportedImport<'a> {
         Ok(())
     }
 
-    /// Whether a run has this id already. Such a one is not even named as the parent of another.
+    /// Whether a run has this id already. Such a run is not accepted as a parent either.
     fn is_taken(&self, store: &Store, id: RunId) -> Result<bool> {
         let known = seq_of(&store.connection, id);
         let known = known.map_err(|error| store.failed("look up an id", error))?;
         Ok(known.is_some() || self.depths.contains_key(&id))
     }
 
-    /// The intent with what is known outside in the place of what is claimed inside.
+    /// The intent, with facts known outside replacing claims from inside.
     fn as_reported(&mut self, intent: Intent) -> Intent {
         let Intent { mut request, redacted, parent_id, start_time, version, program, .. } = intent;
         let reporter = self.reporter;
-        // Only a run that was reported before it can be the one it was started in.
+        // Only an earlier reported run can be its parent.
         let parent = parent_id
             .filter(|parent| self.depths.get(parent).is_some_and(|depth| *depth < DEEPEST));
         let depth = parent.and_then(|parent| self.depths.get(&parent)).map_or(1, |depth| depth + 1);
         self.depths.insert(request.id, depth);
-        // No loop outside has a run that it did not start.
+        // A loop outside contains only runs that it started.
         request.position = LoopPosition::exec();
         request.sandbox = SandboxRequest { quarantine: false, ..reporter.request.sandbox.clone() };
         request.redaction.enabled = reporter.request.redaction.enabled;
-        // The file lies inside, under a name that is another file outside.
+        // The path is inside the sandbox, where it names another file.
         if matches!(request.stdin, StdinSource::File(_)) {
             request.stdin = StdinSource::Provided;
         }
@@ -289,7 +288,7 @@ impl<'a> ReportedImport<'a> {
         }
     }
 
-    /// The output of the run that arrives is complete.
+    /// Completes the run that is arriving.
     fn end_run(&mut self, store: &mut Store) -> Result<()> {
         let Some(arrived) = self.arriving.take() else { return Ok(()) };
         self.complete.push(arrived.end(store)?);
@@ -322,7 +321,7 @@ impl ReportedRun {
         result
     }
 
-    /// What was held back, and what is true of the output that came.
+    /// Flushes the redactors, and computes what is known about the received output.
     fn end(mut self, store: &Store) -> Result<ArrivingRun> {
         for stream in Stream::BOTH {
             let (run, mut result) = (&mut self.run, Ok(()));
@@ -337,7 +336,7 @@ impl ReportedRun {
         let Self { mut run, redactors, came, claimed, found } = self;
         let redacted = redactors.iter().any(|redactor| redactor.count() > 0);
         let stored = run.stored();
-        // Places in the output are other ones once something in it was replaced.
+        // Redaction shifts offsets in the output.
         let ordered = !redacted
             && came == claimed
             && ChunkReader::read_all(&run.chunks)
@@ -356,7 +355,7 @@ impl ReportedRun {
     }
 }
 
-/// The outcome without what only a runner outside can say.
+/// The outcome without facts that only a runner outside can know.
 fn outcome_as_reported(mut outcome: RunOutcome) -> RunOutcome {
     outcome.sandbox = None;
     outcome.ran_on = None;
@@ -367,7 +366,7 @@ fn outcome_as_reported(mut outcome: RunOutcome) -> RunOutcome {
     outcome
 }
 
-/// Whether the run can have taken place inside of the reporter.
+/// Whether the run can have taken place inside the reporter.
 fn is_plausible(reporter: &Intent, intent: &Intent, outcome: &RunOutcome) -> bool {
     let now = Timestamp::now();
     let (Ok(earliest), Ok(latest)) =

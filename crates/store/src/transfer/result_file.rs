@@ -1,9 +1,8 @@
-//! One run recorded into one file instead of into a store, for a machine that has no store.
+//! Records one run into a file, for a machine without a store.
 //! [`Store::import`](crate::Store::import) reads it.
 //!
-//! Small output waits in memory, large output in a file
-//! beside the result; bytes that a failing disk does not take are counted as lost and never end the
-//! run.
+//! Small output is kept in memory, large output in a file next to the result; bytes that a failing
+//! disk rejects are counted as lost and never end the run.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -24,7 +23,7 @@ use crate::{Error, Result};
 /// The result of a run in progress.
 #[derive(Debug)]
 pub struct ResultFile {
-    /// Where large output waits: this, and the name of its stream.
+    /// The path for large output, without the suffix of its stream.
     beside: PathBuf,
     streams: [PendingStream; 2],
     chunks: ChunkLog,
@@ -53,7 +52,7 @@ impl ResultFile {
         }
     }
 
-    /// Keeps bytes of a stream. Never fails: what cannot be kept is counted as lost.
+    /// Keeps bytes of a stream. Never fails: bytes that cannot be kept are counted as lost.
     pub fn append(&mut self, stream: Stream, bytes: RedactedBytes<'_>) {
         if bytes.is_empty() {
             return;
@@ -81,13 +80,13 @@ impl ResultFile {
         }
     }
 
-    /// Bytes that could not be kept so far, and the first reason.
+    /// Bytes lost so far, and the first error.
     pub fn lost_bytes(&self) -> Option<(u64, &Error)> {
         let lost = self.streams.iter().map(|waiting| waiting.lost).sum();
         self.error.as_ref().map(|error| (lost, error))
     }
 
-    /// Writes the whole run. What was stored of each stream is filled in here.
+    /// Writes the whole run, and fills in what was stored of each stream.
     pub fn finish(
         mut self,
         intent: &Redacted<Intent>,
@@ -156,7 +155,7 @@ impl PendingStream {
         Ok(())
     }
 
-    /// What one line carries, from an offset.
+    /// The bytes of one line, from an offset.
     fn part(&mut self, offset: u64) -> Result<Vec<u8>> {
         let length = usize::try_from(self.bytes - offset).unwrap_or(PART).min(PART);
         let Some((file, path)) = &mut self.file else {
@@ -174,7 +173,7 @@ impl PendingStream {
 impl Drop for PendingStream {
     fn drop(&mut self) {
         if let Some((_, path)) = &self.file {
-            // What cannot be removed goes with the directory it is in.
+            // A remaining file is removed with its directory.
             drop(std::fs::remove_file(path));
         }
     }

@@ -1,9 +1,8 @@
-//! Taking over earlier runs: a directory that gets a record of its own has runs in the one that was
-//! used there before, and they must not vanish from view.
+//! Takes over earlier runs: when a directory gets its own record, the runs below it in the record
+//! used before must remain visible.
 //!
-//! Runs and their loops are copied; the other record keeps them, as its own ledger says. That they
-//! are to be taken over is noted in the new store before anything else, so that it is made up for if
-//! it is interrupted.
+//! Runs and their loops are copied; the other record and its ledger keep them. The new store first
+//! notes what to take over, so that an interrupted copy is resumed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -19,10 +18,10 @@ use crate::base::moved_store::{read_note, write_note};
 use crate::base::store::Durability;
 use crate::{Error, Liveness, Result, Store};
 
-/// Names the record that runs are to be taken from, and the directories that they ran below.
+/// Names the record to take runs from, and the directories they ran in.
 const EARLIER: &str = "earlier-runs";
 
-/// The record that was used below some directories before.
+/// The record used below some directories before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlierRecord {
     pub store: PathBuf,
@@ -34,12 +33,12 @@ pub struct EarlierRecord {
 pub struct TakenOver {
     pub from: PathBuf,
     pub runs: u64,
-    /// Runs that are still running, or whose output is lost: they stay where they are.
+    /// Runs that still run or have lost output: they stay in the other record.
     pub left: u64,
 }
 
 impl EarlierRecord {
-    /// Opens it if it has any runs of these directories.
+    /// Opens the record if it has runs of these directories.
     pub fn open_if_used(&self) -> Result<Option<Store>> {
         let store = match Store::open_read_only(&self.store) {
             Err(Error::NoStore { .. }) => return Ok(None),
@@ -49,7 +48,7 @@ impl EarlierRecord {
         Ok(used.then_some(store))
     }
 
-    /// Notes in a store that is about to be made that these runs belong to it.
+    /// Notes in a store that is about to be created that these runs belong to it.
     pub fn note_in(&self, root: &Path) -> Result<()> {
         let dir = StoreDir::new(root);
         if dir.has_database()? {
@@ -72,8 +71,8 @@ impl EarlierRecord {
 }
 
 impl Store {
-    /// Takes over the runs that were noted when this store was made; `None` if there are none, which
-    /// costs one look.
+    /// Takes over the runs noted when this store was created; `None` if there are none, at the cost
+    /// of one query.
     pub fn take_over_earlier(&mut self) -> Result<Option<TakenOver>> {
         let Some(earlier) = EarlierRecord::noted_in(self.dir.root()) else { return Ok(None) };
         let taken = match earlier.open_if_used()? {
@@ -101,7 +100,7 @@ impl Store {
             let source = &mut *from;
             let exported = scope.spawn(move || export_all(source, &runs, writer));
             let imported = self.import(&mut BufReader::new(reader));
-            // An import that ends early closes the pipe; its error is the one to report.
+            // A failed import closes the pipe; its error is the one to report.
             let exported = exported.join().unwrap_or(Ok(()));
             imported.and_then(|imported| exported.map(|()| imported))
         })?;
@@ -122,7 +121,7 @@ impl Store {
         for directory in directories {
             let directory = directory.to_string_lossy();
             let directory = directory.trim_end_matches('/');
-            // What is below a directory sorts from `directory/` to just before `directory0`.
+            // Paths below a directory sort from `directory/` to just before `directory0`.
             let sql = "SELECT seq, id, loop, outcome_seq IS NOT NULL FROM runs
                        WHERE cwd = ?1 OR (cwd >= ?1 || '/' AND cwd < ?1 || '0')
                        ORDER BY seq LIMIT ?2";
@@ -141,7 +140,7 @@ impl Store {
         Ok(found.into_iter().map(|(_, run)| run).collect())
     }
 
-    /// Copies loops and their entries as they are; those that are here already stay.
+    /// Copies loops and their entries unchanged; existing ones stay.
     fn copy_loops(&mut self, from: &Store, loops: &BTreeSet<LoopId>) -> Result<()> {
         let tables = [("loops", "id"), ("events", "loop")];
         self.write(Durability::Power, "take over loops", |tx, dir| {

@@ -1,6 +1,6 @@
 //! One loop being recorded: the loop first, its entries as they come, its stop reason last.
 //!
-//! A loop's entries are numbered without gaps, so that an observer that reconnects knows what it
+//! A loop's entries are numbered without gaps, so that a reconnecting observer knows what it
 //! missed.
 
 use jiff::Timestamp;
@@ -14,9 +14,9 @@ use crate::base::projection::kind_number;
 use crate::base::store::Durability;
 use crate::{Error, Result, Store};
 
-/// A loop that is on the record and has no stop reason yet. Holds the loop's live file: when this is
-/// dropped without [`finish`](Self::finish), or its process dies, the loop reads as not alive, and
-/// the next [`Store::recover`] treats it as that of a dead runner.
+/// A recorded loop without a stop reason. Holds the loop's live file: when this is dropped without
+/// [`finish`](Self::finish), or its process dies, the loop reads as not alive, and the next
+/// [`Store::recover`] treats it as a dead runner's.
 #[derive(Debug)]
 pub struct LoopRecording {
     id: LoopId,
@@ -24,8 +24,7 @@ pub struct LoopRecording {
 }
 
 impl Store {
-    /// Records that a loop begins now. An `exec` is a loop of one and needs no record of its own.
-    /// `plan` is what was planned.
+    /// Records that a loop begins now. An `exec` is a loop of one and has no loop record.
     pub fn begin_loop(&mut self, kind: Kind, plan: &Redacted<Value>) -> Result<LoopRecording> {
         self.begin_loop_as(LoopId::new(), kind, plan)
     }
@@ -40,7 +39,8 @@ impl Store {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a loop" });
         }
-        // Before the loop: an open loop whose live file is not locked has a dead runner.
+        // Taken before the loop is recorded: an open loop with an unlocked live file has a dead
+        // runner.
         crash_point("loop: before its record");
         let live = LiveFile::take(&self.dir, id)?;
         let inserted = self.write(Durability::Process, "record the loop", |tx, dir| {
@@ -60,15 +60,15 @@ impl Store {
         match inserted {
             Ok(_) => Ok(LoopRecording { id, live }),
             Err(error) => {
-                // The loop's own failure is the one to report; recovery removes what is left.
+                // Report the loop's own failure; recovery removes the file.
                 drop(live.release());
                 Err(error)
             }
         }
     }
 
-    /// Resumes a loop whose runner died, also one that an earlier release recorded without a live
-    /// file. Refused while its runner lives, and once it has a stop reason.
+    /// Resumes a loop whose runner died, including one recorded without a live file by an earlier
+    /// release. Refused while its runner is alive, and once it has a stop reason.
     pub fn adopt_loop(&mut self, id: LoopId) -> Result<LoopRecording> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "resume a loop" });
@@ -81,14 +81,14 @@ impl Store {
                 Err(Error::LoopFinished { id })
             }
             Err(error) => {
-                // The failed look is the one to report; recovery removes what is left.
+                // Report the failed query; recovery removes the file.
                 drop(live.release());
                 Err(error)
             }
         }
     }
 
-    /// Ends a loop that this process does not record, because its runner is gone.
+    /// Ends a loop of another process, whose runner is gone.
     pub fn finish_loop(&mut self, id: LoopId, reason: &StopReason) -> Result<()> {
         crash_point("loop: before its end");
         let changed = self.write(Durability::Power, "end the loop", |tx, dir| {
@@ -132,8 +132,8 @@ impl LoopRecording {
         self.id
     }
 
-    /// Appends entries, as JSON without secrets, in one commit and returns the number of the last;
-    /// the first is 1.
+    /// Appends entries, as JSON without secrets, in one commit; returns the number of the last one.
+    /// Numbers start at 1.
     pub fn append<E: Serialize>(
         &mut self,
         store: &mut Store,
@@ -159,10 +159,10 @@ impl LoopRecording {
         if changed == 0 { Err(Error::NoLoop { id }) } else { Ok(()) }
     }
 
-    /// Ends the loop. On an error it stays open, and reads as one whose runner died.
+    /// Ends the loop. On an error it stays open, as if its runner had died.
     pub fn finish(self, store: &mut Store, reason: &StopReason) -> Result<()> {
         store.finish_loop(self.id, reason)?;
-        // The loop has ended: what cannot be removed now is removed by the next recovery.
+        // The loop has ended: a remaining file is removed by the next recovery.
         drop(self.live.release());
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! One run being recorded: intent first, output as it arrives, outcome last.
 //!
-//! Bytes reach the spool file at once, so that
-//! another process can follow them and a killed runner leaves them readable. What a failing disk
-//! does to the spool is remembered and reported by `finish`; it never ends the run.
+//! Bytes are written to the spool file at once, so that other processes can follow them and a
+//! killed runner leaves them readable. `finish` reports spool errors of a failing disk; they never
+//! end the run.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +24,7 @@ use crate::read::output::INLINE_LIMIT;
 use crate::redact::RedactedBytes;
 use crate::{Error, Result, Store};
 
-/// A run whose intent is committed and whose outcome is not.
+/// A run with a committed intent but no outcome.
 #[derive(Debug)]
 pub struct Recording {
     dir: StoreDir,
@@ -39,30 +39,30 @@ pub struct Recording {
     spool_error: Option<Error>,
 }
 
-/// A run that is over, with its outcome, which is not committed. When this is dropped, or its process
-/// dies, the run reads `interrupted`.
+/// A run that is over, with an uncommitted outcome. If this is dropped, or its process dies, the
+/// run reads `interrupted`.
 #[derive(Debug)]
 pub struct EndedRecording {
     recording: Recording,
     outcome: Redacted<RunOutcome>,
-    /// What was stored of each stream that has bytes.
+    /// The hash of each stream with stored bytes.
     hashes: [Option<OutputHash>; 2],
     lost: [u64; 2],
 }
 
-/// A run whose outcome is committed, and what could not be stored of it.
+/// A run with a committed outcome, and what could not be stored of it.
 #[derive(Debug)]
 pub struct FinishedRecording {
-    /// The ending as committed: byte counts and hashes are those of the stored bytes.
+    /// The outcome as committed: byte counts and hashes are those of the stored bytes.
     pub outcome: Redacted<RunOutcome>,
     /// Bytes of each stream that could not be stored.
     pub lost: [u64; 2],
-    /// The first error that kept bytes from being stored.
+    /// The first storage error.
     pub error: Option<Error>,
 }
 
 impl Store {
-    /// Commits the intent, then hands out what the run is recorded with.
+    /// Commits the intent, and returns the recording of the run.
     pub fn begin(&mut self, intent: &Redacted<Intent>) -> Result<Recording> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
@@ -76,20 +76,21 @@ impl Store {
         })
     }
 
-    /// Makes the live file of a run, has its intent committed, and hands out what it is recorded with.
+    /// Creates the live file of a run, commits its intent through `commit`, and returns the
+    /// recording.
     fn begin_by(
         &mut self,
         id: RunId,
         commit: impl FnOnce(&mut Self) -> Result<i64>,
     ) -> Result<Recording> {
-        // Before the intent: a committed intent without a lock means that its runner died.
+        // Taken before the intent: a committed intent without a lock means that its runner died.
         let live = self.take_live_file(id)?;
         crash_point("live file made");
         let seq = match commit(self) {
             Ok(seq) => seq,
             Err(error) => {
                 if !matches!(error, Error::Duplicate { .. }) {
-                    // The intent's own failure is the one to report; a leftover is swept later.
+                    // Report the intent's own failure; recovery removes the file.
                     drop(live.release());
                 }
                 return Err(error);
@@ -116,8 +117,7 @@ impl Store {
         }
     }
 
-    /// Keeps the file for the next run of a program that has recorded many, and removes that of any
-    /// other.
+    /// Keeps the file for the next run in a program that has recorded many; otherwise removes it.
     fn release_live_file(&mut self, live: LiveFile) -> Result<()> {
         if !self.commits.are_many() || self.idle.is_some() {
             return live.release();
@@ -137,13 +137,13 @@ impl Recording {
         self.id
     }
 
-    /// A file that a witness of this runner's death gives a length of 1, which keeps the moment.
-    /// `None` where it cannot be opened: the moment is then not known.
+    /// A file whose length a witness of this runner's death sets to 1, which records the time.
+    /// `None` if it cannot be opened: the time stays unknown.
     pub fn death_mark(&self) -> Option<File> {
         self.live.death_mark().ok()
     }
 
-    /// Stores bytes of a stream. Never fails: what cannot be stored is counted as lost.
+    /// Stores bytes of a stream. Never fails: bytes that cannot be stored are counted as lost.
     pub fn append(&mut self, stream: Stream, bytes: RedactedBytes<'_>) {
         if bytes.is_empty() {
             return;
@@ -171,7 +171,7 @@ impl Recording {
             let file = self.dir.create_private(&self.dir.spool(self.id, stream))?;
             self.streams[index].file = Some(file);
         }
-        // A single stream has only one order; the index is needed on disk once there are two.
+        // A single stream has only one order; the index is written once both have bytes.
         let both = self.streams.iter().all(|spool| spool.file.is_some());
         if both && self.chunks_written < self.chunks.bytes().len() {
             self.write_chunks();
@@ -182,8 +182,8 @@ impl Recording {
             .map_err(|error| Error::io("write", &self.dir.spool(self.id, stream), error))
     }
 
-    /// The order of arrival is worth less than the bytes: a failure here costs only the order
-    /// that a reader sees while the run lasts; the whole index is committed at the end.
+    /// A failure here costs only the order that readers see during the run; the whole index is
+    /// committed at the end.
     fn write_chunks(&mut self) {
         if self.chunk_file.is_none() {
             self.chunk_file = self.dir.create_private(&self.dir.chunks(self.id)).ok();
@@ -202,15 +202,15 @@ impl Recording {
         self.streams[stream.index()].bytes
     }
 
-    /// Bytes that could not be stored so far, and the first error.
+    /// Bytes lost so far, and the first error.
     pub fn lost_bytes(&self) -> Option<(u64, &Error)> {
         let lost: u64 = self.streams.iter().map(|spool| spool.lost).sum();
         self.spool_error.as_ref().filter(|_| lost > 0).map(|error| (lost, error))
     }
 
-    /// Syncs large output, then commits the outcome to disk. The caller gives what only the runner
-    /// knows; what was stored of each stream is filled in here. On an error the run stays in the
-    /// record without an outcome and reads `interrupted`.
+    /// Syncs large output, then commits the outcome. The caller supplies what only the runner
+    /// knows; what was stored of each stream is filled in here. On an error the run has no outcome
+    /// in the record and reads `interrupted`.
     pub fn finish(
         self,
         store: &mut Store,
@@ -219,8 +219,8 @@ impl Recording {
         self.end(outcome).commit(store)
     }
 
-    /// Ends the recording without committing the outcome, for who does that together with the
-    /// intent of the next run. Large output is synced, and what was stored of each stream filled in.
+    /// Ends the recording without committing the outcome, for a caller that commits it with the
+    /// intent of the next run. Syncs large output, and fills in what was stored of each stream.
     pub fn end(mut self, outcome: Redacted<RunOutcome>) -> EndedRecording {
         self.sync_large_output();
         crash_point("output synced");
@@ -250,8 +250,8 @@ impl Recording {
         }
     }
 
-    /// Removes what the database holds by now. The outcome is committed: what cannot be removed is
-    /// removed by the next recovery, which finds it by the live file. So that one goes last.
+    /// Removes files whose content is in the database now. A remaining file is removed by the next
+    /// recovery, which finds it by the live file; so the live file goes last.
     fn remove_files(self, store: &mut Store) -> Result<()> {
         let mut removed = Ok(());
         for stream in Stream::BOTH {
@@ -278,7 +278,7 @@ impl EndedRecording {
         &self.outcome
     }
 
-    /// Fills in what was stored of each stream, and what was not.
+    /// Fills in what was stored of each stream and what was lost.
     fn fill_in(&mut self) {
         let Self { recording, outcome, hashes, lost } = self;
         *hashes = recording.streams.each_ref().map(Spool::hash);
@@ -294,11 +294,11 @@ impl EndedRecording {
         }
     }
 
-    /// Commits the outcome to disk. On an error the run stays in the record without an outcome and
-    /// reads `interrupted`.
+    /// Commits the outcome. On an error the run has no outcome in the record and reads
+    /// `interrupted`.
     pub fn commit(mut self, store: &mut Store) -> Result<FinishedRecording> {
         match self.commit_by(store, Claim::Continue, |_, _| Ok(())) {
-            // The outcome is worth more than what little output the database would have held.
+            // The outcome matters more than the small output that the database would hold.
             Err(full @ Error::DiskFull { .. }) => {
                 self.recording.streams.iter_mut().for_each(Spool::give_up_small);
                 self.fill_in();
@@ -310,8 +310,8 @@ impl EndedRecording {
         Ok(self.finished(store))
     }
 
-    /// Commits the outcome to disk, and with it the intent of the next run: one commit costs less
-    /// than two. Where that fails each is tried by itself, and says why it cannot be committed.
+    /// Commits the outcome together with the intent of the next run, because one commit costs less
+    /// than two. If that fails, each is tried separately and returns its own error.
     pub fn commit_and_begin(
         mut self,
         store: &mut Store,
@@ -329,7 +329,7 @@ impl EndedRecording {
         }
     }
 
-    /// Commits the outcome with what else `work` writes.
+    /// Commits the outcome together with the writes of `work`.
     fn commit_by<T>(
         &mut self,
         store: &mut Store,
@@ -362,10 +362,10 @@ impl EndedRecording {
         })
     }
 
-    /// The outcome is committed.
+    /// Completes the recording after the commit.
     fn finished(mut self, store: &mut Store) -> FinishedRecording {
         let lost = self.lost;
-        // A full disk that cost no byte is not worth a word; a failed sync is.
+        // A full disk that lost no bytes is not reported; a failed sync is.
         let error = self
             .recording
             .spool_error

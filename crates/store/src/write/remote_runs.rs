@@ -1,8 +1,8 @@
-//! Runs on other machines: the intent is committed here before they are sent, and the outcome when
-//! their result is imported.
+//! Runs on other machines: their intent is committed here before they are sent, and their outcome
+//! when the result is imported.
 //!
-//! A remote run has no runner on this machine, so its mark is a plain file and no lock: it stays
-//! until the outcome is committed, whatever happens to the process that sent it.
+//! A remote run has no runner on this machine, so its marker is a plain file without a lock: it
+//! stays until the outcome is committed, even if the sender dies.
 
 use std::io;
 use std::path::Path;
@@ -23,14 +23,13 @@ pub fn has_remote_runs(store: &Path) -> bool {
 }
 
 impl Store {
-    /// Commits the intents of runs that are about to be sent to other machines, all or none. Those
-    /// already here are left as they are, so that another process can take over from a sender that
-    /// died.
+    /// Commits the intents of runs that are about to be sent to other machines, all or none.
+    /// Existing ones stay unchanged, so that another process can take over from a dead sender.
     pub fn begin_remote_runs(&mut self, intents: &[Redacted<Intent>]) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
-        // Before the intents: without its mark a run would read as interrupted.
+        // Before the intents: without its marker a run would read as interrupted.
         for intent in intents {
             drop(self.dir.create_private(&self.dir.remote_run(intent.id()))?);
         }
@@ -46,8 +45,8 @@ impl Store {
         })
     }
 
-    /// The remote runs without an outcome. A mark that was left without a run, or by a run that has its
-    /// outcome, is removed.
+    /// The remote runs without an outcome. Removes markers without a run, or of a run with an
+    /// outcome.
     pub fn remote_runs(&mut self) -> Result<Vec<RunId>> {
         let path = self.dir.remote_runs_dir();
         let entries = match std::fs::read_dir(&path) {

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 pub(crate) struct StreamContent<'a> {
     pub(crate) stream: Stream,
     pub(crate) output: OutputHash,
-    /// The bytes themselves when they are few; else they are in the spool file.
+    /// The bytes themselves if they are few; otherwise they are in the spool file.
     pub(crate) inline: Option<&'a [u8]>,
 }
 

@@ -1,5 +1,5 @@
-//! One stream of a run as it is stored: the spool file, its hashes, and the whole of it in memory
-//! while it is small enough to end in the database.
+//! Storage of one stream: the spool file, its hashes, and the whole stream in memory while it is
+//! small enough for the database.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use crate::base::block_hashes::{OutputHash, OutputHasher};
 use crate::read::output::INLINE_LIMIT;
 
-/// The kernel is asked to write the file to the disk in pieces of this size while the run lasts, so that
-/// little is left to wait for at the end. Smaller ones cost requests, larger ones leave the disk idle.
+/// During the run, the kernel is asked to write the file to disk in pieces of this size, so that
+/// the final sync is short. Smaller pieces cost requests, larger ones leave the disk idle.
 const WRITE_BEHIND: u64 = 8 << 20;
 
 #[derive(Debug, Default)]
@@ -18,16 +18,16 @@ pub(super) struct Spool {
     hasher: Option<OutputHasher>,
     pub(super) bytes: u64,
     pub(super) lost: u64,
-    /// The whole stream while it is small enough to be kept in the database.
+    /// The whole stream while it is small enough for the database.
     pub(super) small: Vec<u8>,
-    /// The file takes no more; a small stream can still be kept in the database.
+    /// Whether writing the file failed; a small stream can still be kept in the database.
     pub(super) broken: bool,
-    /// How much of the file the kernel was asked to write to the disk.
+    /// Bytes of the file that the kernel was asked to write.
     behind: u64,
 }
 
 impl Spool {
-    /// What is counted and hashed is exactly what the file got, also when it took only a part.
+    /// Counts and hashes exactly the bytes that were written, also after a partial write.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -46,8 +46,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Begins to write whole pieces to the disk. The page that more is appended to is never among them:
-    /// a write to it would have to wait for the disk.
+    /// Starts writing whole pieces to disk. The last page is never included: appending to it would
+    /// have to wait for the disk.
     fn write_behind(&mut self) {
         let whole = self.bytes / WRITE_BEHIND * WRITE_BEHIND;
         if whole == self.behind {
@@ -58,16 +58,16 @@ impl Spool {
                 (i64::try_from(self.behind), i64::try_from(whole - self.behind))
         {
             let begin = libc::SYNC_FILE_RANGE_WRITE;
-            // SAFETY: plain numbers. The sync at the end finds out what went wrong, and writes what
-            // this did not, on file systems that do not have it too.
+            // SAFETY: passes plain numbers. The final sync reports errors, and writes everything on
+            // file systems without this call.
             unsafe { libc::sync_file_range(file.as_raw_fd(), from, length, begin) };
         }
         self.behind = whole;
     }
 
-    /// Keeps what the file did not take as far as the whole stream can go into the database.
+    /// Keeps bytes that the file rejected, if the whole stream fits into the database.
     pub(super) fn keep_in_memory(&mut self, rest: &[u8]) {
-        // A stream of which a byte is lost ends there: a gap would not be seen.
+        // A stream ends at its first lost byte: a gap would go unnoticed.
         let room = if self.lost == 0 { INLINE_LIMIT.saturating_sub(self.bytes) } else { 0 };
         let kept = usize::try_from(room).unwrap_or(usize::MAX).min(rest.len());
         self.note(&rest[..kept]);
@@ -87,12 +87,12 @@ impl Spool {
         }
     }
 
-    /// What was stored; `None` if that is nothing.
+    /// The hash of what was stored; `None` if that is nothing.
     pub(super) fn hash(&self) -> Option<OutputHash> {
         self.hasher.as_ref().map(OutputHasher::finish)
     }
 
-    /// Gives up what only the database could have held, because that is full.
+    /// Gives up output that only the database could have held, because the disk is full.
     pub(super) fn give_up_small(&mut self) {
         if self.bytes <= INLINE_LIMIT {
             self.lost += self.bytes;
@@ -105,7 +105,7 @@ impl Spool {
 mod tests {
     use super::*;
 
-    /// What is asked for early is whole pieces behind the end, whatever the sizes of writes.
+    /// Early writes are whole pieces before the last page, whatever the sizes of writes.
     #[test]
     fn the_disk_gets_whole_pieces_while_more_comes() {
         let mut spool = Spool { file: Some(tempfile::tempfile().unwrap()), ..Spool::default() };

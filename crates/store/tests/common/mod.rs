@@ -41,12 +41,12 @@ pub(crate) fn outcome(exit_code: i32) -> RunOutcome {
     RunOutcome { duration_ms: 5, ..RunOutcome::bare(&Outcome::Exited(exit_code), Timestamp::now()) }
 }
 
-/// A value that has no secrets.
+/// A value without secrets.
 pub(crate) fn plain<T: Redact>(value: T) -> Redacted<T> {
     Redacted::new(value, &mut Redactor::off())
 }
 
-/// Writing what has no secrets.
+/// Writes values without secrets.
 pub(crate) trait PlainStore {
     fn begin_plain(&mut self, intent: &Intent) -> retake_store::Result<Recording>;
     fn begin_plain_loop(&mut self, kind: Kind, plan: &str) -> retake_store::Result<LoopRecording>;
@@ -114,7 +114,7 @@ impl PlainLoop for LoopRecording {
     }
 }
 
-/// A store in a directory that goes with it.
+/// A store in a temporary directory.
 pub(crate) struct TestStore {
     pub(crate) temp: tempfile::TempDir,
     pub(crate) store: Store,
@@ -179,7 +179,7 @@ impl TestStore {
         while self.store.compact(Duration::from_secs(60)).unwrap().more {}
     }
 
-    /// Plain SQL on the database, behind the store's back.
+    /// Runs plain SQL on the database, bypassing the store.
     pub(crate) fn tamper(&self, sql: &str) {
         let connection = rusqlite::Connection::open(self.store.database_path()).unwrap();
         connection.execute_batch(sql).unwrap();
@@ -209,7 +209,7 @@ pub(crate) fn all_files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// The files that contain `needle` in any case, compressed ones looked into.
+/// The files that contain `needle` in any case, also in compressed form.
 pub(crate) fn files_with(directory: &Path, needle: &[u8]) -> Vec<PathBuf> {
     let needle = needle.to_ascii_lowercase();
     all_files(directory)

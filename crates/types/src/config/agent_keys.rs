@@ -49,7 +49,7 @@ pub(super) const KEYS: [Key; 63] = [
         COUNT,
         "",
         P,
-        "Iterations of a run (unset: 50 in loop mode, 20 in iterative)",
+        "Maximum iterations of a run (unset: 50 in loop mode, 20 in iterative)",
     ),
     agent("agent.defaultDelay", KeyKind::Duration, "2s", P, "Pause between iterations"),
     agent(
@@ -64,7 +64,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Word(&["quiet", "progress", "verbose"]),
         "progress",
         W,
-        "How much is shown",
+        "How much output to show",
     ),
     agent("agent.notifyUrl", KeyKind::Text, "", W, "Where notifications are posted (ntfy)"),
     agent(
@@ -72,7 +72,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Word(&["ntfy", "json"]),
         "ntfy",
         W,
-        "How notifications are posted: in ntfy's format, or as a JSON object",
+        "Format of notifications: for ntfy, or a JSON object",
     ),
     agent(
         "agent.on_blocked",
@@ -82,13 +82,13 @@ pub(super) const KEYS: [Key; 63] = [
         "Whether the loop pauses when the agent reports blockers",
     ),
     agent("agent.notifyEvents", KeyKind::Words, "all", W, "Events to send notifications for"),
-    agent("agent.notifyTimeout", KeyKind::Duration, "10s", P, "How long one notification may take"),
+    agent("agent.notifyTimeout", KeyKind::Duration, "10s", P, "Timeout of one notification"),
     agent(
         "agent.notification.statusWatch.enabled",
         KeyKind::Truth,
         "true",
         P,
-        "Whether to send notifications for changes of the status",
+        "Whether to send a notification when the status changes",
     ),
     agent(
         "agent.notification.statusWatch.debounceMs",
@@ -102,14 +102,14 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Truth,
         "true",
         P,
-        "Whether to ignore a change of the timestamp alone",
+        "Whether to ignore a status change that only updates the timestamp",
     ),
     agent(
         "agent.kind",
         KeyKind::Word(&["claude", "codex", "gemini", "opencode", "custom"]),
         "claude",
         W,
-        "Which agent",
+        "Which agent to run",
     ),
     agent("agent.command", KeyKind::Text, "", W, "The agent's program (unset: its own name)"),
     agent("agent.args", KeyKind::Words, "", W, "Arguments for the agent"),
@@ -148,31 +148,31 @@ pub(super) const KEYS: [Key; 63] = [
         "Whether test results are read from the output",
     ),
     agent("agent.hooks.pre.run", KeyKind::Text, "", W, "A command before each iteration"),
-    agent("agent.hooks.pre.timeout", KeyKind::Duration, "30s", W, "How long it may take"),
+    agent("agent.hooks.pre.timeout", KeyKind::Duration, "30s", W, "Timeout of the pre hook"),
     agent(
         "agent.hooks.pre.on_failure",
         KeyKind::Word(&["skip", "stop"]),
         "stop",
         W,
-        "Whether its failure skips the iteration or stops the loop",
+        "Whether a failure of the pre hook skips the iteration or stops the loop",
     ),
     agent("agent.hooks.post.run", KeyKind::Text, "", W, "A command after each iteration"),
-    agent("agent.hooks.post.timeout", KeyKind::Duration, "30s", W, "How long it may take"),
+    agent("agent.hooks.post.timeout", KeyKind::Duration, "30s", W, "Timeout of the post hook"),
     agent(
         "agent.hooks.post.on_failure",
         KeyKind::Word(&["skip", "stop"]),
         "stop",
         W,
-        "Whether its failure is ignored or stops the loop",
+        "Whether a failure of the post hook is ignored or stops the loop",
     ),
-    agent("agent.hooks.end.run", KeyKind::Text, "", W, "A command when the loop has ended"),
-    agent("agent.hooks.end.timeout", KeyKind::Duration, "30s", W, "How long it may take"),
+    agent("agent.hooks.end.run", KeyKind::Text, "", W, "A command after the loop"),
+    agent("agent.hooks.end.timeout", KeyKind::Duration, "30s", W, "Timeout of the end hook"),
     agent(
         "agent.verification.autoVerify",
         KeyKind::Truth,
         "false",
         W,
-        "Whether the agent itself verifies completion",
+        "Whether the agent verifies completion itself",
     ),
     agent(
         "agent.verification.command",
@@ -181,13 +181,7 @@ pub(super) const KEYS: [Key; 63] = [
         W,
         "A command that must pass before completion is accepted",
     ),
-    agent(
-        "agent.verification.timeout",
-        KeyKind::Duration,
-        "1800s",
-        W,
-        "How long verification may take",
-    ),
+    agent("agent.verification.timeout", KeyKind::Duration, "1800s", W, "Timeout of verification"),
     agent(
         "agent.verification.resumeOnFail",
         KeyKind::Truth,
@@ -200,7 +194,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Number { min: 1, max: 10 },
         "2",
         W,
-        "How often the loop continues after a failed verification",
+        "How often the loop may continue after a failed verification",
     ),
     agent(
         "agent.verification.reportFilename",
@@ -214,14 +208,14 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Word(&["quick", "standard", "deep"]),
         "standard",
         W,
-        "How thorough the verification is",
+        "How thoroughly the agent verifies",
     ),
     agent(
         "agent.verification.notifyOnVerification",
         KeyKind::Truth,
         "true",
         W,
-        "Whether to send a notification with the result",
+        "Whether to send a notification with the verification's result",
     ),
     agent(
         "agent.todoFallback",
@@ -230,17 +224,17 @@ pub(super) const KEYS: [Key; 63] = [
         W,
         "Whether TODO.md decides completion while there is no valid status",
     ),
-    agent("agent.maxCost", KeyKind::Money, "", W, "What a loop may cost, in US dollars"),
-    agent("agent.maxTokens", COUNT_TOKENS, "", W, "How many tokens a loop may use"),
-    agent("agent.maxTime", KeyKind::Duration, "", W, "How long a loop may take"),
+    agent("agent.maxCost", KeyKind::Money, "", W, "Maximum cost of a loop, in US dollars"),
+    agent("agent.maxTokens", COUNT_TOKENS, "", W, "Maximum tokens of a loop"),
+    agent("agent.maxTime", KeyKind::Duration, "", W, "Maximum duration of a loop"),
     agent(
         "agent.maxIterationCost",
         KeyKind::Money,
         "",
         W,
-        "What one iteration may cost, in US dollars",
+        "Maximum cost of an iteration, in US dollars",
     ),
-    agent("agent.maxIterationTokens", COUNT_TOKENS, "", W, "How many tokens one iteration may use"),
+    agent("agent.maxIterationTokens", COUNT_TOKENS, "", W, "Maximum tokens of an iteration"),
     agent(
         "agent.maxFailures",
         FROM_ZERO,
@@ -283,7 +277,7 @@ pub(super) const KEYS: [Key; 63] = [
         KeyKind::Truth,
         "false",
         W,
-        "Whether a stop without completion has a distinct exit code",
+        "Whether a loop that stops before completion has a distinct exit code",
     ),
     agent(
         "agent.mcp",
@@ -294,14 +288,14 @@ pub(super) const KEYS: [Key; 63] = [
     ),
 ];
 
-/// A key by its path below `agent`.
+/// The key with this path below `agent`.
 pub fn agent_key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path.strip_prefix("agent.") == Some(path))
 }
 
-/// The keys below `agent` that configure an agent's loop, with their paths below it.
+/// The keys that configure an agent's loop, with their paths below `agent`.
 pub fn agent_keys() -> impl Iterator<Item = (&'static str, &'static Key)> {
     let keys = KEYS.iter().filter_map(|key| Some((key.path.strip_prefix("agent.")?, key)));
-    // Whether agents are offered the MCP server is decided before a loop starts.
+    // `agent.mcp` is read before a loop starts, so a loop does not have it.
     keys.filter(|(path, _)| *path != "mcp")
 }

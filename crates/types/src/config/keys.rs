@@ -1,10 +1,10 @@
-//! Every configuration key: its name, what it takes, what it is without configuration.
+//! Every configuration key: its name, its kind of value, its default.
 //!
 //! One table feeds reading, checking, `config --explain` and the file that `init` writes.
 
 use super::{agent_keys, sandbox_keys};
 
-/// What a key takes.
+/// The kind of value that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// A whole number within these bounds.
@@ -17,11 +17,11 @@ pub enum KeyKind {
     Word(&'static [&'static str]),
     Words,
     Text,
-    /// An amount of money, more than nothing.
+    /// An amount of money above zero.
     Money,
     /// `3s`, `20m`, `2h` or seconds.
     Duration,
-    /// Names with values.
+    /// NAME: VALUE pairs.
     Pairs,
 }
 
@@ -29,7 +29,7 @@ pub enum KeyKind {
 pub struct Key {
     pub path: &'static str,
     pub kind: KeyKind,
-    /// Empty means unset where a kind has no empty value.
+    /// For kinds without an empty value, empty means unset.
     pub default: &'static str,
     pub about: &'static str,
     /// Whether a workspace may set it in the `config` object of its metadata.
@@ -42,7 +42,7 @@ impl Key {
         self.path.rsplit('.').next().unwrap_or(self.path)
     }
 
-    /// Everything before the last part.
+    /// The path without its last part.
     pub fn section(&self) -> &'static str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
@@ -73,7 +73,7 @@ const OWN: [Key; 26] = [
         "execution.max_output_kb",
         number(0, 1_048_576),
         "1024",
-        "Size of each stream in a result, in KiB; the rest is in the record",
+        "Maximum size of each stream in a result, in KiB; the record has the rest",
     ),
     key(
         "execution.max_capture_mb",
@@ -91,7 +91,7 @@ const OWN: [Key; 26] = [
         "execution.detach_ok",
         KeyKind::Words,
         "",
-        "Programs that may outlive a run, such as a compiler cache daemon",
+        "Programs that may keep running after a run, such as a compiler cache daemon",
     ),
     key(
         "execution.environment.mode",
@@ -152,7 +152,7 @@ const OWN: [Key; 26] = [
         "record.push",
         KeyKind::Text,
         "",
-        "A PostgreSQL that gets every run after each loop, as postgres://USER@HOST/DATABASE",
+        "A PostgreSQL database to copy runs to after each loop, as postgres://USER@HOST/DATABASE",
     ),
     key(
         "slurm.partition",
@@ -160,9 +160,9 @@ const OWN: [Key; 26] = [
         "",
         "Partition for --on slurm; --on slurm:NAME overrides it",
     ),
-    key("slurm.account", KeyKind::Text, "", "The account that Slurm charges"),
-    key("slurm.qos", KeyKind::Text, "", "The quality of service to request"),
-    key("slurm.options", KeyKind::Words, "", "Further options of sbatch, such as --mem=2G"),
+    key("slurm.account", KeyKind::Text, "", "Account to charge"),
+    key("slurm.qos", KeyKind::Text, "", "Quality of service to request"),
+    key("slurm.options", KeyKind::Words, "", "More options for sbatch, such as --mem=2G"),
     key(
         "slurm.shared_dir",
         KeyKind::Text,
@@ -173,25 +173,25 @@ const OWN: [Key; 26] = [
         "slurm.max_in_flight",
         number(0, 1_000_000),
         "0",
-        "How many cells run at once on Slurm; 0 leaves that to Slurm",
+        "Maximum cells at once on Slurm; 0 leaves the number to Slurm",
     ),
     key(
         "slurm.pack",
         number(1, 10_000),
         "1",
-        "How many cells one Slurm task runs, one after the other; more for short ones",
+        "Cells per Slurm task, run one after the other; raise it for short cells",
     ),
     key(
         "slurm.visible_after",
         KeyKind::Duration,
         "60s",
-        "How long a result may take to become visible here before its cell is run again",
+        "Time to wait for a result to appear on this machine before its cell runs again",
     ),
     key(
         "slurm.setup_on",
         KeyKind::Word(&["submitter", "node"]),
         "submitter",
-        "Where the setup of a matrix runs: here, or on a node like its cells",
+        "Where the setup of a matrix runs: on this machine, or on a node like its cells",
     ),
 ];
 
@@ -206,7 +206,7 @@ const MCP: [Key; 12] = [
         "mcp.policy.allow",
         KeyKind::Words,
         "",
-        "Rules (PROGRAM ARGUMENT... @ DIRECTORY) for what MCP clients may run; without any, everything that is not denied",
+        "Rules (PROGRAM ARGUMENT... @ DIRECTORY) for what MCP clients may run; empty allows everything that is not denied",
     ),
     key("mcp.policy.deny", KeyKind::Words, "", "Rules for what MCP clients may not run"),
     key(
@@ -231,37 +231,37 @@ const MCP: [Key; 12] = [
         "mcp.policy.max_timeout_seconds",
         number(1, 31_536_000),
         "3600",
-        "The longest time limit that an MCP client can give a command",
+        "Longest timeout that an MCP client can set",
     ),
     key(
         "mcp.policy.max_running_seconds",
         number(1, 31_536_000),
         "86400",
-        "How long a command that an MCP client leaves running may run",
+        "Timeout of a background command of an MCP client",
     ),
     key(
         "mcp.policy.max_memory_mb",
         number(0, 1 << 40),
         "0",
-        "The most memory that a command of an MCP client may use; 0 for no limit",
+        "Memory limit of a command of an MCP client; 0 for no limit",
     ),
     key(
         "mcp.policy.max_processes",
         number(0, 1 << 22),
         "0",
-        "The most processes and threads that a command of an MCP client may have; 0 for no limit",
+        "Limit on processes and threads of a command of an MCP client; 0 for no limit",
     ),
     key(
         "mcp.policy.max_parallel",
         number(1, 256),
         "16",
-        "How many commands of one MCP client run at once; further ones wait",
+        "Maximum commands of one MCP client at once; more are queued",
     ),
     key(
         "mcp.policy.max_running",
         number(0, 64),
         "16",
-        "How many commands one MCP client may leave running",
+        "Maximum background commands of one MCP client",
     ),
 ];
 
@@ -270,7 +270,7 @@ pub fn keys() -> impl Iterator<Item = &'static Key> {
     OWN.iter().chain(&sandbox_keys::KEYS).chain(&MCP).chain(&agent_keys::KEYS)
 }
 
-/// Why there is no such key, as far as that can be told.
+/// Why a key is unknown, as far as its name tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownKey {
     /// The key that was probably meant.
@@ -306,8 +306,8 @@ pub fn is_group(path: &str) -> bool {
     keys().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The section of retake's that a top-level name probably means, if one of the keys found below it
-/// is a key of that section. Any other name belongs to another tool that shares the file.
+/// The section that a misspelled top-level name probably means: one that has at least one of the
+/// keys found below the name. Any other name belongs to another tool that shares the file.
 pub fn misspelled_section<'a>(
     name: &str,
     inside: impl Iterator<Item = &'a str> + Clone,
@@ -322,7 +322,7 @@ pub fn misspelled_section<'a>(
     })
 }
 
-/// The text of a configuration file with every default, commented out.
+/// A configuration file with every default, commented out.
 pub fn commented_defaults() -> String {
     let mut text = String::from(
         "# retake's configuration for this project. Every key is optional; what is commented out\n\

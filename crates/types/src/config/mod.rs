@@ -1,8 +1,8 @@
 //! The configuration as typed sections, and the table of all keys.
 //!
 //! The table feeds reading, checking, `config --explain`, the file that `init` writes and the
-//! documentation. A section is filled once, when the configuration is read; nothing looks a value
-//! up by its path afterwards.
+//! documentation. A section is filled once, when the configuration is read; later code reads the
+//! section's fields and never looks up a path.
 
 mod agent_keys;
 mod keys;
@@ -27,12 +27,12 @@ pub struct ExecutionConfig {
     pub default_timeout: Duration,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How much of each stream a result carries.
+    /// Maximum size of each stream in a result.
     pub max_output_bytes: u64,
-    /// How much of each stream is kept at most.
+    /// Maximum recorded size of each stream.
     pub max_capture_bytes: u64,
     pub use_shell: ShellMode,
-    /// Programs that may outlive a run.
+    /// Programs that may keep running after a run.
     pub detach_ok: Vec<String>,
     pub environment_mode: EnvMode,
     /// Variables that mode merge keeps although they look secret or dangerous.
@@ -45,7 +45,7 @@ pub struct ExecutionConfig {
 pub struct AuditConfig {
     pub enabled: bool,
     pub required: bool,
-    /// 0 keeps runs for ever.
+    /// 0 keeps runs forever.
     pub retention_days: u64,
 }
 
@@ -68,64 +68,65 @@ pub struct SlurmConfig {
     pub qos: Option<String>,
     pub options: Vec<String>,
     pub shared_dir: Option<String>,
-    /// 0 leaves it to Slurm.
+    /// 0 leaves the number to Slurm.
     pub max_in_flight: u64,
     pub pack: u64,
-    /// How long a result may take to become visible.
+    /// Time to wait for a result to appear on this machine.
     pub visible_after: Duration,
-    /// The setup of a matrix runs on a node, not on the machine that submits.
+    /// Whether the setup of a matrix runs on a node, not on the submitting machine.
     pub setup_on_node: bool,
 }
 
-/// `mcp.policy.preset`: rules that hold besides those of the project.
+/// `mcp.policy.preset`: rules that apply besides those of the project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyPreset {
     None,
-    /// Nothing that is hard to undo: history that others have, whole trees, downloaded scripts.
+    /// Denies what is hard to undo: rewriting shared history, deleting trees, running downloaded
+    /// scripts.
     Careful,
 }
 
 /// `mcp.policy`: what clients of the MCP server may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// Rules that are ready to start from.
+    /// Built-in rules.
     pub preset: PolicyPreset,
     pub allow: Vec<String>,
     pub deny: Vec<String>,
     pub directories: Vec<String>,
-    /// `None`: while the sandbox keeps its promises about files and network.
+    /// `None` allows a shell while the sandbox enforces its rules for files and network.
     pub shell: Option<bool>,
-    /// Whether lines may change to `/tmp`, which confined commands have for themselves. Not a key: the
-    /// sandbox decides it.
+    /// Whether command lines may `cd /tmp`, because confined commands have a private one. Set from
+    /// the sandbox, not by a key.
     pub private_temp: bool,
     pub environment: EnvMode,
     pub max_timeout: Duration,
     pub max_running_time: Duration,
-    /// `None` is no limit.
+    /// `None` is unlimited.
     pub max_memory_bytes: Option<u64>,
     pub max_processes: Option<u64>,
     pub max_parallel: usize,
     pub max_running: usize,
 }
 
-/// `agent`: whether agents are offered the MCP server, and what is set for their loops. A
+/// `agent`: whether agents are offered the MCP server, and the values set for their loops. A
 /// workspace and flags override those values before they are checked together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentConfig {
     pub mcp: bool,
-    /// By path below `agent`; what is not set has its default.
+    /// By path below `agent`; a missing path has its default.
     pub values: BTreeMap<String, AgentValue>,
 }
 
-/// A value that is set for agents.
+/// A value set for agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentValue {
     pub value: GivenValue,
-    /// A variable of the environment overrides what a workspace sets.
+    /// Set by an environment variable, which overrides the workspace.
     pub by_variable: bool,
 }
 
-/// A value as configuration gives it.
+/// A value as the configuration file has it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GivenValue {
     Text(String),

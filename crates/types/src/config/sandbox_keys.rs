@@ -1,4 +1,4 @@
-//! `sandbox`: how runs are confined where the command line does not say.
+//! `sandbox`: how runs are confined unless the command line says otherwise.
 
 use super::keys::{Key, KeyKind, key};
 use crate::{SandboxMode, SandboxRequest};
@@ -12,21 +12,26 @@ pub(super) const KEYS: [Key; 12] = [
         "off",
         "How commands are confined unless --sandbox says otherwise: strict, best-effort or off",
     ),
-    key("sandbox.exec", MODES, "", "The same for exec alone (unset: sandbox.mode)"),
-    key("sandbox.agent", MODES, "", "The same for agents, their hooks and their verification"),
+    key("sandbox.exec", MODES, "", "sandbox.mode for exec (unset: sandbox.mode)"),
+    key("sandbox.agent", MODES, "", "sandbox.mode for agents, their hooks and their verification"),
     key(
         "sandbox.mcp",
         MODES,
         "",
-        "The same for commands that MCP clients run (unset: sandbox.mode if that is set, otherwise on if this machine supports it)",
+        "sandbox.mode for commands of MCP clients (unset: sandbox.mode if set, else on where this machine supports it)",
     ),
-    key("sandbox.matrix", MODES, "", "The same for a matrix: setup, preparation and iterations"),
-    key("sandbox.crash", MODES, "", "The same for the commands of retake crash"),
+    key(
+        "sandbox.matrix",
+        MODES,
+        "",
+        "sandbox.mode for a matrix: setup, preparation and iterations",
+    ),
+    key("sandbox.crash", MODES, "", "sandbox.mode for the commands of retake crash"),
     key(
         "sandbox.allow_write",
         KeyKind::Words,
         "",
-        "Paths that confined commands may write besides the project: absolute, ~/..., or below the project",
+        "Additional paths that confined commands may write: absolute, ~/..., or relative to the project",
     ),
     key("sandbox.deny_write", KeyKind::Words, "", "Paths that confined commands may not write"),
     key("sandbox.allow_read", KeyKind::Words, "", "Hidden paths that confined commands may read"),
@@ -58,7 +63,7 @@ pub enum SandboxedCommand {
 impl SandboxedCommand {
     pub const ALL: [Self; 5] = [Self::Exec, Self::Agent, Self::Mcp, Self::Matrix, Self::Crash];
 
-    /// The key with its mode.
+    /// The key that sets its mode.
     pub fn key(self) -> &'static str {
         match self {
             Self::Exec => "sandbox.exec",
@@ -73,9 +78,9 @@ impl SandboxedCommand {
 /// The confinement of each command, and the rules that all of them share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxConfig {
-    /// `None` where nothing is configured.
+    /// `None` where no mode is configured.
     modes: [Option<SandboxMode>; SandboxedCommand::ALL.len()],
-    /// Without a mode.
+    /// Their own mode is unused.
     rules: SandboxRequest,
 }
 
@@ -91,13 +96,13 @@ impl SandboxConfig {
         self.modes[command as usize].unwrap_or_default()
     }
 
-    /// Whether the mode of a command was configured.
+    /// Whether a mode is configured for this command.
     pub fn is_set(&self, command: SandboxedCommand) -> bool {
         self.modes[command as usize].is_some()
     }
 
-    /// What is asked of a run of this command. `asked` comes from the command line and goes before
-    /// what is configured; no `mode` leaves that to the configuration.
+    /// The confinement of a run of this command. `asked` comes from the command line and overrides
+    /// the configuration; without `mode`, the configured mode applies.
     pub fn request(
         &self,
         command: SandboxedCommand,
@@ -140,7 +145,7 @@ mod tests {
         let best = Some(SandboxMode::BestEffort);
         let request = config.request(SandboxedCommand::Exec, best, asked);
         assert_eq!(request.mode, SandboxMode::BestEffort);
-        // The configured rule about the very same path gives way.
+        // The configured rule for the same path is overridden.
         let expected = [rule(PathGrant::AllowRead, "/b"), rule(PathGrant::AllowWrite, "/a")];
         assert_eq!(request.paths, expected);
         let off = config.request(SandboxedCommand::Mcp, Some(SandboxMode::Off), none.clone());

@@ -16,11 +16,11 @@ pub enum Better {
     Higher,
 }
 
-/// The name or the unit of a metric. Those of retake itself are borrowed: every run has them, and they are
-/// copied without a thought.
+/// The name or the unit of a metric. retake's own are borrowed, so that copying the metrics of a
+/// run does not allocate.
 pub type MetricText = Cow<'static, str>;
 
-/// One value of one run.
+/// One value measured in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     pub value: f64,
@@ -30,7 +30,7 @@ pub struct Metric {
     pub better: Option<Better>,
 }
 
-/// All values of one run, by name.
+/// All values measured in one run, by name.
 pub type Metrics = BTreeMap<MetricText, Metric>;
 
 /// What one iteration of a matrix measured.
@@ -38,14 +38,13 @@ pub type Metrics = BTreeMap<MetricText, Metric>;
 #[serde(rename_all = "camelCase")]
 pub struct Measurements {
     pub metrics: Metrics,
-    /// How many iterations of its cell were planned at the time. Not a label, since labels are
-    /// indexed.
+    /// How many iterations its cell had planned when it ran. Not a label, since labels are indexed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
-    /// What the command reported and could not be read.
+    /// What the command reported but could not be parsed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Metrics that the run was to give and did not: it measured nothing.
+    /// Required metrics that the run did not report; with any missing, the run measured nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
@@ -53,7 +52,7 @@ pub struct Measurements {
 impl Measurements {
     pub(super) fn map_strings(&mut self, map: Map<'_>) {
         let Self { metrics, planned: _, notes, missing } = self;
-        // What is borrowed is a word of retake's own.
+        // Borrowed texts are retake's own, so they hold no secret.
         let mut mapped = |text: MetricText| match text {
             Cow::Borrowed(own) => Cow::Borrowed(own),
             Cow::Owned(text) => Cow::Owned(map(&text)),

@@ -1,7 +1,7 @@
 //! What a run did: one shape for the writers, the record and every reader.
 //!
-//! Reading never fails because of what another version of retake wrote. What was read is kept and
-//! written back unchanged, with keys this version does not know and without keys it would add.
+//! Reading accepts what any version of retake wrote. Such a value is written back unchanged:
+//! unknown keys are kept and no key is added.
 
 mod measurements;
 mod observations;
@@ -16,11 +16,11 @@ pub use test_results::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// What a run did, for the record. Two values are equal if they say the same to this version.
+/// What a run did, for the record. Two values are equal if this version reads the same from both.
 #[derive(Clone, Debug)]
 pub struct Effects {
     content: Content,
-    /// The JSON it was read from, if it was read.
+    /// The JSON that it was read from, if any.
     stored: Option<Value>,
 }
 
@@ -28,12 +28,12 @@ pub struct Effects {
 enum Content {
     Observed(Box<Observations>),
     Measured(Measurements),
-    /// Written by a version of retake that says it in a way this one cannot read.
+    /// Written by another version of retake in a form that this one cannot read.
     Unknown(Value),
 }
 
 impl Effects {
-    /// Changed files and test results, where they were looked for.
+    /// Changed files and test results, if they were observed.
     pub fn observations(&self) -> Option<&Observations> {
         match &self.content {
             Content::Observed(observations) => Some(observations),
@@ -49,8 +49,8 @@ impl Effects {
         }
     }
 
-    /// Replaces every text in it that came from outside of retake: paths, names, messages. For
-    /// redaction, so nothing may be left out; the types below destructure themselves for that.
+    /// Maps every text that came from outside of retake: paths, names, messages. Redaction depends
+    /// on completeness, so the types below destructure themselves.
     pub fn map_strings(&mut self, mut map: impl FnMut(&str) -> String) {
         let Self { content, stored } = self;
         match content {

@@ -1,4 +1,4 @@
-//! Which files a run changed, which tests it ran, and what that means against earlier runs.
+//! Which files a run changed, which tests it ran, and what changed since earlier runs.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::{Map, TestResults, map_strings};
 
 /// What was observed of one run. Paths are relative to the tracked directory.
 ///
-/// Paths in JSON are text: bytes that are not UTF-8 are written as `\xff`, and `pathsBase64` then holds
+/// Paths in JSON are text: bytes that are not UTF-8 are written as `\xff`, and `pathsBase64` holds
 /// the bytes. Records of earlier releases have U+FFFD for each of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observations {
-    /// Whether files were tracked; if not, the lists are empty because nothing is known.
+    /// Whether files were tracked; if not, the empty lists mean "unknown".
     #[serde(default)]
     pub files_tracked: bool,
     #[serde(default)]
@@ -24,13 +24,13 @@ pub struct Observations {
     pub files_deleted: Vec<String>,
     #[serde(default)]
     pub files_renamed: Vec<RenamedPath>,
-    /// What could not be read, so that nothing is known of it.
+    /// What could not be read, so that its changes are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files_unreadable: Vec<String>,
-    /// Text files only, and only where both sides were known.
+    /// Only for text files whose contents before and after are known.
     #[serde(default)]
     pub line_changes: BTreeMap<String, LineChange>,
-    /// For each path above that is not UTF-8: the paths it stands for.
+    /// For each path above that is not UTF-8: the exact paths behind its text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub paths_base64: BTreeMap<String, Vec<String>>,
     #[serde(default)]
@@ -57,17 +57,17 @@ pub struct LineChange {
     pub removed: u64,
 }
 
-/// Whether a run made progress over the runs before it.
+/// Whether a run made progress since the runs before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunProgress {
-    /// Files changed, or a test began to pass.
+    /// A file changed, or a test passes that failed before.
     pub detected: bool,
-    /// In the order of [`ProgressReason`], each once. Empty only in a record that has none.
+    /// In the order of [`ProgressReason`], without repeats. Empty only if the record has none.
     pub reasons: Vec<ProgressReason>,
 }
 
-/// What speaks for or against progress.
+/// Evidence for or against progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressReason {
@@ -77,17 +77,17 @@ pub enum ProgressReason {
     TestsNewlyPassing,
     /// A test that passed when it last ran fails.
     TestsNewlyFailing,
-    /// A test flipped that keeps flipping; it counts neither as newly passing nor as newly failing.
+    /// A flaky test changed its result; it counts neither as newly passing nor as newly failing.
     TestsFlaky,
-    /// None of these.
+    /// None of the others.
     None,
-    /// One that a later version of retake knows.
+    /// Written by a later version of retake.
     #[serde(other)]
     Other,
 }
 
 impl Observations {
-    /// Whether the run created, modified, deleted or renamed the path, from or to it.
+    /// Whether the run created, modified, deleted or renamed this path, as source or target.
     pub fn touches(&self, path: &str) -> bool {
         let lists = [&self.files_created, &self.files_modified, &self.files_deleted];
         lists.into_iter().flatten().any(|touched| touched == path)

@@ -7,7 +7,7 @@ use super::{Map, map_strings};
 
 /// How the tests of one run went.
 ///
-/// `total` is always `passed + failed + skipped`, also when details had to be left out.
+/// `total` is always `passed + failed + skipped`, even with details left out.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TestResults {
@@ -32,27 +32,27 @@ pub struct TestResults {
     /// More tests would have run: the run was cut short, or its end was not seen.
     #[serde(default)]
     pub partial: bool,
-    /// Tests that had begun and not ended when the run ended, where the runner says so.
+    /// Tests that had started but not ended when the run ended, where the runner reports that.
     #[serde(default)]
     pub running: Vec<String>,
-    /// What went wrong outside of any test: a compile error, a plan that was not kept.
+    /// Errors outside of any test, such as a compile error or a violated TAP plan.
     #[serde(default)]
     pub problems: Vec<String>,
     #[serde(default)]
     pub details: Vec<TestDetail>,
-    /// Tests that were listed by name but are not in `details`, for lack of room.
+    /// Tests that are known by name but left out of `details` to bound its size.
     #[serde(default)]
     pub details_omitted: u64,
 }
 
 impl TestResults {
-    /// The tests that failed, as far as they are known by name.
+    /// The failed tests that are known by name.
     pub fn failing(&self) -> impl Iterator<Item = &TestDetail> {
         self.details.iter().filter(|test| test.status.is_failure())
     }
 
-    /// Whether a test that these results do not name did not fail: all that failed are named, and
-    /// others ran without being named, as with runners that name only failed tests.
+    /// Whether a test absent from these results did not fail: every failed test is named, and other
+    /// tests ran unnamed, as with runners that name only failures.
     pub fn unnamed_did_not_fail(&self) -> bool {
         let named = self.details.len() as u64;
         let all_named =
@@ -72,7 +72,7 @@ impl TestResults {
 pub struct TestDetail {
     pub name: String,
     pub status: TestStatus,
-    /// `None` where the runner does not say; otherwise rounded up, never 0.
+    /// `None` where the runner reports no duration; otherwise rounded up, never 0.
     #[serde(default)]
     pub duration_ms: Option<u64>,
     #[serde(default)]
@@ -80,8 +80,8 @@ pub struct TestDetail {
 }
 
 impl TestDetail {
-    /// The line of the error that says most: the exception at the end of a traceback, the message
-    /// after the location of a panic, else the first.
+    /// The most informative line of the error: the exception at the end of a traceback, the message
+    /// after the location of a panic, else the first line.
     pub fn headline(&self) -> Option<&str> {
         headline(self.error.as_deref()?)
     }
@@ -91,7 +91,7 @@ fn headline(error: &str) -> Option<&str> {
     const TRACEBACK: &str = "Traceback (most recent call last):";
     let mut lines = error.lines().map(str::trim_end);
     if let Some((_, last)) = error.rsplit_once(TRACEBACK) {
-        // Its frames are indented, the exception is not. In a group of exceptions a bar precedes both.
+        // Frames are indented, the exception is not. In an exception group a bar precedes both.
         let exception = last
             .lines()
             .skip(1)
@@ -115,7 +115,7 @@ pub enum TestStatus {
     Passed,
     Failed,
     Skipped,
-    /// Could not be carried out: counts as failed.
+    /// Could not run; counts as failed.
     Error,
 }
 
@@ -134,7 +134,7 @@ pub enum Framework {
     Mocha,
     Node,
     Go,
-    /// JUnit XML by a tool that does not give itself away.
+    /// JUnit XML by an unidentified tool.
     Junit,
     Tap,
     Dotnet,
@@ -142,19 +142,19 @@ pub enum Framework {
     Phpunit,
     Ctest,
     Surefire,
-    /// Several of them in one run, summed.
+    /// Several frameworks in one run, summed.
     Mixed,
-    /// Not in the record, or one that a later version of retake knows.
+    /// Missing from the record, or written by a later version of retake.
     #[default]
     #[serde(other)]
     Other,
 }
 
-/// How sure it is that these are the results of this run's tests.
+/// How certain it is that these are the results of this run's tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// A lone line that looks like a summary, or one at odds with the exit code.
+    /// A lone line that looks like a summary, or one that contradicts the exit code.
     Low,
     /// Summary or rows, but not both, or they do not add up.
     Medium,
@@ -170,17 +170,17 @@ pub enum ResultsSource {
     Output,
     /// Report files.
     Report,
-    /// Both, of different tests.
+    /// Both, for different tests.
     Both,
 }
 
-/// What was counted.
+/// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CountedUnit {
     #[default]
     Tests,
-    /// Some of the counted things are packages: `go test` without `-v` names no passing test.
+    /// Some of the counted items are packages: `go test` without `-v` names no passing test.
     Packages,
 }
 
@@ -221,12 +221,12 @@ impl TestResults {
         }
     }
 
-    /// Some test passed, none failed, none is missing and nothing else went wrong.
+    /// At least one test passed, none failed, no results are missing and no other error occurred.
     pub fn all_passed(&self) -> bool {
         self.passed > 0 && self.failed == 0 && !self.partial && self.problems.is_empty()
     }
 
-    /// Percentage of all tests that passed; of no tests there is none.
+    /// Percentage of all tests that passed; `None` without tests.
     pub fn success_rate(&self) -> Option<f64> {
         (self.total > 0).then(|| self.passed as f64 / self.total as f64 * 100.0)
     }
@@ -265,7 +265,7 @@ impl TestStatus {
         matches!(self, Self::Failed | Self::Error)
     }
 
-    /// `None` for a test that was skipped.
+    /// `None` for a skipped test.
     pub fn passed(self) -> Option<bool> {
         match self {
             Self::Passed => Some(true),
@@ -276,7 +276,7 @@ impl TestStatus {
 }
 
 impl Framework {
-    /// The word used in JSON and on screen.
+    /// The word used in JSON and on the terminal.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cargo => "cargo",
@@ -314,8 +314,8 @@ impl Confidence {
 }
 
 impl Serialize for TestResults {
-    /// By hand because of `allPassed` and `successRate`, which are derived and so are not read
-    /// back.
+    /// Written by hand to add `allPassed` and `successRate`, which are derived and therefore not
+    /// read back.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut shape = serializer.serialize_struct("TestResults", 15)?;
         shape.serialize_field("framework", &self.framework)?;

@@ -1,7 +1,7 @@
 //! The record of an agent loop: what was planned, and the entries written while it runs.
 //!
-//! One loop is recorded for each invocation of `agent run`; an invocation that follows a runner's
-//! death continues the loop of the dead one. Entries are only appended.
+//! Each invocation of `agent run` records one loop; an invocation after a runner's death continues
+//! the loop of the dead runner. Entries are only appended.
 
 mod iteration;
 
@@ -71,14 +71,14 @@ pub struct AgentLoopPlan {
     /// The workspace's iteration counter when the loop began.
     #[serde(default)]
     pub counted: u32,
-    /// The worktree whose workspace it was, as git names it; empty in the main one. Worktrees share
-    /// a record and may have workspaces of the same name. Earlier versions did not record it.
+    /// The worktree of the workspace, as git names it; empty in the main one. Worktrees share a
+    /// record and may have workspaces of the same name. Earlier versions did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<String>,
     /// The kind of agent that takes over while the first one waits for a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
-    /// The run of the queue that this loop is a task of.
+    /// The run of the queue that this loop belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
 }
@@ -94,7 +94,7 @@ impl AgentLoopPlan {
     }
 }
 
-/// What was spent.
+/// Cost and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spent {
@@ -103,7 +103,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// A negative or unreadable cost does not reduce the sum.
+    /// A negative or unreadable cost counts as zero.
     pub fn add(&mut self, more: Self) {
         if more.cost_usd.is_finite() && more.cost_usd > 0.0 {
             self.cost_usd += more.cost_usd;
@@ -111,12 +111,12 @@ impl Spent {
         self.tokens = self.tokens.saturating_add(more.tokens);
     }
 
-    /// The cost, where it is known: some agents report tokens alone.
+    /// The cost, if known: some agents report only tokens.
     pub fn known_cost(self) -> Option<f64> {
         (self.cost_usd > 0.0 || self.tokens == 0).then_some(self.cost_usd)
     }
 
-    /// What was spent since `before`.
+    /// What was spent after `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             cost_usd: self.cost_usd - before.cost_usd,
@@ -161,7 +161,7 @@ impl HookTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CheckpointTime {
-    /// Before the first iteration of a loop; the number is that of the iteration before.
+    /// Before the first iteration of a loop; the number is that of the previous iteration.
     Start,
     /// After the iteration of this number.
     Iteration,
@@ -176,9 +176,10 @@ pub struct Checkpoint {
     pub number: u32,
     pub time: CheckpointTime,
     pub commit: String,
-    /// What the files are compared with after a rollback. A reference can be moved; this cannot.
+    /// The tree that files are compared with after a rollback. A reference can be moved; this
+    /// cannot.
     pub tree: String,
-    /// Repositories inside the project, whose files it does not hold.
+    /// Repositories inside the project; the checkpoint does not contain their files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_covered: Vec<String>,
 }
@@ -187,11 +188,11 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum AgentEntry {
-    /// An iteration so far; the last entry with a number is its result.
+    /// The iteration so far; the last entry of a number holds its result.
     Iteration {
         iteration: Box<Iteration>,
     },
-    /// An attempt that does not count as an iteration.
+    /// A failed attempt that does not count as an iteration.
     Attempt {
         number: u32,
         run_id: Option<RunId>,
@@ -203,14 +204,14 @@ pub enum AgentEntry {
     VerificationStarted {
         attempt: u32,
     },
-    /// The gate is asked; with the agent's run and its kind, where the agent is.
+    /// The verification runs; with the agent's run and kind if an agent verifies.
     Verifying {
         number: u32,
         run_id: Option<RunId>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         agent: Option<String>,
     },
-    /// The gate's answer, and its output if it refused.
+    /// The result of the verification, and its output if it failed.
     Verified {
         number: u32,
         passed: bool,
@@ -219,7 +220,7 @@ pub enum AgentEntry {
         #[serde(flatten)]
         spent: Spent,
     },
-    /// The gate gave no answer, which says nothing about the task.
+    /// The verification gave no result, which says nothing about the task.
     Unverified {
         number: u32,
         why: String,
@@ -236,8 +237,8 @@ pub enum AgentEntry {
         cause: WaitCause,
         remaining_ms: u64,
     },
-    /// Another agent works from here on: the fallback while the first one waits for a limit, or
-    /// the first one again.
+    /// Another agent takes over: the fallback while the first one waits for a limit, or the first
+    /// one again.
     AgentChanged {
         agent: String,
     },

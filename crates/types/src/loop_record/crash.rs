@@ -1,5 +1,5 @@
-//! The record of a crash loop: its plan, and as entries what the program did step by step, how many
-//! states there are, each finding, and how the exploration ended.
+//! The record of a crash loop: its plan, and entries for the steps of the program, the number of
+//! states, each finding, and how the exploration ended.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunId;
 
-/// What a crash loop was planned as.
+/// What a crash loop was started with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CrashPlan {
     pub purpose: CrashPurpose,
     pub root: String,
-    /// The program and its arguments; none where a log is explored.
+    /// The program and its arguments; `None` if a log is explored.
     pub command: Option<String>,
     pub log: Option<String>,
     pub verify: String,
@@ -26,7 +26,7 @@ pub struct CrashPlan {
     pub seed: u64,
     /// Whether crashes during recovery are tested, too.
     pub recovery: bool,
-    /// Where states were checked, if not on this machine.
+    /// Where states were checked, if on other machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
     /// Whether calls are made to fail.
@@ -34,17 +34,17 @@ pub struct CrashPlan {
     pub faults: Option<CrashFaults>,
 }
 
-/// What is tested where calls are made to fail.
+/// Which faults are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CrashFaults {
-    /// Faults besides crashes.
+    /// Failing calls besides crashes.
     Too,
-    /// No crashes.
+    /// Failing calls only, no crashes.
     Only,
 }
 
-/// What a crash loop does.
+/// The purpose of a crash loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CrashPurpose {
@@ -69,56 +69,56 @@ pub enum CrashEntry {
     Finished(FinishedExploration),
 }
 
-/// What was recorded of the program, in numbers.
+/// Counts from the recording of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecordedWorkload {
-    /// The run of the program, where it is on the record.
+    /// The run of the program, if it was recorded.
     pub run: Option<RunId>,
     pub operations: u64,
     /// How often each system call was made.
     pub calls: BTreeMap<String, u64>,
     pub acknowledgements: u64,
-    /// How often each label was passed.
+    /// How often each label was reached.
     pub labels: BTreeMap<String, u64>,
-    /// Labels that are only counted.
+    /// Labels that are counted but not listed.
     pub labels_left_out: u64,
-    /// Rows of the timeline that are not among the entries.
+    /// Rows of the timeline that have no entry.
     pub steps_left_out: u64,
 }
 
-/// How many states there are.
+/// Counts of states.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExploredStates {
     pub points: u64,
     pub states: u64,
     pub distinct: u64,
-    /// All of it in words.
+    /// The coverage in words.
     pub coverage: String,
 }
 
-/// How many calls were made to fail.
+/// Counts of the calls that were made to fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TestedFaults {
-    /// Calls on files that can fail.
+    /// Calls on files that can be made to fail.
     pub calls: u64,
-    /// Ways in which they can.
+    /// Calls times the ways in which each can fail.
     pub faults: u64,
-    /// Of these, how many were to be tried: calls that repeat are not tried each time.
+    /// How many of these were planned: repeated calls are not all tried.
     pub planned: u64,
     pub tried: u64,
     /// Faults after which the check fails.
     pub failing: u64,
-    /// Faults whose call was not made in a new run.
+    /// Faults whose call did not occur in the new run.
     pub not_reached: u64,
     /// Runs that could not be checked: they did not end, or could not be recorded.
     pub not_checked: u64,
     pub complete: bool,
 }
 
-/// How far the exploration came.
+/// How far the exploration got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FinishedExploration {
@@ -126,7 +126,7 @@ pub struct FinishedExploration {
     pub complete: bool,
 }
 
-/// One row of the timeline: an operation of the program, or what it said.
+/// One row of the timeline: an operation of the program, or a message from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineRow {
@@ -138,16 +138,16 @@ pub struct TimelineRow {
     /// The system call.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub call: String,
-    /// The thread, counted from 1; 0 for what is not an operation.
+    /// The thread, counted from 1; 0 for a row that is not an operation.
     #[serde(default)]
     pub task: u32,
     /// The files it affects, relative to the root; `.` is the root itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// All of it in words.
+    /// The operation in words.
     #[serde(default)]
     pub text: String,
-    /// Where the program does it.
+    /// Where in the source the program does it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourcePlace>,
 }
@@ -156,11 +156,11 @@ pub struct TimelineRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourcePlace {
-    /// The program or library, where its source is not known.
+    /// The program or library, if the source is unknown.
     pub file: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// Without the path to it.
+    /// Without its module path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
 }
@@ -179,7 +179,7 @@ impl fmt::Display for SourcePlace {
     }
 }
 
-/// The place of one operation.
+/// The source place of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperationPlace {
@@ -189,7 +189,7 @@ pub struct OperationPlace {
 }
 
 impl TimelineRow {
-    /// What says where a crash stands: its number, and whether it is an acknowledgement.
+    /// What locates a row relative to a crash: its number, and whether it is an acknowledgement.
     pub fn place(&self) -> (Option<u32>, bool) {
         (self.number, self.kind == TimelineRowKind::Acknowledgement)
     }
@@ -198,9 +198,9 @@ impl TimelineRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TimelineRowKind {
-    /// Names are added, removed or changed.
+    /// It adds, removes or changes names.
     Name,
-    /// Bytes, sizes and attributes change.
+    /// It changes bytes, sizes or attributes.
     Content,
     Sync,
     Close,
@@ -229,13 +229,13 @@ pub struct CrashFinding {
     pub sentence: String,
     pub files: Vec<String>,
     pub lost_operations: Vec<u32>,
-    /// How many distinct states fail because of it.
+    /// How many distinct states fail for this cause.
     pub states: u64,
     /// The command that checks the smallest failing state again.
     pub repro: String,
     /// The smallest failing state.
     pub key: String,
-    /// The crash comes after this operation.
+    /// The operation right before the crash.
     pub operation: u32,
     /// What that operation did, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -244,27 +244,28 @@ pub struct CrashFinding {
     pub acknowledgements: usize,
     /// How the check of that state ended, in words.
     pub verdict: String,
-    /// The last that the check printed.
+    /// The end of the check's output.
     pub output: String,
-    /// The crash comes during recovery, whose operations are not those of the program.
+    /// The crash happens during recovery, whose operations are not those of the program.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recovery: bool,
-    /// The test was stopped before the cause was found.
+    /// The test stopped before the cause was found.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unexplained: bool,
-    /// The operations that the sentence says are lost; the other lost ones cannot be without them.
+    /// The operations that the sentence names as lost; any other lost operation depends on one of
+    /// them.
     pub named_operations: Vec<u32>,
-    /// The operation that is there without them, if that is why the check fails.
+    /// The operation that survived without them, if that is why the check fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub survivor: Option<u32>,
-    /// The states that the check was asked about to prove the sentence.
+    /// The states that were checked to prove the sentence.
     pub proof: Vec<CrashProofState>,
-    /// Whether the check answered each of them as the sentence says.
+    /// Whether the check confirmed the sentence in each of these states.
     pub proven: bool,
-    /// The call that failed, where it is no crash that the check fails after.
+    /// The failed call, if the check fails after a fault, not a crash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<CrashFault>,
-    /// Where in the program the operations are that the sentence is about.
+    /// Source places of the operations in the sentence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<OperationPlace>,
     /// The sentence in terms of these places.
@@ -277,10 +278,10 @@ pub struct CrashFinding {
 #[serde(rename_all = "camelCase", default)]
 pub struct CrashFault {
     pub call: String,
-    /// Among the calls of this name on files below the root, from 1.
+    /// The position among calls of this name on files below the root, from 1.
     pub occurrence: u32,
     pub file: String,
-    /// Where a rename leads.
+    /// The target of a rename.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The errors after which the check fails, such as `ENOSPC`.
@@ -288,11 +289,11 @@ pub struct CrashFault {
     pub state: CrashFaultState,
     /// How the program ended, in words.
     pub outcome: String,
-    /// The last that the program wrote to stderr.
+    /// The end of the program's stderr.
     pub said: String,
 }
 
-/// What the check fails on after a fault.
+/// The state on which the check fails after a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CrashFaultState {
@@ -301,17 +302,17 @@ pub enum CrashFaultState {
     AsLeft,
     /// The same after a power loss.
     PowerLoss,
-    /// The same without the pages that the kernel dropped when it could not sync them.
+    /// The same, without the pages that the kernel dropped because syncing them failed.
     PagesDropped,
-    /// The directory as the program left it, with what it acknowledges without the fault: it exited
-    /// with 0 and did not say that something is missing.
+    /// The directory as the program left it, checked against everything it acknowledges without the
+    /// fault: the program exited with 0 and reported no loss.
     Silent,
 }
 
 impl CrashFinding {
-    /// How many rows of a timeline come before the crash: the operations up to its own, and what was
-    /// acknowledged by then. A row is given by its number, if it is an operation, and by whether it
-    /// is an acknowledgement.
+    /// How many rows of a timeline precede the crash: the operations up to its own, and the
+    /// acknowledgements by then. A row is its number, if it is an operation, and whether it is an
+    /// acknowledgement.
     pub fn rows_before_crash(&self, rows: impl IntoIterator<Item = (Option<u32>, bool)>) -> usize {
         let mut acknowledgements = 0;
         let before = rows.into_iter().take_while(|(number, acknowledges)| {
@@ -322,8 +323,8 @@ impl CrashFinding {
         before.count()
     }
 
-    /// What the check said about the states beside the failing one, such as "passes with nothing
-    /// lost, with operation 5 kept, one step earlier". None where it was not asked.
+    /// What the check said about the states around the failing one, such as "passes with nothing
+    /// lost, with operation 5 kept, one step earlier". `None` if none was checked.
     pub fn proof_text(&self) -> Option<String> {
         let with = |answer| -> Vec<String> {
             let states = self.proof.iter().filter(|state| state.answer == answer);
@@ -356,13 +357,13 @@ impl CrashProofState {
     }
 }
 
-/// A state that the check was asked about to prove a sentence.
+/// A state that was checked to prove a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CrashProofState {
     pub key: String,
     pub role: CrashProofRole,
-    /// Of what is given back.
+    /// The operation that survives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<u32>,
     pub answer: CrashProofAnswer,
@@ -371,10 +372,10 @@ pub struct CrashProofState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CrashProofRole {
-    /// Exactly what is named is lost.
+    /// Exactly the named operations are lost.
     Loss,
     NothingLost,
-    /// One of the named operations survives after all.
+    /// One of the named operations survives.
     GivenBack,
     /// The same loss, one step earlier.
     MomentBefore,
@@ -387,7 +388,7 @@ pub enum CrashProofRole {
 pub enum CrashProofAnswer {
     Fails,
     Passes,
-    /// The check fails, but in another way, or because of another promise.
+    /// The check fails, but in another way or for another promise.
     FailsOtherwise,
 }
 

@@ -1,8 +1,8 @@
-//! The record of several agents that work at once, each in a tree of its own: what was planned, and the
-//! entries written while they run.
+//! The record of several agents that work at once, each in its own tree: the plan, and the entries
+//! written while they run.
 //!
-//! An entry that announces something is written before it is done, so that the next runner finds what
-//! a dead one had begun. What the agents themselves did is in loops of their own, which name the fleet.
+//! An entry that announces an action is written before the action, so that the next runner finds
+//! what a dead one had begun. Each agent has its own loop, which names the fleet.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 use super::agent::Spent;
 use crate::{LoopId, OsText, RunId};
 
-/// What a fleet was started with. It has no `workspace`, so that no reader takes it for the loop of
-/// one agent.
+/// What a fleet was started with. Without a key `workspace`, so that no reader mistakes it for the
+/// loop of one agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetLoopPlan {
-    /// In the order in which they begin.
+    /// In the order in which they start.
     pub agents: Vec<FleetAgent>,
     /// The commit that every agent starts from.
     pub base: String,
-    /// The branch that results are merged into; `None` where they are only kept.
+    /// The branch to merge results into; `None` keeps them unmerged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// A clean checkout of the target may follow it.
+    /// Whether a clean checkout of the target is updated with it.
     #[serde(default)]
     pub update_checkout: bool,
-    /// The agents are tries of one task, of which one is chosen.
+    /// The agents are attempts at one task, of which the best is chosen.
     #[serde(default)]
     pub best_of: bool,
     /// The command that must pass on the merged tree.
@@ -35,13 +35,13 @@ pub struct FleetLoopPlan {
     pub rules: FleetRules,
     /// Where the trees are.
     pub directory: OsText,
-    /// The trees are layers over one copy of the base, not clones with files of their own.
+    /// The trees are layers over one copy of the base, not separate clones.
     #[serde(default)]
     pub layered: bool,
-    /// Patterns of ignored files that are copied into the trees, besides those of `.worktreeinclude`.
+    /// Patterns of ignored files to copy into the trees, besides those of `.worktreeinclude`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<String>,
-    /// The worktree whose fleet it is, as git names it; empty in the main one.
+    /// The worktree of the fleet, as git names it; empty in the main one.
     #[serde(default)]
     pub worktree: String,
 }
@@ -59,15 +59,15 @@ impl FleetLoopPlan {
 pub struct FleetAgent {
     /// Unique in the fleet; part of references and directories.
     pub name: String,
-    /// The workspace that holds its task; several tries share it.
+    /// The workspace that holds its task; attempts at one task share it.
     pub task: String,
 }
 
-/// What the agents of a fleet may use together, and when none begins any more.
+/// Limits that the agents of a fleet share, and when no further agent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FleetRules {
-    /// How many work at the same time.
+    /// Maximum agents at once.
     pub jobs: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cost_usd: Option<f64>,
@@ -77,7 +77,7 @@ pub struct FleetRules {
     pub max_time: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halt: Option<HaltRule>,
-    /// How often an agent is given a conflict to resolve.
+    /// How often an agent may try to resolve a conflict.
     pub conflict_attempts: u32,
 }
 
@@ -100,7 +100,7 @@ impl Default for FleetRules {
 pub struct HaltRule {
     /// Agents that failed.
     pub failures: u32,
-    /// Those that run are stopped, too.
+    /// Running agents are stopped, too.
     #[serde(default)]
     pub now: bool,
 }
@@ -108,7 +108,7 @@ pub struct HaltRule {
 impl std::str::FromStr for HaltRule {
     type Err = String;
 
-    /// `fail=K`, `soon,fail=K` or `now,fail=K`, as GNU parallel has it.
+    /// `fail=K`, `soon,fail=K` or `now,fail=K`, as in GNU parallel.
     fn from_str(text: &str) -> Result<Self, String> {
         let (when, rule) = text.split_once(',').unwrap_or(("soon", text));
         let failures = rule.strip_prefix("fail=").and_then(|count| count.parse().ok());
@@ -119,20 +119,20 @@ impl std::str::FromStr for HaltRule {
     }
 }
 
-/// What became of an agent's work.
+/// The result of an agent's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FleetOutcome {
-    /// It is in the target branch, and passed the gate there.
+    /// Merged into the target branch after verification passed.
     Merged,
-    /// It cannot be merged with what others did.
+    /// It conflicts with the work of other agents.
     Conflict,
-    /// The gate refused it merged with what others did.
+    /// Verification failed after it was merged with the work of others.
     VerifyFailed,
     /// It changed nothing.
     NoChange,
     AgentFailed,
-    /// It is on a branch, not merged.
+    /// On a branch, not merged.
     Kept,
 }
 
@@ -157,7 +157,7 @@ impl FleetOutcome {
         }
     }
 
-    /// Whether a person has to look at it.
+    /// Whether it needs a person's attention.
     pub fn failed(self) -> bool {
         matches!(self, Self::Conflict | Self::VerifyFailed | Self::AgentFailed)
     }
@@ -168,17 +168,17 @@ impl FleetOutcome {
 #[serde(rename_all = "camelCase", default)]
 pub struct CollectedWork {
     pub commit: String,
-    /// Whether it differs from where the agent started.
+    /// Whether it differs from the agent's starting point.
     pub changed: bool,
     pub files: u64,
     pub added: u64,
     pub removed: u64,
-    /// Repositories inside of the tree, whose files are not in the commit.
+    /// Repositories inside the tree, whose files are not in the commit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_covered: Vec<String>,
 }
 
-/// One entry of a fleet. `agent` is the place in the plan.
+/// One entry of a fleet. `agent` is the index in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum FleetEntry {
@@ -187,7 +187,7 @@ pub enum FleetEntry {
         agent: u32,
         path: OsText,
     },
-    /// It is there; this is how it is known again.
+    /// The tree exists, with what identifies it.
     TreeMade {
         agent: u32,
         device: u64,
@@ -202,14 +202,14 @@ pub enum FleetEntry {
     Ran {
         agent: u32,
         attempt: u32,
-        /// The stop reason of its loop, or why there was none.
+        /// The stop reason of its loop, or why there is none.
         end: FleetAgentEnd,
         #[serde(default)]
         loop_id: Option<LoopId>,
         #[serde(flatten)]
         spent: Spent,
     },
-    /// Everything it did is in the main repository.
+    /// Its work is in the main repository.
     Collected {
         agent: u32,
         attempt: u32,
@@ -222,27 +222,27 @@ pub enum FleetEntry {
         onto: String,
         commit: String,
     },
-    /// What the gate said of the merged tree.
+    /// Verification of the merged tree ended.
     Verified {
         agent: u32,
         commit: String,
         passed: bool,
         run_id: Option<RunId>,
     },
-    /// A branch is about to be moved; `from` is `None` for one that is new.
+    /// A branch is about to be moved; `from` is `None` for a new branch.
     MovingBranch {
         agent: u32,
         branch: String,
         from: Option<String>,
         to: String,
     },
-    /// The conflict goes back to the agent, which begins its next attempt.
+    /// The conflict goes back to the agent, which starts its next attempt.
     HandedBack {
         agent: u32,
         onto: String,
         paths: Vec<String>,
     },
-    /// What became of its work.
+    /// The agent's work has its final result.
     Settled {
         agent: u32,
         outcome: FleetOutcome,
@@ -258,7 +258,7 @@ pub enum FleetEntry {
     TreeRemoved {
         agent: u32,
     },
-    /// The tree stays, because something in it is nowhere else.
+    /// The tree stays, because it holds something that exists nowhere else.
     TreeKept {
         agent: u32,
         why: String,
@@ -268,7 +268,7 @@ pub enum FleetEntry {
         agents: [u32; 2],
         paths: Vec<String>,
     },
-    /// Another process continues it.
+    /// Another process continues the fleet.
     Resumed,
 }
 
@@ -276,11 +276,11 @@ pub enum FleetEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum FleetAgentEnd {
-    /// As the loop's own record says.
+    /// With the stop reason of the loop.
     Stopped {
         reason: String,
     },
-    /// Its task was complete before.
+    /// Its task was complete before the loop.
     AlreadyComplete,
     NotStarted {
         why: String,

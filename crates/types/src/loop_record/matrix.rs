@@ -1,4 +1,4 @@
-//! The record of a matrix loop: its plan, the answer of a bisection, and the labels of its runs.
+//! The record of a matrix loop: its plan, the answer of a bisection, the labels of its runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct MatrixLoopPlan {
     pub command: String,
     pub setup: Option<String>,
     pub iterations: u64,
-    /// Everything runs again, and earlier runs go.
+    /// Everything runs again and replaces earlier runs.
     pub replaces: bool,
     pub workers: usize,
     pub axes: BTreeMap<String, Vec<String>>,
@@ -48,21 +48,21 @@ impl MatrixLoopPlan {
     }
 }
 
-/// What a matrix loop is for.
+/// The purpose of a matrix loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", from = "RecordedPurpose")]
 pub enum MatrixPurpose {
     /// A fixed number of iterations of each cell.
     #[default]
     Run,
-    /// Iterations until every comparison is decided at this margin, a part of one.
+    /// Iterations until every comparison is decided at this margin, a fraction of one.
     RunUntilSure { margin: f64 },
     /// A search along an axis.
     Bisect { axis: String },
 }
 
 impl MatrixPurpose {
-    /// Whether it runs cells, as opposed to searching along an axis.
+    /// Whether it runs cells instead of searching along an axis.
     pub fn is_run(&self) -> bool {
         matches!(self, Self::Run | Self::RunUntilSure { .. })
     }
@@ -75,7 +75,7 @@ impl MatrixPurpose {
         }
     }
 
-    /// What was recorded before purposes had a type: `run`, `run --until-sure 2%`, `bisect code`.
+    /// A purpose as recorded before it had a type: `run`, `run --until-sure 2%`, `bisect code`.
     fn from_text(text: &str) -> Self {
         if let Some(axis) = text.strip_prefix("bisect") {
             return Self::Bisect { axis: axis.trim().to_owned() };
@@ -87,7 +87,7 @@ impl MatrixPurpose {
     }
 }
 
-/// A purpose as any release has recorded it.
+/// A purpose as any release recorded it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RecordedPurpose {
@@ -122,14 +122,13 @@ impl From<RecordedPurpose> for MatrixPurpose {
 pub enum MatrixEntry {
     /// What a bisection found.
     Answer { answer: BisectAnswer },
-    /// What disturbed the measurement, as far as the machine shows it.
+    /// What disturbed the measurement, as far as the machine reports it.
     Disturbed { disturbances: Vec<SeenDisturbance> },
-    /// The commits that were measured by then, for those who show a metric over them and do not ask
-    /// git.
+    /// The commits measured so far, for readers that plot a metric over commits without asking git.
     Commits { measured: MeasuredCommits },
 }
 
-/// Commits of a branch that were measured, oldest first, and their cells.
+/// Measured commits of a branch, oldest first, and their cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MeasuredCommits {
@@ -146,15 +145,15 @@ pub struct MeasuredCommits {
 pub struct MeasuredCommit {
     pub sha: String,
     pub subject: String,
-    /// Its place among all commits of the branch that were looked at.
+    /// Its position among all inspected commits of the branch.
     pub place: usize,
 }
 
-/// The cell of each commit, all else equal.
+/// The cell of each commit, with all other axes equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitCells {
-    /// The values of the other axes; `None` where there is only one of each.
+    /// The values of the other axes; `None` if each has only one.
     pub name: Option<String>,
     pub keys: Vec<CellKey>,
 }
@@ -168,7 +167,7 @@ pub enum PointVerdict {
     Skip,
 }
 
-/// A point of a bisection that was run or known.
+/// A judged point of a bisection, from new or earlier runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JudgedPoint {
@@ -185,30 +184,30 @@ pub struct BisectAnswer {
     pub axis: String,
     pub last_good: Option<String>,
     pub first_bad: Option<String>,
-    /// How likely the change is exactly there, given every run.
+    /// The probability that the change is exactly there, given every run.
     pub confidence: f64,
-    /// No point that was run contradicts a single change.
+    /// No judged point contradicts a single change.
     pub monotone: bool,
-    /// Every point that was judged, with runs of earlier loops counted.
+    /// Every judged point, including runs of earlier loops.
     pub steps: Vec<JudgedPoint>,
     /// Points between the two that could not be judged.
     #[serde(default)]
     pub skipped: Vec<String>,
-    /// The subject of the commit that is the first bad one.
+    /// The subject line of the first bad commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// By how much the machine changed during the search: 1.1 for 10 % more at the end.
+    /// How much the machine changed during the search: 1.1 is 10 % more at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<f64>,
-    /// What disturbed the search, as far as the machine shows it.
+    /// What disturbed the search, as far as the machine reports it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbances: Vec<Disturbance>,
     pub sentence: String,
 }
 
 impl BisectAnswer {
-    /// This answer within the gap that an earlier search over fewer points has left: both must be
-    /// right.
+    /// This answer, searched within the gap that an earlier search over fewer points left: the
+    /// confidences multiply.
     #[must_use]
     pub fn after(mut self, earlier: Self) -> Self {
         self.confidence *= earlier.confidence;
@@ -216,7 +215,7 @@ impl BisectAnswer {
         self.drift = self.drift.or(earlier.drift);
         let known: Vec<JudgedPoint> = std::mem::take(&mut self.steps);
         let before = earlier.steps.into_iter();
-        // A point that both have asked is listed once, with everything known of it now.
+        // A point that both judged is listed once, with the later verdict.
         self.steps =
             before.filter(|step| known.iter().all(|other| other.point != step.point)).collect();
         self.steps.extend(known);
@@ -246,9 +245,9 @@ impl BisectAnswer {
     }
 }
 
-/// What a run must match to count for a cell: a hash of command, environment and the resolved values
-/// of all axes. A ref counts as its commit and a milestone as its exact version, so that a moved
-/// branch never mixes with what it was.
+/// What a run must match to count for a cell: a hash of command, environment and the resolved
+/// values of all axes. A ref counts as its commit and a milestone as its exact version, so that
+/// results from before and after a branch moves never mix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CellKey([u8; 16]);
 
@@ -294,20 +293,20 @@ impl<'de> Deserialize<'de> for CellKey {
     }
 }
 
-/// What a run does in its matrix.
+/// The role of a run in its matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CellRole {
     /// A measured iteration of a cell.
     Iteration(CellKey),
     /// A run of a cell that is not measured.
     Warmup(CellKey),
-    /// The setup of a worktree, named for people.
+    /// The setup of a worktree, with a name for people.
     Setup(String),
-    /// What runs around the iterations of a cell.
+    /// A hook around the iterations of a cell.
     Hook(CellHook, CellKey),
 }
 
-/// What runs around the iterations of a cell, and is not measured.
+/// A hook around the iterations of a cell; not measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CellHook {
     /// Before each iteration.
@@ -321,7 +320,7 @@ pub enum CellHook {
 impl CellHook {
     const ALL: [Self; 3] = [Self::Prepare, Self::Conclude, Self::Cleanup];
 
-    /// As the configuration calls it.
+    /// The name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
@@ -339,7 +338,7 @@ impl CellHook {
     }
 }
 
-/// Which failures of a command count as results all the same.
+/// Which failures of a command still count as results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IgnoreFailure {
     #[default]
@@ -353,7 +352,7 @@ pub enum IgnoreFailure {
 impl IgnoreFailure {
     const ALL: &str = "all";
 
-    /// Whether a command that exits with this code has a result.
+    /// Whether a command that exits with this code produced a result.
     pub fn accepts(&self, exit_code: i32) -> bool {
         match self {
             Self::None => exit_code == 0,
@@ -371,7 +370,7 @@ impl IgnoreFailure {
         text.split(',').map(code).collect::<Option<Vec<i32>>>().map(Self::Codes)
     }
 
-    /// As [`parse`](Self::parse) reads it; `None` if nothing is ignored.
+    /// In the form that [`parse`](Self::parse) reads; `None` if nothing is ignored.
     pub fn text(&self) -> Option<String> {
         match self {
             Self::None => None,
@@ -383,8 +382,8 @@ impl IgnoreFailure {
     }
 }
 
-/// Everything that the labels of a run say about its place in a matrix. Labels can be filtered by,
-/// and are written in this form by every release; only this type knows their names.
+/// Everything that the labels of a run say about its place in a matrix. Runs can be filtered by
+/// label, and every release writes them in this form; only this type knows their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellLabels {
     pub role: CellRole,
@@ -394,14 +393,14 @@ pub struct CellLabels {
     pub chrome: Option<String>,
     /// The commit.
     pub sha: Option<String>,
-    /// The number of iterations was chosen by looking at them.
+    /// The number of iterations was chosen from their results.
     pub adaptive: bool,
     /// The iterations were not interleaved with those of other cells.
     pub blocked: bool,
-    /// The block of its loop that it belongs to, where that is not its iteration: the runs of a block
-    /// are measured in turn and can be compared.
+    /// The block of its loop, if it is not the iteration number: the runs of a block are measured
+    /// in turn and can be compared.
     pub block: Option<u64>,
-    /// The program whose results were imported.
+    /// The program that produced the imported results.
     pub imported: Option<String>,
     /// Failures that count as results.
     pub ignore_failure: IgnoreFailure,
@@ -513,7 +512,7 @@ impl CellLabels {
         labels.iter().filter_map(|(name, value)| Some((name.strip_prefix(AXIS)?, value.as_str())))
     }
 
-    /// The label that all iterations of a cell have, for a filter.
+    /// The label that all iterations of a cell share, for a filter.
     pub fn filter(key: CellKey) -> (String, String) {
         (KEY.to_owned(), key.to_string())
     }

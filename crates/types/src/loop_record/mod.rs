@@ -1,5 +1,4 @@
-//! What a loop writes down: one enum of entries for each kind of loop, written and read back by the
-//! same type.
+//! What a loop records: one enum of entries per kind of loop, written and read by the same type.
 
 pub mod agent;
 pub mod crash;

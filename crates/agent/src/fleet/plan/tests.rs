@@ -1,4 +1,4 @@
-//! The plan over scripted outcomes.
+//! The plan with scripted outcomes.
 
 use super::*;
 use retake_types::loop_record::fleet::HaltRule;
@@ -21,7 +21,7 @@ fn done() -> AgentReport {
     ended(AgentStopReason::Completed, true)
 }
 
-/// All steps that can begin now, as words.
+/// All steps that can start now, as words.
 fn steps(plan: &mut FleetPlan) -> Vec<String> {
     let mut steps = Vec::new();
     while let FleetNext::Run(step) = plan.next(Duration::ZERO) {

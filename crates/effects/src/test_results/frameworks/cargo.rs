@@ -1,11 +1,11 @@
 //! `cargo test`: libtest's rows and summaries, one block per binary and one for doctests.
 //!
-//! A block opens with `running N tests` and closes with a `test result:` that counts N tests, so
-//! what a test prints is not taken for a result, even if it looks like one. Between `failures:`
-//! and the result everything is captured output, which is kept from other recognisers too.
+//! A block starts with `running N tests` and ends with a `test result:` that counts N tests, so
+//! that a test's output is not mistaken for a result, even if it looks like one. Between
+//! `failures:` and the result everything is captured output, which other recognisers do not get.
 //!
-//! Where the beginning was cut off, rows and a result come before any block. Of several results the
-//! last is the real one then, and the whole is partial.
+//! If the beginning was cut off, rows and a result precede any block. Then the last of several
+//! results is the real one, and the whole is partial.
 
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem, clipped,
@@ -16,10 +16,11 @@ use crate::test_results::recogniser::{Attention, Line, Recogniser};
 use crate::test_results::token_parsing::{duration, find, number, parts, split, split_last};
 use retake_types::{Confidence, Framework, Stream, TestStatus};
 
-/// Blocks within blocks: an aborted binary leaves its block open, and a test may print a block.
+/// Maximum nesting of blocks: an aborted binary leaves its block open, and a test may print a
+/// block.
 const MAX_OPEN: usize = 8;
 
-/// Blocks that closed inside of one; further ones are taken as real.
+/// Maximum closed blocks inside one; further ones count as real.
 const MAX_INNER: usize = 1_000;
 
 pub(super) const BEGINNINGS: &[&[u8]] =
@@ -31,7 +32,7 @@ pub(super) struct Cargo {
     counts: TestCounts,
     details: Details,
     closed: u64,
-    /// A block was seen.
+    /// Whether a block was seen.
     begun: bool,
     before_blocks: BeforeBlocks,
     programs: Programs,
@@ -42,7 +43,7 @@ pub(super) struct Cargo {
     message_of: Option<Vec<u8>>,
     message: Message,
     messages: Vec<(Vec<u8>, Vec<u8>)>,
-    /// A row whose status comes after what the test prints.
+    /// A row whose status follows the test's output.
     waiting: Option<Vec<u8>>,
     problems: Vec<String>,
     compile_error_in_tests: bool,
@@ -55,20 +56,19 @@ pub(super) struct Cargo {
 struct Block {
     announced: u64,
     rows: TestCounts,
-    /// A result that fits, while rows are missing: the last one is the block's own.
+    /// A matching result although rows are missing: the last such result belongs to the block.
     result: Option<TestCounts>,
     details_from: usize,
-    /// Blocks that closed inside this one: real if this one never closes, printed by a test if
-    /// it does.
+    /// Blocks that closed inside this one: real if this one never closes, otherwise test output.
     inner: Vec<(std::ops::Range<usize>, TestCounts)>,
 }
 
-/// What is left of blocks whose beginning was cut off.
+/// The remains of blocks whose beginning was cut off.
 #[derive(Default)]
 struct BeforeBlocks {
     rows: TestCounts,
     tally: Option<TestCounts>,
-    /// The line before was a result too: a search has left these of several blocks.
+    /// Whether the previous line was also a result: a search left the results of several blocks.
     adjacent: bool,
 }
 
@@ -82,15 +82,15 @@ impl BeforeBlocks {
     }
 }
 
-/// The test programs that cargo said it runs.
+/// The test programs that cargo reported to run.
 #[derive(Default)]
 struct Programs {
     named: u64,
-    /// By stream: cargo said that it had built them, it named one, a block began.
+    /// Per stream: cargo reported that it built them, it named one, a block started.
     built: [bool; 2],
     runs: [bool; 2],
     blocks: [bool; 2],
-    /// The first of them were cut off.
+    /// Whether the first of them were cut off.
     headless: bool,
 }
 
@@ -105,7 +105,7 @@ impl Programs {
             self.built[of_stream] = true;
         } else if runs || line.text.starts_with(b"Doc-tests ") {
             self.named += 1;
-            // It says first that they are built, and each before its block.
+            // It first reports that they are built, and then each one before its block.
             let first = !self.runs[of_stream];
             self.headless |= !self.built[of_stream] || first && self.blocks[of_stream];
             self.runs[of_stream] = true;
@@ -204,7 +204,7 @@ impl Cargo {
                 self.section_stream = Some(line.stream);
             }
         } else if let Some(name) = captured_of(text).filter(|_| !self.begun) {
-            // What came before it was captured output too.
+            // Everything before it was captured output too.
             self.forget_rows();
             self.section = Section::Captured;
             self.section_stream = Some(line.stream);
@@ -243,7 +243,7 @@ impl Cargo {
             }
         }
         if self.section == Section::Unsure && !text.is_empty() {
-            // A list of names right after rows: they were captured output.
+            // A list of names right after rows: the rows were captured output.
             self.forget_rows();
             self.section = Section::Listed;
             self.listing_failures = true;
@@ -280,7 +280,7 @@ impl Cargo {
 
     fn row(&mut self, rest: &[u8]) {
         if let Some(name) = rest.strip_suffix(b" ... ok") {
-            // Nearly every line of a log.
+            // True for nearly every line of a log.
             self.waiting = None;
             self.count(name, TestStatus::Passed, None);
         } else if let Some((name, word)) = split_last(rest, b" ... ")
@@ -302,7 +302,7 @@ impl Cargo {
         self.details.push(bare(name), status, time);
     }
 
-    /// Rows before any block were not rows.
+    /// Rows before any block were captured output.
     fn forget_rows(&mut self) {
         self.before_blocks = BeforeBlocks::default();
         self.details = Details::default();
@@ -336,8 +336,8 @@ impl Cargo {
         true
     }
 
-    /// Whether a result that fits can be the block's own. After a failure the list of failed
-    /// tests precedes it; without one, all rows do, unless what tests print has torn some.
+    /// Whether a matching result can belong to the block. With a failure, the list of failed tests
+    /// precedes it; otherwise all rows do, unless output of tests has split some.
     fn own_result(&mut self, index: usize, tally: TestCounts) -> bool {
         if self.section != Section::Rows {
             let listed = self.listed.len();
@@ -365,7 +365,7 @@ impl Cargo {
     }
 
     fn close(&mut self, index: usize, tally: TestCounts) {
-        // Blocks still open inside this one were printed by its tests, as were those that closed.
+        // Blocks still open or closed inside this one were output of its tests.
         let printed = self.open.get(index + 1).map(|inner| inner.details_from..usize::MAX);
         self.open.truncate(index + 1);
         let Some(block) = self.open.pop() else { return };
@@ -385,7 +385,7 @@ impl Cargo {
         }
     }
 
-    /// Takes over names and messages from the list of failures, which is complete.
+    /// Takes names and messages from the list of failures, which is complete.
     fn end_block(&mut self, tally: TestCounts) {
         self.end_message();
         let listed = std::mem::take(&mut self.listed);
@@ -429,7 +429,7 @@ impl Cargo {
     }
 }
 
-/// `ok`, `FAILED`, `ignored[, why]`, `bench: …`, each perhaps with ` <0.001s>`.
+/// `ok`, `FAILED`, `ignored[, why]`, `bench: …`, each optionally with ` <0.001s>`.
 fn status(text: &[u8]) -> Option<(TestStatus, Option<u64>)> {
     let (word, time) = match text.strip_suffix(b">").and_then(|text| split_last(text, b" <")) {
         Some((word, time)) => (word, duration(time)),
@@ -447,7 +447,7 @@ fn status(text: &[u8]) -> Option<(TestStatus, Option<u64>)> {
     Some((status, time))
 }
 
-/// The name without what libtest says about how the test must go.
+/// The name without libtest's suffixes about the expected result.
 fn bare(name: &[u8]) -> &[u8] {
     [&b" - should panic"[..], b" - compile fail", b" - compile"]
         .iter()
@@ -460,7 +460,7 @@ fn captured_of(text: &[u8]) -> Option<&[u8]> {
     text.strip_suffix(b" stdout").or_else(|| text.strip_suffix(b" stderr"))
 }
 
-/// What follows `test result: `, which must be a result to its end.
+/// The text after `test result: `, which must be a complete result.
 fn summary(text: &[u8]) -> Option<TestCounts> {
     let rest = text.strip_prefix(b"ok. ").or_else(|| text.strip_prefix(b"FAILED. "))?;
     let mut tally = TestCounts::default();

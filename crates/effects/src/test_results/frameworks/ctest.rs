@@ -1,7 +1,7 @@
 //! CTest: a row per test and `X% tests passed, F tests failed out of N`.
 //!
-//! The summary counts skipped tests as passed and leaves disabled ones out, so the rows are what
-//! is counted where they agree with it.
+//! The summary counts skipped tests as passed and omits disabled ones, so the rows are counted if
+//! they agree with it.
 
 use crate::test_results::framework_results::{Details, FrameworkResults, TestCounts, clipped};
 use crate::test_results::limits::MAX_RUNNING;
@@ -16,9 +16,9 @@ pub(super) const BEGINNINGS: &[&[u8]] =
 #[derive(Default)]
 pub(super) struct Ctest {
     project: bool,
-    /// Tests that have started and have no row yet.
+    /// Tests that have started but have no row yet.
     started: Vec<Vec<u8>>,
-    /// The first row was not numbered 1.
+    /// Whether the first row's number was not 1.
     headless: bool,
     cut: bool,
     summary_at: u64,
@@ -31,9 +31,9 @@ pub(super) struct Ctest {
     none: bool,
     /// After the summary: the lists of tests that did not run or failed.
     listing: bool,
-    /// No row has counted the tests that are listed.
+    /// Whether no row has counted the listed tests.
     listed_all: bool,
-    /// What the last summary said, while its lists may still name skipped tests.
+    /// The numbers of the last summary, while its lists may still name skipped tests.
     said: Option<TestCounts>,
 }
 
@@ -44,7 +44,7 @@ impl Recogniser for Ctest {
     }
 
     fn finish(mut self: Box<Self>, cuts: OutputCuts) -> Option<FrameworkResults> {
-        // Which of the tests were skipped stands in lists at the end.
+        // The lists at the end tell which tests were skipped.
         let lists_missing = cuts.end && self.listed_all;
         if let Some(said) = self.said.as_mut().filter(|_| lists_missing) {
             said.passed = said.passed.min(self.visible.passed);
@@ -105,8 +105,8 @@ impl Ctest {
     }
 
     fn summary(&mut self, failed: u64, total: u64) {
-        // With rows above it, it must agree with them: a test may print a summary. Where the first
-        // rows were cut off, it knows more than they do.
+        // It must agree with the rows above it: a test may print a summary. If the first rows were
+        // cut off, it counts more than they do.
         let rows = self.rows;
         let agrees = rows.failed == failed && rows.total() >= total && !self.headless;
         let cut = self.headless && rows.failed <= failed;
@@ -148,7 +148,7 @@ impl Ctest {
         }
     }
 
-    /// Rows follow the last summary: a test had printed it.
+    /// Rows follow the last summary, so it was output of a test.
     fn withdraw_summary(&mut self) {
         if self.said.take().is_some() {
             self.summaries -= 1;
@@ -177,8 +177,8 @@ struct Row<'a> {
     time: Option<u64>,
 }
 
-/// `1/9 Test #1: name ....   Passed    0.00 sec`, with the first number; a test that is run again
-/// has a further row without it.
+/// `1/9 Test #1: name ....   Passed    0.00 sec`, with the first number; a repeated test has
+/// another row without it.
 fn row(text: &[u8]) -> Option<Row<'_>> {
     let (position, rest) = match number(text) {
         Some((at, rest)) => (Some(at), number(rest.strip_prefix(b"/")?)?.1),
@@ -192,7 +192,7 @@ fn row(text: &[u8]) -> Option<Row<'_>> {
         Some((rest, time)) => (rest.trim_ascii_end(), duration(&[time, b"s"].concat())),
         None => (rest, None),
     };
-    // The name is filled up with dots; the status follows them.
+    // The name is padded with dots; the status follows them.
     let (name, word) = match split(rest, b"***") {
         Some((name, word)) => (name, word),
         None => {

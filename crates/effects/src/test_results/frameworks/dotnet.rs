@@ -1,5 +1,5 @@
-//! `dotnet test`: VSTest's line per assembly or block, the terminal logger's line, and the block
-//! of Microsoft.Testing.Platform. Only the English words: reports say the same in any language.
+//! `dotnet test`: VSTest's line per assembly or block, the terminal logger's line, and the block of
+//! Microsoft.Testing.Platform. Only in English: reports are the same in every language.
 
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, add_problem,
@@ -16,7 +16,7 @@ pub(super) const BEGINNINGS: &[&[u8]] =
 pub(super) struct Dotnet {
     /// Sums of `Passed!  - Failed: …` lines, one per assembly.
     assemblies: Option<TestCounts>,
-    /// How many of them there are, and how many were announced with `Test run for …`.
+    /// The number of these lines, and of announcements `Test run for …`.
     lines: u64,
     started: u64,
     /// `Test summary:` and `Test run summary:` count all assemblies together.
@@ -31,7 +31,7 @@ pub(super) struct Dotnet {
     problems: Vec<String>,
 }
 
-/// Numbers that come one a line.
+/// Numbers printed one per line.
 struct Block {
     stream: Stream,
     platform: bool,
@@ -133,7 +133,7 @@ impl Dotnet {
         true
     }
 
-    /// Whether the line is one more number of the block.
+    /// Whether the line is another number of the block.
     fn block_line(&mut self, text: &[u8]) -> bool {
         let Some(block) = &mut self.block else { return false };
         let Some((word, value)) = split(text, b": ") else {
@@ -156,7 +156,7 @@ impl Dotnet {
         let Some(block) = self.block.take() else { return };
         let tally =
             TestCounts { passed: block.passed, failed: block.failed, skipped: block.skipped };
-        // Without its numbers it was only a heading.
+        // Without numbers it was only a heading.
         if tally.total() == 0 || block.total != tally.total() {
             return;
         }
@@ -212,7 +212,7 @@ fn numbers(text: &[u8]) -> Option<TestCounts> {
     (total? == tally.total()).then_some(tally)
 }
 
-/// `39. Passed: 33. Failed: 4. Skipped: 2.`, as VSTest wrote it before version 16.
+/// `39. Passed: 33. Failed: 4. Skipped: 2.`, the format of VSTest before version 16.
 fn on_one_line(text: &[u8]) -> Option<TestCounts> {
     let text = text.strip_suffix(b".")?;
     let mut fields = parts(text, b'.');

@@ -1,8 +1,8 @@
 //! `go test`: plain, verbose, and `-json`.
 //!
-//! A test's package is named only after the package's tests, so rows wait for it. Counted are
-//! the innermost tests; an outer one only if it failed on its own. Without `-v` no passing test is
-//! named: then the package is what is counted.
+//! A test's package is named only after the package's tests, so rows wait for it. The innermost
+//! tests are counted; an outer one only if it failed by itself. Without `-v` passing tests have no
+//! names: then the package is counted.
 
 use retake_types::{Confidence, CountedUnit, Framework, Stream, TestStatus};
 use std::borrow::Cow;
@@ -22,12 +22,12 @@ use crate::test_results::token_parsing::{
 
 pub(super) const BEGINNINGS: &[&[u8]] = &[b"==", b"--", b"ok", b"FA", b"?", b"{\"", b"pa"];
 
-/// Rows that wait for their packages; further ones are counted without a name.
+/// Maximum rows that wait for their packages; further ones are counted without a name.
 const MAX_WAITING: usize = 20_000;
 const MAX_PACKAGES: usize = 1_000;
-/// Tests of one package that run at once.
+/// Maximum concurrent tests of one package.
 const MAX_BEGUN: usize = 10_000;
-/// Tests whose log lines wait for the verdict.
+/// Maximum tests whose log lines wait for the verdict.
 const MAX_MESSAGES: usize = 1_000;
 
 #[derive(Default)]
@@ -43,33 +43,33 @@ pub(super) struct Go {
     json: bool,
     problems: Vec<String>,
     partial: bool,
-    /// After a deadline: the tests that were running are listed, or will be.
+    /// Whether a timeout occurred: the running tests are or will be listed.
     timed_out: bool,
     listing_running: bool,
-    /// `FAIL` alone: some test of the package that ends next has failed.
+    /// `FAIL` alone: a test of the package that ends next has failed.
     blamed: bool,
-    /// A package that is named instead of tests, if nothing came before it: its tests may have been
-    /// cut off.
+    /// A package that is named instead of tests at the very beginning: its tests may have been cut
+    /// off.
     first_package: Option<Vec<u8>>,
     /// Tests that were running when their packages ended.
     running: Vec<Vec<u8>>,
-    /// Whose log lines these are.
+    /// The test that the log lines belong to.
     speaking: Option<(Stream, Vec<u8>)>,
 }
 
-/// How much is kept for packages that have not ended, all together.
+/// Totals over all unfinished packages.
 #[derive(Default)]
 struct Waiting {
     rows: usize,
     messages: usize,
 }
 
-/// The tests of a package that has not ended.
+/// The tests of an unfinished package.
 #[derive(Default)]
 struct Package {
-    /// Tests that were seen to begin and have not ended.
+    /// Tests that have started but not ended.
     running: HashSet<Vec<u8>>,
-    /// Something of it was seen, its beginning was, the beginning is missing, it has no tests.
+    /// Seen at all, seen from its beginning, beginning missing, without tests.
     seen: bool,
     begun: bool,
     headless: bool,
@@ -79,12 +79,12 @@ struct Package {
     messages: HashMap<Vec<u8>, Message>,
 }
 
-/// How one test of a package went.
+/// The result of one test of a package.
 struct Row {
     name: Vec<u8>,
     status: TestStatus,
     time: Option<u64>,
-    /// It was seen to begin. If not, tests inside of it may have been cut off.
+    /// Whether its start was seen. If not, tests inside it may have been cut off.
     announced: bool,
 }
 
@@ -109,7 +109,7 @@ struct Event<'a> {
 impl Recogniser for Go {
     fn line(&mut self, line: &Line<'_>) -> Attention {
         self.see(line);
-        // What a test prints without an end of its line stands before a row.
+        // Output of a test without a newline precedes a row.
         let waits = !self.plain.is_empty() || !self.plain.running.is_empty();
         let inside = self.verbose && waits;
         if inside || self.speaking.is_some() { Attention::All } else { Attention::Idle }
@@ -174,7 +174,7 @@ impl Go {
             Some(b'o') if text.starts_with(b"ok") && line.at_margin() => self.passed(text),
             Some(b'F') if text == b"FAIL" && line.at_margin() => self.blamed = true,
             Some(b'F') if text.starts_with(b"FAIL") && line.at_margin() => self.failed(text),
-            // After a deadline of its own: `running tests:` and below it `\tName (1s)`.
+            // After go's own timeout: `running tests:` and below it `\tName (1s)`.
             _ if self.listing_running && line.indent == 1 => {
                 if let Some((name, time)) = trailing_parenthesis(text)
                     && duration(time).is_some()
@@ -190,7 +190,7 @@ impl Go {
             Some(b'?') if line.at_margin() => {
                 self.seen |= text.starts_with(b"?") && text.ends_with(b"\t[no test files]");
             }
-            // What a test printed did not end its line.
+            // Output of a test without a newline.
             _ if self.verbose && self.interrupted_row(line).is_some() => {}
             _ if line.indent >= 4 => {
                 if let Some((stream, name)) = &self.speaking
@@ -210,7 +210,7 @@ impl Go {
     /// `--- PASS: Name (0.00s)`
     fn row(&mut self, line: &Line<'_>) {
         let Some((name, status, time)) = row(line.text) else { return };
-        // Only with `-v`, and then each is announced before.
+        // Only with `-v`, which announces each test first.
         if !status.is_failure() {
             self.is_verbose();
         }
@@ -227,7 +227,7 @@ impl Go {
 
     fn is_verbose(&mut self) {
         if !std::mem::replace(&mut self.verbose, true) {
-            // What was announced before these rows was cut off.
+            // The announcements of these rows were cut off.
             self.plain.headless |= !self.plain.rows.is_empty();
             self.plain.rows.iter_mut().for_each(|row| row.announced = false);
         }
@@ -255,7 +255,7 @@ impl Go {
         self.speaking = Some((stream, clipped(name).to_vec()));
     }
 
-    /// `ok  \tpackage\t0.01s`, `(cached)`, perhaps with coverage or `[no tests to run]`.
+    /// `ok  \tpackage\t0.01s` or `(cached)`, optionally with coverage or `[no tests to run]`.
     fn passed(&mut self, text: &[u8]) {
         let mut fields = text.split(|byte| *byte == b'\t').map(<[u8]>::trim_ascii);
         let (Some(b"ok"), Some(package), Some(time)) =
@@ -312,7 +312,7 @@ impl Go {
         let running = rows.innermost_running().into_iter().take(room);
         self.running.extend(running.map(|test| [package, b" ", &test].concat()));
         if !named && rows.unnamed.failed == 0 && (blamed || rows.headless) {
-            // Which of its tests failed was cut off.
+            // The names of its failed tests were cut off.
             self.counts.count(TestStatus::Failed);
             self.details.omitted += 1;
             self.partial = true;
@@ -320,7 +320,7 @@ impl Go {
                 self.unit = CountedUnit::Packages;
             }
         } else if !named && rows.unnamed.failed == 0 {
-            // It ended by itself: a panic in the set-up, an exit, a deadline.
+            // The package itself failed: a panic in the setup, an exit, a timeout.
             self.package_result(package, TestStatus::Error, time);
         } else if !self.verbose && !self.json {
             self.unit = CountedUnit::Packages;
@@ -328,7 +328,7 @@ impl Go {
         self.add(rows, package);
     }
 
-    /// A package stands for its tests, none of which is to blame or named.
+    /// Counts a package in place of its tests, none of which failed or is named.
     fn package_result(&mut self, package: &[u8], status: TestStatus, time: Option<u64>) {
         if self.counts.total() == 0 {
             self.first_package = Some(package.to_vec());
@@ -349,7 +349,7 @@ impl Go {
         }
         let Some(name) = event.package.as_deref() else { return };
         if let Some((package, _)) = self.package(name) {
-            // The first event of a package begins it or one of its tests.
+            // The first event of a package starts it or one of its tests.
             let first = !std::mem::replace(&mut package.seen, true);
             package.begun |= matches!(&*event.action, "start" | "run");
             package.headless |= first && !package.begun && event.test.is_some();
@@ -413,8 +413,8 @@ impl Go {
         Some((package, &mut self.waiting))
     }
 
-    /// Counts the tests of a package whose name was cut off: under another name they would be
-    /// other tests.
+    /// Counts the tests of a package whose name was cut off: with another name they would be
+    /// different tests.
     fn add_nameless(&mut self, package: Package) {
         let details = std::mem::take(&mut self.details);
         self.add(package, b"");
@@ -445,7 +445,7 @@ impl Go {
                 continue;
             }
             if !announced {
-                // It may stand for tests inside of it.
+                // It may contain other tests.
                 self.counts.add(*status, u64::from(status.is_failure()));
                 self.details.omitted += u64::from(status.is_failure());
                 continue;
@@ -482,12 +482,12 @@ impl Package {
         }
     }
 
-    /// Whether the test was seen to begin.
+    /// Whether the start of the test was seen.
     fn end(&mut self, test: &[u8]) -> bool {
         self.running.remove(clipped(test)) || self.running.len() >= MAX_BEGUN
     }
 
-    /// Tests that have begun and not ended, without those that wait for one of theirs.
+    /// Tests that have started but not ended, except those that wait for an inner one.
     fn innermost_running(&self) -> Vec<Vec<u8>> {
         let outer = |test: &Vec<u8>| {
             self.running.iter().any(|other| {

@@ -12,7 +12,7 @@ use retake_types::{Confidence, Framework, Stream, TestStatus};
 
 pub(super) const BEGINNINGS: &[&[u8]] = &[b"PA", b"FA", b"Te", b"No", b"\xe2"];
 
-/// Headings of `●` sections that are not tests.
+/// Headings of `●` sections that are not about tests.
 const NOT_TESTS: [&[u8]; 7] = [
     b"Console",
     b"Test suite failed to run",
@@ -30,9 +30,9 @@ pub(super) struct Jest {
     titles: Vec<(usize, Vec<u8>)>,
     failing: Option<Vec<u8>>,
     message: Message,
-    /// `Test Suites:` was the line before, on this stream.
+    /// `Test Suites:` was the previous line on this stream.
     suites: Option<Stream>,
-    /// As many as all of those lines together say.
+    /// The total of all of those lines.
     suites_in_all: u64,
     counts: TestCounts,
     summaries: u64,
@@ -53,7 +53,7 @@ struct File {
 
 impl Recogniser for Jest {
     fn line(&mut self, line: &Line<'_>) -> Attention {
-        // In colour, one blank more on either side of the first word.
+        // In colour, the first word has an extra blank on either side.
         let framed = line.indent == 1 && file(line.text).is_some();
         if line.at_margin() && !line.text.is_empty() || framed {
             self.margin(line);
@@ -116,7 +116,7 @@ impl Jest {
                     self.counts += tally;
                     self.summaries += 1;
                 }
-                // Elsewhere it is what a test printed.
+                // Elsewhere it is output of a test.
                 (false, Some(tally)) if line.leads => self.orphan = Some(tally),
                 _ => {}
             }
@@ -207,7 +207,7 @@ fn file(text: &[u8]) -> Option<(&[u8], bool)> {
     let path = path.strip_prefix(b" ").unwrap_or(path);
     let name = split_last(path, b"/").map_or(path, |(_, name)| name);
     let plausible = !path.starts_with(b" ") && memchr::memchr(b'.', name).is_some();
-    // Vitest's sections begin alike.
+    // Vitest's sections begin in the same way.
     let vitest = [&b" > "[..], b" [ "].iter().any(|mark| find(path, mark).is_some());
     (plausible && !vitest).then_some((path, failed))
 }
@@ -233,7 +233,7 @@ fn row(text: &[u8]) -> Option<(TestStatus, &[u8], Option<u64>)> {
     None
 }
 
-/// `1 failed, 1 skipped, 6 passed, 8 total`, to its end; also `3 of 4 total`.
+/// `1 failed, 1 skipped, 6 passed, 8 total`, up to the end; also `3 of 4 total`.
 fn tally(text: &[u8]) -> Option<TestCounts> {
     let mut tally = TestCounts::default();
     let mut total = None;

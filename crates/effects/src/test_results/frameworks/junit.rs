@@ -10,14 +10,14 @@ use retake_types::{ResultsSource, Stream};
 
 pub(super) const BEGINNINGS: &[&[u8]] = &[b"<?", b"<t"];
 
-/// A longer document is given up; as a file it may be larger.
+/// A longer document on a stream is given up; a file may be larger.
 const MAX_DOCUMENT: usize = 8 * 1024 * 1024;
 
 #[derive(Default)]
 pub(super) struct Junit {
     stream: Option<Stream>,
     document: Vec<u8>,
-    /// The end tag of the root element, once that is known.
+    /// The end tag of the root element, once known.
     end: Option<&'static [u8]>,
     found: Option<FrameworkResults>,
 }
@@ -73,7 +73,7 @@ impl Junit {
     }
 
     fn complete(&mut self) {
-        // A document that cannot be read says nothing.
+        // An unreadable document is ignored.
         if let Ok(found) = reports::parse(&self.document) {
             self.found = Some(match self.found.take() {
                 Some(sum) => combine_results::add(sum, found),
@@ -95,7 +95,7 @@ fn root_end(text: &[u8]) -> Option<&'static [u8]> {
     ends.iter().find(|(start, _)| text.starts_with(start)).map(|(_, end)| *end)
 }
 
-/// Suites may contain suites; the outermost one's end stands at the margin, or after its start.
+/// Suites may be nested; the outermost end tag is at the margin, or directly after its start tag.
 fn ends_here(line: &Line<'_>, end: &[u8]) -> bool {
     line.at_margin() || end == b"</testsuites>"
 }

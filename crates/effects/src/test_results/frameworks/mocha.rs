@@ -14,14 +14,14 @@ pub(super) const BEGINNINGS: &[&[u8]] =
 pub(super) struct Mocha {
     /// Since the last summary.
     rows: TestCounts,
-    /// The first of them stood below titles that were not seen, or at the very beginning.
+    /// The first of them was below unseen titles, or at the very beginning.
     headless: bool,
     details: Details,
     counts: TestCounts,
     summaries: u64,
-    /// A summary without rows, which is what a test printed if rows follow.
+    /// A summary without rows; if rows follow, it was output of a test.
     rowless: Option<TestCounts>,
-    /// All summaries had all of their rows.
+    /// Whether a summary lacks some of its rows.
     cut: bool,
     stream: Option<Stream>,
     state: State,
@@ -36,9 +36,9 @@ enum State {
     Rows,
     /// `N passing` was seen: pending and failing may follow.
     Summary,
-    /// Between the summary and the list of failures, or in one's message.
+    /// Between the summary and the list of failures, or in a message.
     List,
-    /// In the title of a failure, which goes over several lines.
+    /// In the title of a failure, which spans several lines.
     Title,
 }
 
@@ -51,7 +51,7 @@ impl Recogniser for Mocha {
     }
 
     fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
-        // Without the blank line after it more of it may have followed.
+        // Without the following blank line the summary may be incomplete.
         let unfinished = self.state == State::Summary;
         if self.state == State::Title {
             self.title.clear();
@@ -60,7 +60,7 @@ impl Recogniser for Mocha {
         let rowless = self.rowless.is_some();
         self.counts += self.rowless.take().unwrap_or_default();
         let (counts, confidence) = match self.summaries {
-            // Rows alone look like those of other runners.
+            // Rows alone resemble those of other runners.
             0 if self.rows.passed > 0 => (self.rows, Confidence::Low),
             0 => return None,
             _ => (self.counts, Confidence::High),
@@ -112,7 +112,7 @@ impl Mocha {
         if rest.starts_with(b" passing (") && line.after_blank {
             let timed =
                 trailing_parenthesis(rest).is_some_and(|(_, time)| duration(time).is_some());
-            // With rows above it, it must count them, unless the first of them were cut off.
+            // It must match the rows above it, unless the first of them were cut off.
             let rows = self.rows.passed;
             let counted = rows == count || self.rows.total() == 0 || self.headless && rows < count;
             if !timed || !counted {
@@ -164,7 +164,7 @@ impl Mocha {
             Some((bare, time)) if duration(time).is_some() => (bare, duration(time)),
             _ => (name, None),
         };
-        // Jest puts such marks before its sections.
+        // Jest uses such marks before its sections.
         if line.titles.above(line.indent).any(|title| title.starts_with("●".as_bytes())) {
             return;
         }

@@ -19,10 +19,10 @@ mod vitest;
 
 use super::recogniser::Recogniser;
 
-/// A recogniser, and with which one or two visible bytes the lines begin that it must see.
+/// A recogniser, and the one or two first visible bytes of the lines that it needs.
 type Entry = (Box<dyn Recogniser>, &'static [&'static [u8]]);
 
-/// All of them. Those that keep a test's output from the others come first.
+/// All of them. Those that claim a test's output for themselves come first.
 pub(super) fn all() -> Vec<Entry> {
     vec![
         (Box::<nextest::Nextest>::default(), nextest::BEGINNINGS),

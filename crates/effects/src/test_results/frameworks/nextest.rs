@@ -1,7 +1,7 @@
 //! cargo-nextest: rows and a summary on stderr, failed tests' output between them.
 //!
-//! That output contains libtest's own rows and results, which must not be counted: it is kept from
-//! the other recognisers, and the last word about a test that was retried is the one that counts.
+//! That output contains libtest's own rows and results, which must not be counted: other
+//! recognisers do not get it, and the last result of a retried test counts.
 
 use std::collections::HashSet;
 
@@ -32,16 +32,16 @@ pub(super) struct Nextest {
     build_failed: bool,
     current: Option<Vec<u8>>,
     summary_at: u64,
-    /// Tests that failed in an attempt that may not have been their last.
+    /// Tests that failed in an attempt that may not be their last.
     tried: HashSet<Vec<u8>>,
-    /// Tests that were said to take long and have no result yet.
+    /// Tests that were reported as slow and have no result yet.
     slow: Vec<Vec<u8>>,
     output: Option<Output>,
     stdout: Message,
     stderr: Message,
 }
 
-/// Which part of a failed test's output is being replayed.
+/// The part of a failed test's output that is being replayed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Output {
     stream: Stream,
@@ -117,7 +117,7 @@ impl Nextest {
 
     fn own(&mut self, line: &Line<'_>) {
         if let Some(mut output) = header(line) {
-            // A new row's output, or the second part of the same row's.
+            // Another row's output, or the second part of the same row's.
             output.stream = line.stream;
             self.output = Some(output);
             return;

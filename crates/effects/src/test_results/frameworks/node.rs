@@ -1,7 +1,7 @@
 //! node:test's spec reporter: marked rows, two blanks a level, and a block of `ℹ` counts.
 //!
-//! A row that closes a `▶` title may be a test or a suite; the counts tell whether there are any
-//! suites, and where both occur only closing rows that failed by themselves are kept.
+//! A row that closes a `▶` title may be a test or a suite; the counts show whether there are any
+//! suites, and if both occur, only closing rows that failed by themselves are kept.
 
 use crate::test_results::framework_results::{
     Details, FrameworkResults, Message, TestCounts, clipped,
@@ -20,7 +20,7 @@ pub(super) const BEGINNINGS: &[&[u8]] = &[b"\xe2", b"\xef", b"te"];
 const COUNTS: [&[u8]; 8] =
     [b"tests", b"suites", b"pass", b"fail", b"cancelled", b"skipped", b"todo", b"duration_ms"];
 
-/// Reads the block of counts, one line at a time.
+/// Parses the block of counts, one line at a time.
 #[derive(Default)]
 pub(in crate::test_results) struct NodeCounts {
     next: usize,
@@ -28,7 +28,7 @@ pub(in crate::test_results) struct NodeCounts {
 }
 
 impl NodeCounts {
-    /// Takes `pass 5`; gives the totals and the number of suites when that was the last one.
+    /// Parses `pass 5`; returns the totals and the number of suites after the last line.
     pub(in crate::test_results) fn line(&mut self, text: &[u8]) -> Option<(TestCounts, u64)> {
         let (word, value) = split(text, b" ")?;
         if word == COUNTS[0] {
@@ -59,7 +59,7 @@ pub(super) struct Node {
     titles: Vec<Vec<u8>>,
     rows: TestCounts,
     details: Details,
-    /// Rows that close a title: name, status and whether something inside it failed.
+    /// Rows that close a title: name, status and whether something inside failed.
     closers: Vec<(Vec<u8>, TestStatus, bool)>,
     /// Whether something failed, by level.
     failed_within: Vec<bool>,
@@ -68,7 +68,7 @@ pub(super) struct Node {
     summaries: u64,
     listing: bool,
     listed: usize,
-    /// The level of the row before, and whether the very first row has been seen.
+    /// The level of the previous row, and whether the very first row was seen.
     level_before: usize,
     first_row: Option<FirstRow>,
     cut: bool,
@@ -76,7 +76,7 @@ pub(super) struct Node {
     message: Message,
 }
 
-/// A row with which a stream begins: it may close a title that was cut off.
+/// The first row of a stream, which may close a title that was cut off.
 struct FirstRow {
     name: Vec<u8>,
     status: TestStatus,
@@ -96,7 +96,7 @@ impl Recogniser for Node {
             self.forget(&name, status);
         }
         let (counts, confidence) = match self.summaries {
-            // Failed rows alone may be the end of a list of failures, which has no whole names.
+            // Failed rows alone may be the end of a list of failures, which has incomplete names.
             0 if self.rows.passed + self.rows.skipped > 0 => (self.rows, Confidence::Low),
             0 => return None,
             _ => (self.totals, Confidence::High),
@@ -139,7 +139,7 @@ impl Node {
             self.listing = true;
         } else if text.starts_with(b"test at ") && line.at_margin() {
             if self.summaries == 0 && !self.listing {
-                // The counts were cut off, and so was what came before them.
+                // The counts were cut off, and so was everything before them.
                 self.rows = TestCounts::default();
                 self.details = Details::default();
             }
@@ -201,7 +201,7 @@ impl Node {
         full
     }
 
-    /// The failed test whose last part is `name`: the list of failures leaves the rest out.
+    /// The failed test whose last part is `name`: the list of failures omits the rest.
     fn by_leaf(&self, name: &[u8]) -> Option<Vec<u8>> {
         if self.listed > MAX_FAILURE_DETAILS {
             return None;
@@ -235,7 +235,7 @@ impl Node {
         self.listing = false;
     }
 
-    /// A row that may have been no test.
+    /// Reverts a row that may not be a test.
     fn forget(&mut self, name: &[u8], status: TestStatus) {
         let known = self.details.list.first();
         if known.is_some_and(|known| known.name.as_bytes() == name && known.status == status) {
@@ -259,7 +259,7 @@ fn row(text: &[u8]) -> Option<(TestStatus, &[u8], Option<u64>)> {
         "﹣" | "⚠" => TestStatus::Skipped,
         _ => return None,
     };
-    // The duration is always there, whatever follows it.
+    // The duration is always present, whatever follows it.
     let at = rfind(rest, b"ms)")?;
     let (name, time) = trailing_parenthesis(&rest[..at + 3])?;
     let time = duration(time)?;

@@ -29,7 +29,7 @@ enum ClosingLine {
     No,
     /// After `Time: …, Memory: …`: `OK` may follow.
     Timed,
-    /// After `FAILURES!` and the like: the numbers follow.
+    /// After `FAILURES!` and similar: the numbers follow.
     Headed,
 }
 
@@ -142,7 +142,7 @@ impl Phpunit {
     }
 }
 
-/// `There was 1 failure:`, with the status of what is listed.
+/// `There was 1 failure:`, with the status of the listed tests.
 fn section(text: &[u8]) -> Option<Option<TestStatus>> {
     let rest = text.strip_prefix(b"There was ").or(text.strip_prefix(b"There were "))?;
     let (_, what) = number(rest)?;
@@ -174,7 +174,7 @@ fn numbers(text: &[u8]) -> Option<TestCounts> {
         match what {
             b"Errors" | b"Failures" => failed += count,
             b"Skipped" | b"Incomplete" => skipped += count,
-            // Risky tests pass; warnings and deprecations are no tests.
+            // Risky tests pass; warnings and deprecations are not tests.
             _ => {}
         }
     }

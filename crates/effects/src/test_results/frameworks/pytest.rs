@@ -1,7 +1,7 @@
 //! pytest, with and without `-q`, `-v`, `-rA` and xdist.
 //!
-//! A session ends with a line of counts. Between the `FAILURES`, `ERRORS` or `PASSES` bar and
-//! that line stands what tests printed, so there the last line of counts is the true one.
+//! A session ends with a line of counts. The text between the `FAILURES`, `ERRORS` or `PASSES` bar
+//! and that line is output of tests, so the last line of counts is the real one.
 
 use retake_types::{Confidence, Framework, Stream, TestStatus};
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub(super) const BEGINNINGS: &[&[u8]] = &[
     b"9", b".", b"F", b"E", b"s", b"x", b"X",
 ];
 
-/// Workers of xdist whose last tests are remembered.
+/// Maximum xdist workers whose last tests are remembered.
 const MAX_WORKERS: usize = 64;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) struct Pytest {
     partial: bool,
     cut: bool,
     confidence: Option<Confidence>,
-    /// All sessions were seen from their beginning, the last to its end.
+    /// Whether a session lacks its beginning, and whether the last one has its end.
     headless: bool,
     ended: bool,
     summary_at: u64,
@@ -42,7 +42,7 @@ pub(super) struct Pytest {
     title: Option<Vec<u8>>,
     message: Message,
     shift: usize,
-    /// What failed tests said, by the title of their section.
+    /// Messages of failed tests, by the title of their section.
     messages: HashMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -56,18 +56,18 @@ struct Session {
     sections: bool,
     failures: bool,
     within: Within,
-    /// Outcomes by letter, for `-qq`, which has no line of counts.
+    /// Outcomes by letter, for `-qq`, which prints no line of counts.
     letters: TestCounts,
-    /// How far the last of them was, in percent.
+    /// The last progress in percent.
     percent: Option<u64>,
     rows: TestCounts,
-    /// A verbose row whose status has not come yet: something is printed in between.
+    /// A verbose row that waits for its status, with other output in between.
     waiting: Option<Vec<u8>>,
     collected: Option<u64>,
     summary: Option<TestCounts>,
     stopped: bool,
-    /// Tests that passed, so far: the last of each worker may still break when it is taken down, and
-    /// those in the short summary may be there once more.
+    /// Tests that passed so far: the last one of each worker may still fail in its teardown, and
+    /// those in the short summary may be repeated.
     unsure: Vec<Vec<u8>>,
     last_passed: HashMap<Vec<u8>, Vec<u8>>,
 }
@@ -78,7 +78,7 @@ enum Within {
     Rows,
     Output,
     ShortSummary,
-    /// After a line of counts, which may still turn out to be what a test printed.
+    /// After a line of counts, which may still turn out to be output of a test.
     Ended,
 }
 
@@ -138,7 +138,7 @@ impl Pytest {
         }
     }
 
-    /// Lines that begin at the margin and mean something. Whether this was one.
+    /// Handles lines that begin at the margin. Returns whether it was significant.
     fn margin(&mut self, line: &Line<'_>, text: &[u8]) -> bool {
         match text.first() {
             Some(b'=') => {
@@ -197,7 +197,7 @@ impl Pytest {
     fn bar(&mut self, line: &Line<'_>, title: &[u8]) {
         match title {
             b"test session starts" => {
-                // Inside of output it is what a test printed.
+                // Within output it was printed by a test.
                 if self.session.within == Within::Output {
                     return;
                 }
@@ -219,7 +219,7 @@ impl Pytest {
                 self.session.within = Within::ShortSummary;
             }
             _ => {
-                // Slowest durations, coverage and what plugins add: not rows.
+                // Slowest durations, coverage and plugin sections: not rows.
                 if self.session.opened && self.session.within == Within::Rows {
                     self.session.within = Within::Output;
                 }
@@ -229,7 +229,7 @@ impl Pytest {
         self.stream = Some(line.stream);
     }
 
-    /// Whether a line of counts can be the session's own: it counts no less than was seen to run.
+    /// Whether a line of counts can belong to the session: it must count at least the tests seen.
     fn counts_all(&self, tally: TestCounts) -> bool {
         let session = &self.session;
         let seen = session.letters.total().max(session.rows.total());
@@ -240,7 +240,7 @@ impl Pytest {
             && (tally.failed > 0 || !session.failures)
     }
 
-    /// `FAILED file.py::name - why` or the end of `-q`'s letters.
+    /// `FAILED file.py::name - why`, or the end of the letters of `-q`.
     fn lone_failure(&mut self, line: &Line<'_>) -> bool {
         let failed = line.text.strip_prefix(b"FAILED ").or(line.text.strip_prefix(b"ERROR "));
         let Some((file, _)) = failed.and_then(|rest| split(rest, b"::")) else {
@@ -262,14 +262,14 @@ impl Pytest {
         }
         let evident = self.session.opened || self.session.evident;
         if !evident && !line.leads {
-            // Elsewhere it is what a test printed.
+            // Elsewhere it is output of a test.
             return;
         }
         self.summary_at = line.number;
         self.end_message();
         self.stream = Some(line.stream);
         let session = &self.session;
-        // Alone at the margin it may be a quotation; a session of its own then.
+        // Alone at the margin it may be a quotation; treat it as a separate session.
         if session.summary.is_some() && session.within == Within::Ended && !session.opened {
             self.end_session();
         }
@@ -281,7 +281,7 @@ impl Pytest {
         self.end_message();
         let session = std::mem::take(&mut self.session);
         let evident = session.opened || session.evident;
-        // Something of the session followed it, so a test had printed it.
+        // More of the session followed it, so it was output of a test.
         let summary = session.summary.filter(|_| session.within == Within::Ended);
         let (tally, confidence) = match summary {
             Some(tally) if evident => (tally, Confidence::High),
@@ -296,19 +296,19 @@ impl Pytest {
             None if session.opened && session.letters.total() > 0 => {
                 (session.letters, Confidence::Medium)
             }
-            // Those that failed are named, if nothing else.
+            // At least the failed ones are named.
             None if session.opened && self.confidence.is_none() => {
                 (self.details.counts(), Confidence::Medium)
             }
             None if session.opened => (TestCounts::default(), Confidence::Medium),
             None => return,
         };
-        // A lone line of counts does not add to what real sessions said.
+        // A lone line of counts is dropped next to real sessions.
         if confidence == Confidence::Low && self.confidence.is_some_and(|c| c > Confidence::Low) {
             return;
         }
         if self.confidence == Some(Confidence::Low) {
-            // Of several lone lines of counts, the others may be what a test printed.
+            // Of several lone lines of counts, the others may be output of tests.
             self.cut |= confidence == Confidence::Low;
             self.counts = TestCounts::default();
         }
@@ -329,7 +329,7 @@ impl Pytest {
         self.partial |= session.stopped && (short || session.collected.is_none());
     }
 
-    /// `FE.xs [100%]`: what `-q` prints instead of a header and file names.
+    /// `FE.xs [100%]`: printed by `-q` instead of a header and file names.
     fn quiet_progress(&mut self, line: &Line<'_>, text: &[u8]) -> bool {
         let (letters, rest) = split(text, b" ").unwrap_or((text, b""));
         let percent = rest.trim_ascii().strip_prefix(b"[").and_then(|r| r.strip_suffix(b"%]"));
@@ -381,7 +381,7 @@ impl Pytest {
         }
     }
 
-    /// `file.py::name PASSED [ 25%]`, perhaps with a reason after the status.
+    /// `file.py::name PASSED [ 25%]`, optionally with a reason after the status.
     fn verbose_row(&mut self, text: &[u8]) {
         if find(text, b"::").is_none() {
             return;
@@ -392,7 +392,7 @@ impl Pytest {
         {
             row = before;
         }
-        // A reason that was cut to the width of the terminal, or has parentheses of its own.
+        // A reason that was cut to the terminal's width, or that contains parentheses.
         for word in [&b" SKIPPED ("[..], b" XFAIL (", b" XPASS ("] {
             if let Some((name, _)) = split(row, word) {
                 let word = &word[1..word.len() - 2];
@@ -410,14 +410,14 @@ impl Pytest {
         }
         let (name, printed) = node_id(row);
         let Some(file) = split(name, b"::").map(|(file, _)| file) else { return };
-        // Not just any two words with colons between them.
+        // Excludes arbitrary words with colons between them.
         let file_name = split_last(file, b"/").map_or(file, |(_, name)| name);
         if memchr::memchr(b'.', file_name).is_none() {
             return;
         }
         match ending_status(printed) {
             Some(status) => self.count(b"", name, (status, time)),
-            // One test at a time: until its status comes, all else is what it prints.
+            // One test at a time: everything before its status is its output.
             None if self.session.waiting.is_none() => {
                 self.session.waiting = Some(clipped(name).to_vec());
             }
@@ -438,7 +438,7 @@ impl Pytest {
     }
 
     fn put(&mut self, name: &[u8], status: TestStatus, time: Option<u64>) {
-        // A test that passed and could not be taken down has both; the worse one stays.
+        // A test that passed and failed in its teardown has both; the worse one stays.
         let worse = self.details.get(name).is_none_or(|known| status > known.status);
         if worse {
             self.details.put(name, status, time);
@@ -491,7 +491,7 @@ fn status(word: &[u8]) -> Option<TestStatus> {
     }
 }
 
-/// `PASSED`, `FAILED [ 50%]`, `SKIPPED (why)   1.2ms`: what is left of a row that was interrupted.
+/// `PASSED`, `FAILED [ 50%]`, `SKIPPED (why)   1.2ms`: the rest of an interrupted row.
 fn lone_status(text: &[u8]) -> Option<(TestStatus, Option<u64>)> {
     let (row, time) = without_progress(text);
     let (word, note) = split(row, b" ").unwrap_or((row, b""));
@@ -500,7 +500,7 @@ fn lone_status(text: &[u8]) -> Option<(TestStatus, Option<u64>)> {
     Some((status, time))
 }
 
-/// A row without `[ 25%]`, `[1/4]` or `12.3ms` at its end, and the last of these.
+/// A row without its final `[ 25%]`, `[1/4]` or `12.3ms`, and the last of these.
 fn without_progress(text: &[u8]) -> (&[u8], Option<u64>) {
     if let Some((row, progress)) = split_last(text, b" [")
         && progress.ends_with(b"]")
@@ -514,13 +514,13 @@ fn without_progress(text: &[u8]) -> (&[u8], Option<u64>) {
     }
 }
 
-/// The status after something that was printed without an end of its line.
+/// The status after output without a newline.
 fn ending_status(text: &[u8]) -> Option<TestStatus> {
     let words = [&b"PASSED"[..], b"FAILED", b"ERROR", b"SKIPPED", b"XFAIL", b"XPASS"];
     words.iter().find(|word| text.ends_with(word)).and_then(|word| status(word))
 }
 
-/// `file.py::name[a b]` at the beginning of a row, and what follows it.
+/// `file.py::name[a b]` at the beginning of a row, and the rest.
 fn node_id(text: &[u8]) -> (&[u8], &[u8]) {
     let mut depth = 0usize;
     for (at, byte) in text.iter().enumerate() {
@@ -572,7 +572,7 @@ fn collected(text: &[u8]) -> Option<u64> {
     items
 }
 
-/// `2 failed, 7 passed, 1 error in 0.06s (0:02:05)`, to its end.
+/// `2 failed, 7 passed, 1 error in 0.06s (0:02:05)`, up to the end.
 fn summary(text: &[u8]) -> Option<TestCounts> {
     if !text.starts_with(b"no tests ran") {
         let (_, rest) = number(text)?;
@@ -601,7 +601,7 @@ fn summary(text: &[u8]) -> Option<TestCounts> {
     Some(tally)
 }
 
-/// Splits `file.py::name[a - b] - why` where the reason begins.
+/// Splits `file.py::name[a - b] - why` at the beginning of the reason.
 fn before_reason(text: &[u8]) -> (&[u8], &[u8]) {
     let last_shut = memchr::memrchr(b']', text);
     let mut depth = 0usize;
@@ -623,7 +623,7 @@ fn before_reason(text: &[u8]) -> (&[u8], &[u8]) {
     (text, b"")
 }
 
-/// A section's title without where it went wrong.
+/// A section's title without the phase that failed.
 fn bare_title(title: &[u8]) -> &[u8] {
     [&b"ERROR at setup of "[..], b"ERROR at teardown of ", b"ERROR collecting "]
         .iter()
@@ -631,7 +631,7 @@ fn bare_title(title: &[u8]) -> &[u8] {
         .unwrap_or(title)
 }
 
-/// How the failure sections name a test: `Class.name` for `file.py::Class::name`.
+/// A test's name in the failure sections: `Class.name` for `file.py::Class::name`.
 fn title_of(name: &[u8]) -> Vec<u8> {
     let Some((_, inner)) = split(name, b"::") else { return name.to_vec() };
     let (path, parameters) = match memchr::memchr(b'[', inner) {

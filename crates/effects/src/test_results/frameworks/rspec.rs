@@ -16,7 +16,7 @@ pub(super) struct Rspec {
     section: Option<(Stream, TestStatus)>,
     name: Option<Vec<u8>>,
     message: Message,
-    /// `Finished in …` was the line before, on this stream.
+    /// `Finished in …` was the previous line on this stream.
     finished: Option<Stream>,
     counts: TestCounts,
     summaries: u64,
@@ -84,7 +84,7 @@ impl Rspec {
                 self.counts += tally;
                 self.summaries += 1;
             } else if line.leads {
-                // Elsewhere it is what a test printed.
+                // Elsewhere it is output of a test.
                 self.orphan = Some(tally);
             }
         }
@@ -92,7 +92,7 @@ impl Rspec {
 
     fn within(&mut self, line: &Line<'_>, status: TestStatus) {
         if line.at_margin() && !line.text.is_empty() {
-            // What a test prints is not in this section; only messages and the next section stand here.
+            // This section contains no output of tests, only messages and the next section.
             let next = line.text.starts_with(b"Finished in ")
                 || line.text == b"Failures:"
                 || line.text == b"Failed examples:"

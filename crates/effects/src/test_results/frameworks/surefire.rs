@@ -12,8 +12,7 @@ pub(super) const BEGINNINGS: &[&[u8]] = &[b"[I", b"[E", b"[W", b"T ", b"Te", b"R
 pub(super) struct Surefire {
     running: bool,
     results: bool,
-    /// Whether Maven's `[INFO]` stands before the lines; then a line without it is printed by a
-    /// test.
+    /// Whether lines have Maven's `[INFO]` prefix; then a line without it is output of a test.
     prefixed: bool,
     /// The first line of Maven, and one of its last.
     scanned: bool,
@@ -106,7 +105,7 @@ impl Surefire {
     }
 }
 
-/// The line without `[INFO] `, and whether it had it.
+/// The line without `[INFO] `, and whether it had that prefix.
 fn bare(text: &[u8]) -> (bool, &[u8]) {
     [&b"[INFO]"[..], b"[ERROR]", b"[WARNING]"]
         .iter()
@@ -115,7 +114,7 @@ fn bare(text: &[u8]) -> (bool, &[u8]) {
 }
 
 /// `3, Failures: 1, Errors: 1, Skipped: 0, Time elapsed: 0.1 s <<< FAILURE! - in Class`, and
-/// whether it is about one class.
+/// whether it is for one class.
 fn tally(text: &[u8]) -> Option<(TestCounts, bool)> {
     let mut of_class = false;
     let mut fields = parts(text, b',');
@@ -130,7 +129,7 @@ fn tally(text: &[u8]) -> Option<(TestCounts, bool)> {
                 of_class = true;
                 break;
             }
-            // Tests that passed when run again.
+            // Tests that passed when repeated.
             b"Flakes" => {}
             _ => return None,
         }

@@ -1,7 +1,7 @@
 //! The Test Anything Protocol, versions 12 to 14, and node:test's dialect of it.
 //!
-//! Counted are the innermost test points; an outer one only if it failed on its own. node:test
-//! says at the end what it counted, and that is taken over.
+//! The innermost test points are counted; an outer one only if it failed by itself. node:test
+//! prints its own counts at the end, which are used.
 
 use super::node::NodeCounts;
 use crate::test_results::framework_results::{
@@ -23,22 +23,22 @@ const MAX_DEPTH: usize = 16;
 pub(super) struct Tap {
     version: bool,
     plan: Option<u64>,
-    /// The plan stood before the first point.
+    /// Whether the plan preceded the first point.
     plan_first: bool,
     skipped_all: bool,
     points: u64,
-    /// Points are missing.
+    /// Whether points are missing.
     cut: bool,
-    /// Points have a YAML block each, as with node:test.
+    /// Whether each point has a YAML block, as with node:test.
     blocks: bool,
-    /// Every point has a title of its own before it, as with node:test.
+    /// Whether every point is preceded by its own title, as with node:test.
     titled_points: bool,
     levels: Vec<Level>,
     rows: TestCounts,
     details: Details,
     last: Option<Point>,
     yaml: Option<(Stream, usize)>,
-    /// The indentation of a key whose value stands on the lines below it.
+    /// The indentation of a key whose value is on the following lines.
     block_value: Option<usize>,
     node: NodeCounts,
     node_totals: Option<TestCounts>,
@@ -47,7 +47,7 @@ pub(super) struct Tap {
     partial: bool,
 }
 
-/// What was seen one level further in since the last point of a level.
+/// What was seen one level deeper since the last point of a level.
 #[derive(Default, Clone)]
 struct Level {
     title: Vec<u8>,
@@ -61,7 +61,7 @@ struct Level {
 }
 
 impl Level {
-    /// Some of its points were not seen.
+    /// Whether some of its points were not seen.
     fn lacks_points(&self) -> bool {
         self.plan.is_some_and(|plan| plan != self.points)
             || self.first.is_some_and(|first| first > 1)
@@ -78,9 +78,9 @@ struct Point {
     is_suite: bool,
     has_inner: bool,
     inner_failed: bool,
-    /// Its YAML block was seen to its end.
+    /// Whether its YAML block was seen to the end.
     described: bool,
-    /// Its name lacks titles that were cut off, or it may be one with points inside that were.
+    /// Whether its name lacks cut-off titles, or it may contain cut-off points.
     uncertain: bool,
 }
 
@@ -108,7 +108,7 @@ impl Recogniser for Tap {
 
     fn finish(mut self: Box<Self>, _cuts: OutputCuts) -> Option<FrameworkResults> {
         if self.blocks && self.last.as_ref().is_some_and(|last| !last.described) {
-            // What it is comes in its block.
+            // Its block says what it is.
             self.last = None;
             self.cut = true;
         }
@@ -267,7 +267,7 @@ impl Tap {
         }
     }
 
-    /// The end of the points inside of one, which came before them.
+    /// Closes a point in braces, after its inner points.
     fn close_braces(&mut self, level: usize) {
         self.count_last_point();
         let inner = self.levels.get(level + 1).cloned().unwrap_or_default();
@@ -292,7 +292,7 @@ impl Tap {
         let Some(point) = &mut self.last else { return };
         if let Some(key_indent) = self.block_value {
             if line.indent > key_indent || line.text.is_empty() {
-                // The first line is enough to know it by.
+                // The first line suffices to identify it.
                 if point.error.as_ref().is_some_and(Vec::is_empty) {
                     point.error = Some(line.text.to_vec());
                 }
@@ -300,7 +300,7 @@ impl Tap {
             }
             self.block_value = None;
         }
-        // Some put the message below `error:`.
+        // Some print the message below `error:`.
         let Some((key, value)) =
             split(line.text, b": ").filter(|(key, _)| line.indent == indent || *key == b"message")
         else {
@@ -330,7 +330,7 @@ impl Tap {
         }
     }
 
-    /// The last point is complete.
+    /// Counts the last point, which is complete.
     fn count_last_point(&mut self) {
         self.yaml = None;
         self.block_value = None;
@@ -377,11 +377,11 @@ fn point(text: &[u8]) -> Option<(bool, &[u8])> {
         return Some((ok, rest));
     }
     let rest = rest.strip_prefix(b" ")?;
-    // Not `ok  \tpackage`, which is Go's.
+    // Excludes `ok  \tpackage`, which is Go's.
     matches!(rest.first(), Some(b'0'..=b'9' | b'-' | b'#')).then_some((ok, rest))
 }
 
-/// A description and its directive, if it has one: `name # SKIP why`.
+/// A description and its directive, if any: `name # SKIP why`.
 fn split_directive(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let mut from = 0;
     while let Some(at) = memchr::memchr(b'#', &text[from..]) {
@@ -399,8 +399,8 @@ fn split_directive(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     (text, None)
 }
 
-/// A description without the time that some writers add to it: `name # time=12.3ms` (node-tap),
-/// `name # (12 ms)`, and without a dash before the name `name in 12ms` (bats).
+/// A description without the time that some writers append: `name # time=12.3ms` (node-tap), `name
+/// # (12 ms)`, and without a dash before the name `name in 12ms` (bats).
 fn without_time(text: &[u8], bats: bool) -> (&[u8], Option<u64>) {
     if let Some((name, note)) = split_last(text, b" # ") {
         let note = note.trim_ascii();

@@ -22,7 +22,7 @@ pub(super) struct Unittest {
     runs: u64,
     details: Details,
     rows: TestCounts,
-    /// A row whose status has not come yet: a docstring, a warning or subtests come between.
+    /// A row that waits for its status, after a docstring, a warning or subtests.
     waiting: Option<Vec<u8>>,
     state: State,
     stream: Option<Stream>,
@@ -33,7 +33,7 @@ pub(super) struct Unittest {
     letters: u64,
     /// Named rows since the last summary.
     named: u64,
-    /// A run without all of its beginning, and one whose sections do not account for its failures.
+    /// A run whose beginning is incomplete, and one whose sections do not cover its failures.
     headless: bool,
     cut: bool,
 }
@@ -41,12 +41,12 @@ pub(super) struct Unittest {
 /// The sections of failures since the last summary.
 #[derive(Default)]
 struct Sections {
-    /// Of all that failed: a test that fails twice has two.
+    /// All failures: a test that fails twice has two.
     titles: u64,
     /// Tests among them.
     tests: u64,
     known: HashSet<Vec<u8>>,
-    /// Classes and modules that could not be set up: no tests were run for them.
+    /// Classes and modules whose setup failed: none of their tests ran.
     outside: u64,
 }
 
@@ -173,8 +173,8 @@ impl Unittest {
     fn verdict(&mut self, text: &[u8], ran: u64) {
         let Some(said) = verdict(text) else { return };
         let sections = std::mem::take(&mut self.sections);
-        // One test with several failed subtests is one failed test, but that many failures. Of
-        // those whose sections were cut off it is not known to which tests they belong.
+        // One test with several failed subtests is one failed test, but several failures. For
+        // failures whose sections were cut off, the test is unknown.
         let unseen = said.failures.saturating_sub(sections.titles);
         self.cut |= unseen > 0;
         let failed = (sections.tests + unseen + said.unexpected_successes).min(ran);
@@ -202,13 +202,13 @@ impl Unittest {
             && line.at_margin()
             && let Some(status) = status(text)
         {
-            // Something else was printed between the name and this.
+            // Other output came between the name and the status.
             let name = name.to_vec();
             self.count(&name, status);
             return;
         }
         if self.waiting.is_none() {
-            // One word and a parenthesis, or it is no row.
+            // A row has one word and a parenthesis.
             let Some(space) = memchr::memchr(b' ', text) else { return };
             if text.get(space + 1) != Some(&b'(') {
                 return;
@@ -221,7 +221,7 @@ impl Unittest {
             return;
         };
         if !line.at_margin() {
-            // A subtest that failed: so has the test.
+            // A failed subtest fails its test.
             if let Some(status) = status(word).filter(|status| status.is_failure())
                 && let Some(name) = id(head)
             {
@@ -260,7 +260,7 @@ fn ran(text: &[u8]) -> Option<u64> {
     duration(time).map(|_| count)
 }
 
-/// What the last line says.
+/// The content of the last line.
 #[derive(Default)]
 struct Verdict {
     /// Failures and errors, each with a section.
@@ -292,10 +292,10 @@ fn verdict(text: &[u8]) -> Option<Verdict> {
     Some(said)
 }
 
-/// A row's name and what follows ` ... `: its status, or something else that was printed there.
+/// A row's name, and the text after ` ... `: its status, or other output.
 fn split_row(text: &[u8]) -> Option<(&[u8], &[u8])> {
     const DOTS: &[u8] = b" ... ";
-    // The reason of a skip, and a docstring, may have such dots of their own.
+    // The reason of a skip, and a docstring, may contain such dots.
     let mut end = text.len();
     while let Some(at) = rfind(&text[..end], DOTS) {
         if status(&text[at + DOTS.len()..]).is_some() {

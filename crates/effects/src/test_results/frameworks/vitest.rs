@@ -25,10 +25,9 @@ pub(super) struct Vitest {
     counts: TestCounts,
     summaries: u64,
     files_failed: u64,
-    /// A file failed, and none of its tests: the reason is printed elsewhere, if it was not cut
-    /// off.
+    /// A file failed without failed tests: the reason is printed elsewhere, unless cut off.
     broken_files: bool,
-    /// The lines after the counts of tests were not seen: one may tell of errors outside of them.
+    /// The lines after the counts of tests are missing: they may report errors outside of tests.
     unended: bool,
     none_found: bool,
     details: Details,
@@ -117,7 +116,7 @@ impl Vitest {
         } else if text.starts_with(b"Start at  ") || text.starts_with(b"Duration  ") {
             self.unended = false;
         } else if let Some(name) = text.strip_prefix(b"FAIL  ") {
-            // Jest in colour looks the same.
+            // Coloured Jest output looks the same.
             if line.indent == 1 && self.started && !line.unfinished {
                 self.failing = Some((line.stream, name[..name.len().min(1024)].to_vec()));
             }
@@ -156,7 +155,7 @@ impl Vitest {
         }
         self.details.put(&name, TestStatus::Failed, None);
         if let Some(known) = self.details.get(&name) {
-            // What the row said is the first line of this.
+            // The row's text is the first line of this.
             known.error = None;
         }
         self.details.explain(&name, &message);
@@ -211,7 +210,7 @@ fn file(text: &[u8]) -> Option<(&[u8], Option<u64>)> {
     counted.then_some((path, time))
 }
 
-/// A name, and the duration among what follows it: ` 12ms (retry x2, repeat x3) 23 MB heap used`,
+/// A name, and the duration in the following text: ` 12ms (retry x2, repeat x3) 23 MB heap used`,
 /// in any order.
 fn timed(text: &[u8]) -> (&[u8], Option<u64>) {
     let (mut name, mut time) = (text, None);

@@ -1,6 +1,6 @@
-//! JUnit XML, in the dialects of those who write it.
+//! JUnit XML in the dialects of its writers.
 //!
-//! Test cases are counted one by one: the totals in the attributes are often missing or wrong.
+//! Test cases are counted individually: the totals in the attributes are often missing or wrong.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ pub(super) struct Junit {
     framework: Option<Framework>,
     suites: Vec<String>,
     case: Option<Case>,
-    /// Inside of an element whose text is a message.
+    /// Inside an element whose text is a message.
     telling: bool,
     rows: Vec<(String, TestStatus, Option<u64>, Option<String>)>,
     unnamed: TestCounts,
@@ -35,7 +35,7 @@ struct Case {
     skipped: bool,
     todo: bool,
     message: String,
-    /// The message is one, and not only the kind of the failure.
+    /// Whether the message is real, not only the kind of the failure.
     has_message: bool,
     text: String,
 }
@@ -79,7 +79,7 @@ impl Junit {
                     add_problem(&mut self.problems, format!("{suite}: {what}"));
                     return;
                 };
-                // PHPUnit writes risky tests as errors, but they pass.
+                // PHPUnit reports risky tests as errors, but they pass.
                 if get("type").is_some_and(|kind| kind.ends_with("RiskyTestError")) {
                     return;
                 }
@@ -95,7 +95,7 @@ impl Junit {
             }
             "skipped" | "disabled" => {
                 if let Some(case) = &mut self.case {
-                    // CTest's word for a test whose program is not there.
+                    // CTest's text for a test whose program is missing.
                     let missing = get("message").is_some_and(|m| m.starts_with("Unable to find"));
                     case.error |= missing;
                     case.skipped |= !missing;
@@ -178,7 +178,7 @@ impl Junit {
         self.rows.push((name, status, case.time, error));
     }
 
-    /// The name as the tool itself prints it, as far as the report tells.
+    /// The name as the tool prints it, as far as the report shows.
     fn full_name(&self, case: &Case) -> String {
         let Case { name, class, .. } = case;
         let joined = |separator: &str| {
@@ -233,7 +233,7 @@ impl Junit {
     }
 }
 
-/// Go's outer tests, save those that failed by themselves.
+/// Go's outer tests, except those that failed by themselves.
 fn outer(rows: &[(String, TestStatus, Option<u64>, Option<String>)]) -> HashSet<String> {
     let mut outer = HashSet::new();
     let mut blamed = HashSet::new();
@@ -254,7 +254,7 @@ fn outer(rows: &[(String, TestStatus, Option<u64>, Option<String>)]) -> HashSet<
     outer
 }
 
-/// Whose report it is, from the titles of its first elements.
+/// The framework that wrote the report, from the titles of its first elements.
 fn writer(title: &str, schema: Option<&str>, uuid: Option<&str>) -> Option<Framework> {
     match title {
         "nextest-run" => Some(Framework::Nextest),

@@ -1,7 +1,7 @@
-//! Report files that test tools leave: JUnit XML and TRX.
+//! Report files of test tools: JUnit XML and TRX.
 //!
-//! Looked for at the tools' default paths and where the user says, and read only if the run itself
-//! wrote them. Files are read, never written.
+//! Searched at the tools' default paths and where the user says, and read only if the run itself
+//! wrote them. Files are never written.
 
 mod junit;
 mod report_paths;
@@ -18,23 +18,23 @@ use rustix::fs::OFlags;
 use super::framework_results::FrameworkResults;
 use retake_types::{Framework, TestResults};
 
-/// A longer file is left out.
+/// A larger file is skipped.
 pub const MAX_REPORT_SIZE: u64 = 32 * 1024 * 1024;
-/// All files together; what comes after is left out.
+/// Limit of all files together; further files are skipped.
 pub const MAX_REPORTS_SIZE: u64 = 256 * 1024 * 1024;
-/// At most this many files are read.
+/// Maximum number of files to read.
 pub const MAX_REPORTS: usize = 2_000;
 
-/// File systems stamp with a clock that lags behind by up to a tick.
+/// File timestamps lag behind by up to a tick.
 const CLOCK_LAG: Duration = Duration::from_millis(20);
 
-/// One report file, read.
+/// One parsed report file.
 pub struct TestReport {
     pub path: PathBuf,
     pub(super) found: FrameworkResults,
 }
 
-/// What was found, and what could not be used.
+/// The reports found, and those that could not be used.
 #[derive(Default)]
 pub struct Reports {
     pub reports: Vec<TestReport>,
@@ -63,8 +63,8 @@ pub enum ReportError {
 
 /// Finds the reports below `root` that were written since `started_at`.
 ///
-/// `extra` are globs relative to `root` (`**` goes over directories). The only error is a glob
-/// that is none; everything about single files goes to [`Reports::unusable`].
+/// `extra` are globs relative to `root` (`**` spans directories). The only error is an invalid
+/// glob; problems with single files are in [`Reports::unusable`].
 pub fn find(root: &Path, started_at: SystemTime, extra: &[String]) -> Result<Reports, ReportError> {
     let since = started_at.checked_sub(CLOCK_LAG).unwrap_or(started_at);
     let mut all = Reports::default();
@@ -72,7 +72,7 @@ pub fn find(root: &Path, started_at: SystemTime, extra: &[String]) -> Result<Rep
     for path in report_paths::find_files(root, extra, |path| written_since(path, since))? {
         match read(&path, &mut left) {
             Ok(found) => all.reports.push(TestReport { path, found }),
-            // Default paths hold other XML too; that is no mistake.
+            // Default paths may contain other XML, which is not an error.
             Err(ReportError::UnknownKind) => {}
             Err(error) => all.unusable.push((path, error)),
         }
@@ -81,7 +81,7 @@ pub fn find(root: &Path, started_at: SystemTime, extra: &[String]) -> Result<Rep
 }
 
 impl TestReport {
-    /// A report given as bytes.
+    /// Parses a report.
     pub fn parse(path: impl Into<PathBuf>, bytes: &[u8]) -> Result<Self, ReportError> {
         Ok(Self { path: path.into(), found: parse(bytes)? })
     }
@@ -95,8 +95,8 @@ impl TestReport {
     }
 }
 
-/// Both times must be new: a copied or unpacked report has an old modification time, one with a
-/// modification time in the future an old change time.
+/// Both times must be new: a copied or unpacked report has an old modification time; a file with a
+/// modification time in the future has an old change time.
 fn written_since(path: &Path, since: SystemTime) -> bool {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return false };
     let changed = u64::try_from(metadata.ctime()).unwrap_or(0);
@@ -106,7 +106,7 @@ fn written_since(path: &Path, since: SystemTime) -> bool {
 }
 
 fn read(path: &Path, left: &mut u64) -> Result<FrameworkResults, ReportError> {
-    // Not blocking, should it have become a FIFO in the meantime.
+    // Non-blocking, in case it has become a FIFO meanwhile.
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let size = file.metadata()?.len();
@@ -123,7 +123,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<FrameworkResults, ReportError> {
     if bytes.len() as u64 > MAX_REPORT_SIZE {
         return Err(ReportError::TooLarge);
     }
-    // A test may have printed bytes that are no text; they do not make the rest worthless.
+    // A test may have printed invalid UTF-8; the rest is still useful.
     let text = String::from_utf8_lossy(bytes);
     let mut junit = junit::Junit::default();
     let mut trx = trx::Trx::default();

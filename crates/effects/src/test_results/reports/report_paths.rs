@@ -1,9 +1,9 @@
-//! Finds report files: at the tools' default paths, and by globs the user gave.
+//! Finds report files at the tools' default paths, and by the user's globs.
 //!
-//! Goes along each glob directory by directory, so a glob costs what it names and not a walk
-//! over the whole tree; `**` is bounded and stays out of `.git` and `node_modules`, `*` also of
-//! other hidden directories. This happens after every run whose tests are asked for, so the default
-//! globs are compiled once and a directory is read once.
+//! Follows each glob directory by directory, so that a glob costs only the directories it names;
+//! `**` is bounded and skips `.git` and `node_modules`, `*` also other hidden directories. This
+//! happens after every run with test results, so the default globs are compiled once and a
+//! directory is read once.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use globset::{Glob, GlobMatcher};
 
 use super::{MAX_REPORTS, ReportError};
 
-/// Entries looked at for all default globs, and for one glob of the user, at most.
+/// Maximum entries examined for all default globs, and for each glob of the user.
 const MAX_ENTRIES: usize = 100_000;
 const MAX_DEPTH: usize = 24;
 
@@ -95,14 +95,14 @@ fn parts(glob: &str) -> Result<Vec<Part>, ReportError> {
     glob.split('/').filter(|text| !text.is_empty() && *text != ".").map(part).collect()
 }
 
-/// The names of a directory's entries in order, and which are directories.
+/// The names in a directory in order, and whether each is a directory.
 type Entries = Rc<[(OsString, bool)]>;
 
 struct Walk<'a, W> {
     wanted: &'a W,
     left: usize,
     found: Vec<PathBuf>,
-    /// By the text of their paths, which costs less than a comparison of all their parts.
+    /// By the text of their paths, which is faster than comparing components.
     read: HashMap<OsString, Entries>,
 }
 
@@ -114,7 +114,8 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
         }
         match part {
             Part::Name(name) => {
-                // Most paths do not exist, and looking into a list costs less than asking the kernel.
+                // Most paths do not exist, and a lookup in the list is faster than asking the
+                // kernel.
                 let known = self.read.get(directory.as_os_str()).filter(|_| name != "..");
                 if known.is_some_and(|known| !holds(known, name)) {
                     return;
@@ -129,7 +130,7 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
             Part::Match(matcher) => {
                 for (name, is_directory) in self.entries(directory).iter() {
                     let is_on_the_way = *is_directory && !(left_out(name) || hidden(name));
-                    // Looked at first, which costs less than a match.
+                    // Checked first, because it is cheaper than a match.
                     if !(rest.is_empty() || is_on_the_way) || !matcher.is_match(name) {
                         continue;
                     }
@@ -156,7 +157,7 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
         }
     }
 
-    /// Links to directories are none, so there are no loops.
+    /// Links to directories do not count as directories, so there are no cycles.
     fn entries(&mut self, directory: &Path) -> Entries {
         if let Some(known) = self.read.get(directory.as_os_str()) {
             return known.clone();
@@ -167,13 +168,13 @@ impl<W: Fn(&Path) -> bool> Walk<'_, W> {
                 .take(self.left)
                 .map(|entry| (entry.file_name(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
                 .collect(),
-            // What cannot be listed may still hold a file whose name is known.
+            // An unreadable directory may still contain a file with a known name.
             Err(_) => return Entries::default(),
         };
         self.left -= found.len();
         found.sort();
         let found = Entries::from(found);
-        // One that was cut off does not say what is not there.
+        // A truncated listing does not prove absence.
         if self.left > 0 {
             self.read.insert(directory.into(), found.clone());
         }

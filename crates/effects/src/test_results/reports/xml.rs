@@ -1,7 +1,7 @@
 //! XML as a sequence of simple events, within bounds.
 //!
-//! Only the five predefined entities and character references are resolved, so there is nothing
-//! to expand; a declared entity stays as it is written.
+//! Only the five predefined entities and character references are resolved, so nothing can expand;
+//! a declared entity stays as written.
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_xml_entity;
@@ -18,7 +18,7 @@ pub(super) enum Event<'a> {
     Comment(&'a str),
 }
 
-/// Feeds the document to `each` and gives the name of its root element.
+/// Passes the events of the document to `each` and returns the name of its root element.
 pub(super) fn read(text: &str, mut each: impl FnMut(Event<'_>)) -> Result<String, ReportError> {
     let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
     reader.config_mut().check_end_names = true;
@@ -29,7 +29,7 @@ pub(super) fn read(text: &str, mut each: impl FnMut(Event<'_>)) -> Result<String
         match event {
             Raw::Start(tag) => {
                 let name = local(&tag);
-                // Told by its root, so that large files of other kinds cost nothing.
+                // The root decides, so that large files of other kinds cost nothing.
                 if root.is_none()
                     && !matches!(name.as_str(), "testsuites" | "testsuite" | "TestRun")
                 {
@@ -82,7 +82,7 @@ fn local(tag: &BytesStart<'_>) -> String {
     name.to_owned()
 }
 
-/// The attributes whose values can be read; a report is not worthless for one that cannot.
+/// The readable attributes; a report with one unreadable attribute is still useful.
 fn attributes(tag: &BytesStart<'_>) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for attribute in tag.attributes().with_checks(false).flatten().take(64) {

@@ -1,11 +1,11 @@
-//! Changes that are only seen from one session to another.
+//! Changes that are visible only between sessions.
 //!
-//! The sessions are the samples here: each counts once, by the middle of what it measured. Where all
-//! sessions of a stretch have also measured one commit of another stretch, they count by the ratio to
-//! that, so that a machine that is slow that day does not matter. If nothing but chance decides which
-//! session has which value, they can be permuted. A machine that changed for good between two
-//! sessions is not chance, and cannot be distinguished from code by any test; so what is found here
-//! is said to be no more than possible.
+//! Here the sessions are the samples: each counts once, by its median. If all sessions of a stretch
+//! have also measured one commit of another stretch, they count by the ratio to that commit, which
+//! cancels a machine that is slow that day. If only chance decides which session has which value,
+//! the sessions can be permuted. A machine that changed permanently between two sessions is not
+//! chance, and no test can distinguish it from code; so changes found here are reported as possible
+//! only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use crate::stats::student_point;
 use crate::stats::summary::median;
 
 const SEED: u64 = 2;
-/// With fewer sessions on a side, one that was out of the ordinary would be a change.
+/// With fewer sessions on a side, a single unusual one would count as a change.
 const FEWEST: usize = 2;
 
-/// The boundaries within the stretches that are left between sure changes.
+/// The boundaries within the stretches between sure changes.
 pub(super) fn changes(
     points: &[Point],
     commits: &[usize],
@@ -41,7 +41,7 @@ pub(super) fn changes(
     found
 }
 
-/// A session with its commits of a stretch, as places within the measured ones.
+/// A session with its commits of a stretch, as indexes of measured ones.
 struct Session {
     first: usize,
     last: usize,
@@ -70,7 +70,7 @@ impl Session {
     }
 }
 
-/// What a commit outside of the stretch measured in each of its sessions, if there is one that all
+/// The values of a commit outside of the stretch in each of its sessions, if all of them have one.
 /// of them have.
 fn anchor(
     points: &[Point],
@@ -90,7 +90,7 @@ fn anchor(
     whole.into_iter().map(|(session, values)| Some((session, median(&values)?))).collect()
 }
 
-/// The boundary with the largest statistic, if that is larger than chance allows.
+/// The boundary with the largest statistic, if that exceeds what chance allows.
 fn clearest(sessions: &[Session], stretch: std::ops::Range<usize>, level: f64) -> Option<usize> {
     let mut values: Vec<f64> = sessions.iter().map(|session| session.value).collect();
     let boundaries: BTreeSet<usize> =
@@ -100,7 +100,7 @@ fn clearest(sessions: &[Session], stretch: std::ops::Range<usize>, level: f64) -
         .map(|boundary| (boundary, sides(sessions, boundary)))
         .filter(|(_, sides)| {
             let count = |wanted| sides.iter().filter(|side| **side == Some(wanted)).count();
-            // A session that measured both sides knows better, and has found no change.
+            // A session with both sides is better evidence, and has shown no change.
             sides.iter().all(Option::is_some) && count(false) >= FEWEST && count(true) >= FEWEST
         })
         .collect();
@@ -121,7 +121,7 @@ fn clearest(sessions: &[Session], stretch: std::ops::Range<usize>, level: f64) -
     rejected.then_some(stretch.start + boundary)
 }
 
-/// On which side of a boundary each session is; `None` for one that has both.
+/// The side of a boundary that each session is on; `None` for one with both.
 fn sides(sessions: &[Session], boundary: usize) -> Vec<Option<bool>> {
     let side = |session: &Session| match (session.first >= boundary, session.last < boundary) {
         (true, _) => Some(true),
@@ -131,7 +131,7 @@ fn sides(sessions: &[Session], boundary: usize) -> Vec<Option<bool>> {
     sessions.iter().map(side).collect()
 }
 
-/// The means of two sets of sessions, and how much their sessions differ.
+/// The means of two sets of sessions, and the spread of their sessions.
 struct TwoSides {
     before: f64,
     after: f64,
@@ -167,7 +167,7 @@ impl TwoSides {
     }
 }
 
-/// The size of a change, with what sessions differ by in its interval.
+/// The size of a change, with an interval that includes the spread of sessions.
 pub(super) fn estimate(
     points: &[Point],
     commits: &[usize],

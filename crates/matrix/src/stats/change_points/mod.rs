@@ -1,14 +1,14 @@
-//! Where along a history of commits a metric changed.
+//! Finds the commits of a history at which a metric changed.
 //!
-//! Two kinds of evidence are kept apart. Commits that were measured in turn, in blocks of one session,
-//! are compared within those blocks: whatever the machine did between sessions, or during one, hits
-//! both sides alike, so what is found there is a change of the code. What can only be seen from one
-//! session to another may be the machine; it is judged by how much sessions differ anyway, and said
-//! to be that.
+//! Two kinds of evidence are kept apart. Commits that were measured in turn, in blocks of one
+//! session, are compared within those blocks: changes of the machine between or during sessions
+//! affect both sides alike, so that a difference is a change of the code. A difference between
+//! sessions may be the machine's; it is judged by the usual spread of sessions, and reported as
+//! such.
 //!
-//! Both are found by splitting: the clearest boundary of a stretch of commits is taken if a
+//! Both are found by splitting: the clearest boundary of a stretch of commits is accepted if a
 //! permutation test of the largest statistic over all boundaries rejects that there is none, and
-//! both parts are searched in turn, each with its share of what may be wrong.
+//! both parts are searched in turn, each with its share of the error probability.
 
 mod between;
 mod within;
@@ -25,20 +25,20 @@ pub struct Observation {
     /// The index of the commit in its history.
     pub commit: usize,
     pub session: usize,
-    /// What was measured in turn has the same one; `None` for what was not measured in turn with
-    /// anything.
+    /// Values measured in turn have the same one; `None` for a value that was not measured in turn
+    /// with others.
     pub block: Option<u64>,
     pub value: f64,
 }
 
-/// What decides whether a change is one.
+/// The criteria for a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChangeCriteria {
-    /// The probability that no change is named where there is none.
+    /// The probability that no change is reported if there is none.
     pub confidence: f64,
-    /// Changes up to this part are none worth naming.
+    /// Changes up to this fraction are ignored.
     pub margin: f64,
-    /// How many histories are looked at together.
+    /// How many histories are examined together.
     pub histories: usize,
 }
 
@@ -49,13 +49,13 @@ impl Default for ChangeCriteria {
 }
 
 impl ChangeCriteria {
-    /// For each kind of evidence one half.
+    /// One half for each kind of evidence.
     fn alpha(&self) -> f64 {
         0.5 * (1.0 - self.confidence) / self.histories.max(1) as f64
     }
 }
 
-/// What a change was seen by.
+/// The evidence of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
@@ -74,12 +74,12 @@ impl Evidence {
     }
 }
 
-/// A boundary between two commits that follow each other among those measured.
+/// A boundary between two consecutive measured commits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangePoint {
     /// The first commit after the change.
     pub commit: usize,
-    /// The last measured one before it.
+    /// The last measured commit before it.
     pub before: usize,
     pub evidence: Evidence,
     /// The change on its scale: the logarithm of a ratio, or a difference.
@@ -89,7 +89,7 @@ pub struct ChangePoint {
 }
 
 impl ChangePoint {
-    /// After divided by before; `None` for a metric that has no ratios.
+    /// After divided by before; `None` for a metric without ratios.
     pub fn ratio(&self) -> Option<f64> {
         self.ratio.then(|| self.centre.exp())
     }
@@ -98,7 +98,7 @@ impl ChangePoint {
         self.ratio.then(|| self.ends.map(f64::exp))
     }
 
-    /// After less before, where there is no ratio.
+    /// After minus before, if there is no ratio.
     pub fn difference(&self) -> Option<f64> {
         (!self.ratio).then_some(self.centre)
     }
@@ -112,7 +112,7 @@ impl ChangePoint {
     }
 }
 
-/// The changes of a metric over commits, in their order.
+/// The changes of a metric over commits, in order.
 pub fn change_points(observations: &[Observation], criteria: &ChangeCriteria) -> Vec<ChangePoint> {
     let values: Vec<f64> = observations.iter().map(|one| one.value).collect();
     let scale = Scale::of(&values, &[]);
@@ -164,20 +164,20 @@ struct Point {
     x: f64,
 }
 
-/// The commits of a stretch: `from..to` among those measured.
+/// The commits of a stretch: `from..to` among the measured ones.
 fn stretch(points: &[Point], commits: &[usize], from: usize, to: usize) -> Vec<Point> {
     let Some(&first) = commits.get(from) else { return Vec::new() };
     let last = commits[to - 1];
     points.iter().copied().filter(|point| (first..=last).contains(&point.commit)).collect()
 }
 
-/// The place of a commit among those measured.
+/// The index of a commit among the measured ones.
 fn place(commits: &[usize], commit: usize) -> usize {
     commits.partition_point(|known| *known < commit)
 }
 
-/// Splits a stretch of commits as long as a boundary is found in a part of it; each part is searched
-/// at its share of `alpha`, so that all of them together are wrong no more often than that.
+/// Splits a stretch of commits while boundaries are found; each part is searched with its share of
+/// `alpha`, so that the total error probability stays the same.
 fn split(
     count: usize,
     alpha: f64,
@@ -200,17 +200,18 @@ fn split(
     cuts
 }
 
-/// Permutations for a level; more than `work` numbers are not shuffled in all.
+/// The number of permutations for a level; limited so that at most `work` numbers are shuffled in
+/// total.
 fn permutations(level: f64, values: usize) -> usize {
     const WORK: usize = 200_000_000;
     let wanted = (20.0 / level).ceil() as usize;
     wanted.clamp(1000, (WORK / values.max(1)).max(1000))
 }
 
-/// Whether the largest statistic of a permutation reaches the one seen no more often than `level`.
-/// Ends as soon as that is decided.
+/// Whether the largest statistic of a permutation reaches the observed one no more often than
+/// `level`. Stops as soon as that is decided.
 fn rejects(level: f64, permutations: usize, mut reaches: impl FnMut() -> bool) -> bool {
-    // The order seen is one of the permutations.
+    // The observed order is one of the permutations.
     let most = level * (permutations + 1) as f64 - 1.0;
     let mut reached = 0.0;
     for _ in 0..permutations {
@@ -224,9 +225,8 @@ fn rejects(level: f64, permutations: usize, mut reaches: impl FnMut() -> bool) -
     most >= 0.0
 }
 
-/// How much the medians of one commit differ from session to session, on the scale of ratios: the
-/// standard deviation, and of how many differences. `None` where no commit was measured in two
-/// sessions.
+/// How much the medians of one commit differ between sessions, on the scale of ratios: the standard
+/// deviation, and the number of differences. `None` if no commit was measured in two sessions.
 pub fn session_spread(observations: &[Observation]) -> Option<SessionSpread> {
     let values: Vec<f64> = observations.iter().map(|one| one.value).collect();
     let scale = Scale::of(&values, &[]);
@@ -246,7 +246,7 @@ pub fn session_spread(observations: &[Observation]) -> Option<SessionSpread> {
     Some(SessionSpread { deviation, degrees, ratio: scale == Scale::Ratio })
 }
 
-/// How much sessions differ.
+/// The spread of sessions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SessionSpread {
     deviation: f64,
@@ -255,13 +255,12 @@ pub struct SessionSpread {
 }
 
 impl SessionSpread {
-    /// As a part of a value: 0.03 for 3 %. `None` for a metric that has no ratios.
+    /// As a fraction of a value: 0.03 for 3 %. `None` for a metric without ratios.
     pub fn part(&self) -> Option<f64> {
         self.ratio.then(|| self.deviation.exp_m1())
     }
 
-    /// The interval of a median that was measured in this many sessions, wide enough for what they
-    /// differ by.
+    /// The interval of a median that was measured in this many sessions, widened by their spread.
     pub fn widen(&self, median: f64, interval: [f64; 2], sessions: usize) -> [f64; 2] {
         let quantile = student_point(0.025, self.degrees as f64);
         let variance = (quantile * self.deviation).powi(2) / sessions.max(1) as f64;

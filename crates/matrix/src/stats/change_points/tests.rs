@@ -1,6 +1,6 @@
 use super::*;
 
-/// Commits `first..` in blocks of one session, each with its factor and a little noise.
+/// Commits `first..` in blocks of one session, each with its factor and some noise.
 fn session(number: usize, commits: &[(usize, f64)], level: f64, blocks: u64) -> Vec<Observation> {
     let mut observations = Vec::new();
     for block in 0..blocks {
@@ -78,7 +78,7 @@ fn what_is_seen_between_sessions_only_is_said_to_be_that() {
 
 #[test]
 fn a_second_change_is_seen_against_the_commit_that_all_sessions_have() {
-    // The machine is a different one every day, by far more than the second change.
+    // The machine differs every day, by far more than the second change.
     let observations: Vec<Observation> = (1..17)
         .flat_map(|number| {
             let factor = match number {

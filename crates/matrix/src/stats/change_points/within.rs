@@ -1,9 +1,9 @@
-//! Changes seen by commits that were measured in turn.
+//! Changes between commits that were measured in turn.
 //!
-//! If the commits of a block are equal, which of them has which value is chance: the plan draws the
-//! order of each block. So the values of each block are permuted, and nothing is assumed about the
-//! machine. Values count by their rank among all deviations from the middle of their blocks, so that
-//! one absurd value does not decide.
+//! If the commits of a block are equal, chance decides which of them has which value, because the
+//! plan draws the order of each block. So the values of each block are permuted, without
+//! assumptions about the machine. Values count by their rank among all deviations from their
+//! block's median, so that a single outlier does not decide.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::random::Random;
 use crate::stats::normal_point;
 use crate::stats::summary::median;
 
-/// Of the permutations; the same numbers give the same answer.
+/// The seed of the permutations, so that the same numbers give the same answer.
 const SEED: u64 = 1;
 
-/// The boundaries, as places of the first commit after each among those measured.
+/// The boundaries, as indexes of the first measured commit after each.
 pub(super) fn changes(points: &[Point], commits: &[usize], alpha: f64) -> Vec<usize> {
     split(commits.len(), alpha, &mut |from, to, level| {
         let part = stretch(points, commits, from, to);
@@ -24,18 +24,18 @@ pub(super) fn changes(points: &[Point], commits: &[usize], alpha: f64) -> Vec<us
     })
 }
 
-/// The blocks of a stretch that have at least two of its commits, with the score of each.
+/// The blocks of a stretch with at least two of its commits, with the score of each value.
 struct Blocks {
-    /// Places within the stretch, block by block.
+    /// Indexes within the stretch, block by block.
     places: Vec<usize>,
-    /// Scores less the mean of their block.
+    /// Scores minus the mean of their block.
     scores: Vec<f64>,
-    /// The first of each block, and the end.
+    /// The start of each block, and the end.
     starts: Vec<usize>,
     count: usize,
 }
 
-/// The values of each block that has at least two commits, in the order of the commits.
+/// The values of each block with at least two commits, in the order of the commits.
 fn by_block(points: &[Point]) -> Vec<Vec<(usize, f64)>> {
     let mut blocks: BTreeMap<u64, Vec<(usize, f64)>> = BTreeMap::new();
     for point in points {
@@ -73,7 +73,7 @@ impl Blocks {
         all
     }
 
-    /// The boundary with the largest statistic, if that is larger than chance allows.
+    /// The boundary with the largest statistic, if that exceeds what chance allows.
     fn clearest(mut self, level: f64) -> Option<usize> {
         let weights = self.weights();
         let (boundary, seen) = self.largest(&weights)?;
@@ -87,8 +87,8 @@ impl Blocks {
         rejected.then_some(boundary)
     }
 
-    /// The boundary of the largest statistic: the sum of the scores after it, less what is expected
-    /// of them, over what it deviates by if scores are alike everywhere.
+    /// The boundary with the largest statistic: the sum of the scores after it minus its
+    /// expectation, divided by its standard deviation under equal scores.
     fn largest(&self, weights: &[f64]) -> Option<(usize, f64)> {
         let mut sums = vec![0.0; self.count];
         for (place, score) in self.places.iter().zip(&self.scores) {
@@ -108,7 +108,7 @@ impl Blocks {
         best
     }
 
-    /// How far the scores after a boundary are from what is expected of them, in standard deviations
+    /// The deviation of the scores after a boundary from their expectation, in standard deviations
     /// under permutation.
     fn deviation(&self, boundary: usize) -> f64 {
         let (mut sum, mut variance) = (0.0, 0.0);
@@ -127,10 +127,10 @@ impl Blocks {
         if variance > 0.0 { sum / variance.sqrt() } else { 0.0 }
     }
 
-    /// How much the blocks tell about each boundary: of a block with n commits before and m after it,
-    /// nm / (n + m). Taken from counts alone: scores would make blocks with a change count for less.
+    /// The weight of the blocks at each boundary: of a block with n commits before and m after it,
+    /// nm / (n + m). Computed only from counts: with scores, blocks with a change would count less.
     fn weights(&self) -> Vec<f64> {
-        // What is added at a place holds for all boundaries up to the next one.
+        // An addition at an index applies to all boundaries up to the next one.
         let mut steps = vec![0.0; self.count + 1];
         for block in self.starts.windows(2) {
             let places = &self.places[block[0]..block[1]];
@@ -146,14 +146,14 @@ impl Blocks {
         let mut sum = 0.0;
         let running = steps.into_iter().take(self.count).map(|step| {
             sum += step;
-            // What is left of a sum of steps that cancel.
+            // The rounding error of steps that cancel.
             if sum < 1e-9 { 0.0 } else { sum }
         });
         running.collect()
     }
 }
 
-/// The ranks of values, equal ones sharing theirs.
+/// The ranks of values; equal values share theirs.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_unstable_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -171,8 +171,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// The size of a change: the shift of the commits after it with which the two sides would be equal by
-/// their scores, and all the shifts with which these would not show a difference.
+/// The size of a change: the shift of the commits after it that makes the two sides equal by their
+/// scores, and the interval of shifts that show no difference.
 pub(super) fn estimate(
     points: &[Point],
     commits: &[usize],
@@ -202,7 +202,7 @@ pub(super) fn estimate(
             .collect();
         Blocks::of(&shifted, commits, from, to).deviation(cut - from)
     };
-    // The larger the shift, the smaller the deviation.
+    // The deviation decreases with the shift.
     let crossing = |wanted: f64| {
         let (mut low, mut high) = (-widest, widest);
         for _ in 0..50 {

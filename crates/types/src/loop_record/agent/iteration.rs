@@ -25,7 +25,7 @@ pub struct Iteration {
     pub facts: IterationFacts,
 }
 
-/// What is known of an iteration besides its result. Stored as names with texts.
+/// What is known of an iteration besides its result. Stored as a map of texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct IterationFacts {
@@ -39,14 +39,14 @@ pub struct IterationFacts {
     pub model: Option<String>,
     /// How many permissions were denied.
     pub denials: Option<u64>,
-    /// The tools they were for, as far as the agent named them.
+    /// The tools whose permission was denied, as far as the agent named them.
     pub denied_tools: Option<DeniedTools>,
-    /// Whether the agent says that it did something.
+    /// Whether the agent reports that it did work.
     pub worked: Option<bool>,
-    /// Whether the agent says that the task is complete. Earlier versions did not record it.
+    /// Whether the agent reports the task as complete. Earlier versions did not record it.
     pub complete: Option<bool>,
     pub error: Option<String>,
-    /// What this version does not know, kept as it is.
+    /// Keys that this version does not know, kept unchanged.
     pub other: BTreeMap<String, String>,
 }
 
@@ -111,7 +111,7 @@ const ERROR: &str = "error";
 
 impl From<BTreeMap<String, String>> for IterationFacts {
     fn from(mut other: BTreeMap<String, String>) -> Self {
-        /// A value that cannot be read stays among the unknown ones.
+        /// A value that cannot be parsed stays among the unknown ones.
         fn take<T: std::str::FromStr>(map: &mut BTreeMap<String, String>, key: &str) -> Option<T> {
             let value = map.get(key)?.parse().ok()?;
             map.remove(key);
@@ -184,7 +184,7 @@ pub enum IterationStatus {
     Failed,
     TimedOut,
     Skipped,
-    /// Cut off: by a signal, or because the runner itself died.
+    /// Ended early: by a signal, or because the runner died.
     Interrupted,
 }
 
@@ -215,7 +215,7 @@ impl IterationStatus {
         }
     }
 
-    /// Nothing changes any more.
+    /// Whether the status can no longer change.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::PreHooks | Self::Executing | Self::PostHooks)
     }
@@ -251,9 +251,9 @@ pub struct IterationResult {
     pub files_deleted: Vec<PathBuf>,
     pub tests_run: bool,
     pub test_results: Option<TestResults>,
-    /// `None` where the agent does not say.
+    /// `None` where the agent does not report it.
     pub context_usage_percent: Option<u8>,
-    /// `None` where nothing was tracked that could tell.
+    /// `None` where progress was not tracked.
     pub progress_detected: Option<bool>,
     /// Summary given by the agent.
     pub summary: Option<String>,
@@ -273,14 +273,14 @@ impl Iteration {
         }
     }
 
-    /// Ends the iteration with any of the final statuses.
+    /// Ends the iteration with a final status.
     pub fn end(&mut self, status: IterationStatus, at: Timestamp, result: Option<IterationResult>) {
         self.status = status;
         self.ended_at = Some(at);
         self.result = result;
     }
 
-    /// By the result's monotonic clock; by the wall where there is no result.
+    /// By the result's monotonic clock; without a result, by the wall clock.
     pub fn duration_ms(&self) -> Option<u64> {
         if let Some(result) = &self.result {
             return Some(result.duration_ms);
@@ -339,7 +339,7 @@ impl Iteration {
         }
     }
 
-    /// Files that it changed in any way.
+    /// How many files it changed.
     pub fn changed_files(&self) -> Option<usize> {
         let result = self.result.as_ref()?;
         let lists = [&result.files_modified, &result.files_created, &result.files_deleted];
@@ -351,7 +351,7 @@ impl Iteration {
     }
 }
 
-/// One row of `agent show --json`; every key is always there.
+/// One row of `agent show --json`; every key is always present.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IterationRow<'a> {
