@@ -178,7 +178,10 @@ fn attach_works_through_a_pipe_and_sees_a_death() {
     let out = follow.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(1), "{rest:?}{said}");
-    assert!(said.contains("its process died; `retake agent run task` continues it"), "{said}");
+    assert!(
+        said.contains("its retake process died; `retake agent run task` continues it"),
+        "{said}"
+    );
     let listed = called(sandbox.command(RETAKE).args(["agent", "list"])).stdout;
     assert!(listed.contains("in_progress (interrupted)"), "{listed}");
 }

@@ -320,7 +320,7 @@ echo left > $RETAKE_AGENT-left"#;
     });
     assert!(slots.iter().all(|slot| slot.split_whitespace().count() == 2), "{slots:?}");
     // A repository inside of a tree is kept nowhere else: this tree stays, and `prune` says so.
-    assert!(called.stderr.contains("g1: its tree stays at "), "{}", called.snapshot());
+    assert!(called.stderr.contains("g1: its clone was left at "), "{}", called.snapshot());
     let listed = sandbox.retake(&["agent", "prune"]);
     assert!(listed.stdout.contains("g1  /"), "{}", listed.snapshot());
     assert_eq!(listed.stdout.matches("trees/").count(), 1, "{}", listed.snapshot());

@@ -99,7 +99,7 @@ fn an_agent_that_was_at_work_goes_on_in_its_tree() {
     std::fs::write(sandbox.agent_dir().join("pid"), child.id().to_string()).unwrap();
     assert_eq!(child.wait_with_output().unwrap().status.code(), None, "it was killed");
     let listed = sandbox.retake(&["agent", "fleet"]);
-    assert!(listed.stdout.contains("its process died"), "{}", listed.snapshot());
+    assert!(listed.stdout.contains("its retake process died"), "{}", listed.snapshot());
     let other = sandbox.retake(&["agent", "run", "one", "--jobs", "1"]);
     assert!(
         other.code == 1 && other.stderr.contains("`retake agent run one two …`"),
@@ -135,7 +135,7 @@ fn an_unfinished_run_can_be_given_up_without_losing_its_work() {
     child.wait().unwrap();
     let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
     let listed = sandbox.retake(&["agent", "prune"]);
-    assert!(listed.stdout.contains("(not finished)"), "{}", listed.snapshot());
+    assert!(listed.stdout.contains("(unfinished)"), "{}", listed.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
     assert!(kept.stderr.contains("--unfinished abandons it"), "{}", kept.snapshot());
     let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);
@@ -242,7 +242,7 @@ fn a_run_that_died_before_it_made_a_tree_can_be_given_up() {
     let other = run(&sandbox, &["one", "--jobs", "1"]);
     assert!(other.code == 1 && other.stderr.contains("prune --unfinished"), "{}", other.snapshot());
     let listed = sandbox.retake(&["agent", "prune"]);
-    assert!(listed.stdout.contains("one, two  (no tree, not finished)"), "{}", listed.snapshot());
+    assert!(listed.stdout.contains("one, two  (no clone, unfinished)"), "{}", listed.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
     assert!(kept.stderr.contains("--unfinished abandons it"), "{}", kept.snapshot());
     let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);

@@ -127,7 +127,7 @@ fn what_is_left_of_a_removed_tree_does_not_replace_what_was_kept() {
     let sandbox = project(&[("gate", "git init -q inner; echo g > g")]);
     let called = run(&sandbox, &["gate", "--merge-into", "main", "--verify", "test -e g"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
-    assert!(called.stderr.contains("gate: its tree stays at "), "{}", called.snapshot());
+    assert!(called.stderr.contains("gate: its clone was left at "), "{}", called.snapshot());
     let (id, tree) = {
         let fleet = fleet(&sandbox);
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -229,7 +229,7 @@ fn commits_that_git_does_not_take_over_keep_their_tree() {
         assert_eq!(show(&sandbox, &format!("main:{name}")), name);
     }
     for name in ["broken", "malformed"] {
-        let said = format!("{name}: its tree stays at ");
+        let said = format!("{name}: its clone was left at ");
         assert!(called.stderr.contains(&said), "{}", called.snapshot());
     }
     assert!(!called.stderr.contains("gone: its tree stays"), "{}", called.snapshot());

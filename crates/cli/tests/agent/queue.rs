@@ -226,7 +226,10 @@ fn a_killed_queue_continues_with_its_task_and_its_budget() {
     running.end();
     assert_eq!(states(&sandbox), "a max_iterations, b interrupted, c waiting");
     let table = good(&sandbox, &["list"]).stdout;
-    assert!(table.contains("its process died; `retake agent queue run` continues it"), "{table}");
+    assert!(
+        table.contains("its retake process died; `retake agent queue run` continues it"),
+        "{table}"
+    );
     // No budget is given: that of the queue that died counts, and what was used of it.
     let called = good(&sandbox, &["run"]);
     assert!(
