@@ -155,7 +155,7 @@ pub(super) fn store_error(error: &retake_store::Error) -> String {
     use retake_store::Error;
     match error {
         Error::NotFound { text } => {
-            format!("no run matches `{text}`; runs_list shows what there is")
+            format!("no run matches `{text}`; runs_list shows the recorded runs")
         }
         Error::DiskFull { path } => format!(
             "the disk of {} is full; free some space (for the user: `retake runs prune` helps) and run again",
@@ -180,7 +180,7 @@ mod tests {
         let missing = retake_store::Error::NotFound { text: "abc".to_owned() };
         assert_eq!(
             ToolError::from(missing).to_string(),
-            "no run matches `abc`; runs_list shows what there is"
+            "no run matches `abc`; runs_list shows the recorded runs"
         );
         let reasons = [
             RefusalReason::DirectoryMissing("/x".into()),

@@ -40,7 +40,7 @@ pub(super) fn error(error: &FleetError) -> String {
             format!("a run of other agents was not finished; {}", unfinished(plan))
         }
         FleetError::NoNamespace => {
-            "the agents' trees are shown by mounts, for which retake needs to \
+            "the agents' clones are accessed through mounts, for which retake needs to \
              be root or to run with --sandbox; run it in the same way as before"
                 .to_owned()
         }

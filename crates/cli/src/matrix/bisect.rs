@@ -1,4 +1,4 @@
-//! `retake matrix bisect`: since when?
+//! `retake matrix bisect`: finds where a value turns from good to bad.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ use crate::{Exit, Failure, context, term};
 
 /// Find where an axis turns from good to bad, tolerating flaky runs
 ///
-/// By exit code (0 is good, 125 cannot be judged, anything else and a timeout is bad), or by a
+/// By exit code (0 is good, 125 cannot be judged, everything else and a timeout is bad), or by a
 /// metric, such as --metric wall --threshold 5%: every point is then measured in turn with the good
-/// end. For code the commits between the two refs are searched; for chrome all versions between the
-/// two that the index of Chrome for Testing knows, downloaded as needed, and those configured; for
-/// other axes the configured values. The other axes keep their first value, or the one that a
-/// filter names.
+/// end. For code, searches the commits between the two refs; for chrome, all versions between the
+/// two in the index of Chrome for Testing, downloaded as needed, and the configured ones; for
+/// other axes, the configured values. The remaining axes keep their first value, or the one given by a
+/// filter.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// A value known to be good

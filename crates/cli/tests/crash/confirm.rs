@@ -55,7 +55,7 @@ fn what_no_file_system_can_show_is_refused_with_the_reason() {
     let env = Env::new();
     env.expect(0, &["record", "--root", "root", "-o", "log", "--", "touch", "root/a"]);
     let called = env.expect(125, &["confirm", "log"]);
-    assert!(called.stderr.contains("was not explored yet"), "{}", called.snapshot());
+    assert!(called.stderr.contains("has no findings yet"), "{}", called.snapshot());
     let check = "test -e \"$FIRST_WORK_DIR/a\"";
     for (model, why) in [
         ("kill", "nothing is lost"),
@@ -68,5 +68,5 @@ fn what_no_file_system_can_show_is_refused_with_the_reason() {
         assert!(called.stderr.contains(why), "{}", called.snapshot());
     }
     let called = env.expect(125, &["confirm", "log", "F7"]);
-    assert!(called.stderr.contains("there are: F1"), "{}", called.snapshot());
+    assert!(called.stderr.contains("choose from: F1"), "{}", called.snapshot());
 }

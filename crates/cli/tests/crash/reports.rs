@@ -74,7 +74,7 @@ fn a_finding_can_be_had_again_from_its_log_alone() {
     let wrong = repro.replace(" F1", " F9");
     let wrong = called(env.sandbox.command("sh").args(["-c", &wrong]));
     assert_eq!(wrong.code, 125, "{}", wrong.snapshot());
-    assert!(wrong.stderr.contains("there are: F1"), "{}", wrong.snapshot());
+    assert!(wrong.stderr.contains("choose from: F1"), "{}", wrong.snapshot());
 }
 
 #[test]

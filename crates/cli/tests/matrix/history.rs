@@ -178,7 +178,7 @@ fn gates_against_branches_say_what_they_need() {
     env.expect(0, &["compare", "--metric", "load", "--fail-if", "slower:5%@main"]);
     let both = ["compare", "main", "HEAD", "--metric", "load", "--fail-if", "slower:5%@main"];
     let both = env.expect(2, &both);
-    assert!(both.stderr.contains("leave @main out"), "{}", both.stderr);
+    assert!(both.stderr.contains("leave out @main"), "{}", both.stderr);
     let bare = Env::bare();
     bare.config("command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n");
     let refused = bare.expect(2, &["run", "--fail-if", "slower:5%@main"]);

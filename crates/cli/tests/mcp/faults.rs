@@ -80,7 +80,7 @@ fn calls_that_are_wrong_say_how() {
     let nulls = json!({"argv": ["true"], "command": null, "env": null, "limits": null, "track_changes": null});
     assert_eq!(client.tool("exec", nulls)["isError"], false);
     let unknown = client.text("runs_show", json!({"run": "abcdef99"}));
-    assert_eq!(unknown, "no run matches `abcdef99`; runs_list shows what there is");
+    assert_eq!(unknown, "no run matches `abcdef99`; runs_list shows the recorded runs");
     let absent = client.request("logging/setLevel", json!({"level": "info"}));
     assert_eq!(absent["error"]["message"], "there is no method logging/setLevel", "{absent}");
     for (arguments, expected) in [

@@ -406,7 +406,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
     );
     assert_eq!(
         sandbox.settled(&init().snapshot()),
-        "exit 1\nstderr: retake: this is a project already: PROJECT/new/.agent/config.yml exists; edit it, or remove it first\n"
+        "exit 1\nstderr: retake: this is already a project: PROJECT/new/.agent/config.yml exists; edit it, or remove it first\n"
     );
     let committed =
         sandbox.sh("cd new && git init -q . && retake exec -q true && git add -A && git ls-files");

@@ -213,7 +213,7 @@ fn an_id_that_names_no_run_or_several_is_answered() {
     sandbox.recorded("echo two");
     assert_eq!(
         sandbox.settled_call(&["runs", "show", "nonsense"]),
-        "exit 1\nstderr: retake: no run matches `nonsense`; `retake runs list` shows what there is\n"
+        "exit 1\nstderr: retake: no run matches `nonsense`; `retake runs list` shows the recorded runs\n"
     );
     for command in ["show", "logs", "delete"] {
         assert_eq!(
@@ -332,7 +332,7 @@ fn search_marks_what_it_finds_and_says_what_it_did_not_look_at() {
     assert_eq!((&hit["matches"], &json["skippedBytes"]), (&serde_json::json!([[4, 8]]), &0.into()));
     let wordless = sandbox.retake(&["runs", "search", "!!"]);
     assert_eq!((wordless.code, wordless.stdout.as_str()), (2, ""));
-    assert!(wordless.stderr.contains("there is no word in `!!`"), "{}", wordless.stderr);
+    assert!(wordless.stderr.contains("`!!` contains no word"), "{}", wordless.stderr);
 
     sandbox.recorded("yes | head -c 70000000");
     let skipped = sandbox.settled_call(&["runs", "search", "nothing"]);

@@ -257,7 +257,7 @@ pub(super) async fn search(
 ) -> Result<ToolAnswer, ToolError> {
     if !search.text.contains(char::is_alphanumeric) {
         return Err(ToolError::argument(
-            "there is no word in text; search takes letters and digits, runs_logs with a pattern anything else",
+            "text contains no word; search matches letters and digits only, runs_logs with a pattern everything",
         ));
     }
     let limit = limit(search.limit, USUAL, MOST)?;
