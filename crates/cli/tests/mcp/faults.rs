@@ -70,8 +70,8 @@ fn calls_that_are_wrong_say_how() {
         ),
         ("runs_show", json!({}), "run is missing"),
         ("runs_list", json!({"limit": -1}), "limit takes 0 or more, not the number -1"),
-        ("runs_list", json!({"limit": 0}), "limit: 0 shows nothing; give 1 or more"),
-        ("tests", json!({"limit": 0}), "limit: 0 shows nothing; give 1 or more"),
+        ("runs_list", json!({"limit": 0}), "limit must be 1 or more"),
+        ("tests", json!({"limit": 0}), "limit must be 1 or more"),
     ] {
         let result = client.tool(name, arguments.clone());
         assert_eq!(result["isError"], true, "{name} {arguments}: {result}");

@@ -290,7 +290,7 @@ fn a_refused_call_is_on_the_record_with_every_reason() {
             assert!(message.contains(reason) && answer.contains(reason), "{message}\n{answer}");
         }
         let id = run["id"].as_str().unwrap();
-        assert!(answer.contains(&format!("(on the record as run {})", &id[28..])), "{answer}");
+        assert!(answer.contains(&format!("(recorded as run {})", &id[28..])), "{answer}");
     }
     // Arguments that no request can be made of are not a request.
     let before = sandbox.listed(&[]).len();
