@@ -137,7 +137,7 @@ pub(super) fn known_value(value: &[Piece]) -> Option<String> {
     value.iter().map(known).collect()
 }
 
-/// The value that a known text is.
+/// The value of a known text.
 pub(super) fn known_pieces(text: &str) -> Value {
     text.chars().map(Piece::Char).collect()
 }

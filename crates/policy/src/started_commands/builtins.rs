@@ -180,7 +180,7 @@ pub(super) fn makes_read_only(words: &[Word]) -> bool {
         || (declares(words) && options(&words[1..]).any(|option| option.contains('r')))
 }
 
-/// Variables whose values bash changes whenever they are assigned: `declare -l`.
+/// Variables whose values bash converts at every assignment: `declare -l`.
 pub(super) fn converted(words: &[Word]) -> Vec<String> {
     if !declares(words) || !options(&words[1..]).any(|option| option.contains(['l', 'u', 'c'])) {
         return Vec::new();
