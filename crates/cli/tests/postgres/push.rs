@@ -323,7 +323,7 @@ fn what_the_database_refuses_is_told_with_what_to_do() {
     );
     let missing = push(&url.replace("/postgres", "/db4"), Some(Postgres::PASSWORD));
     assert!(
-        missing.contains("\"db4\" does not exist (3D000); make it with `createdb`"),
+        missing.contains("\"db4\" does not exist (3D000); create it with `createdb`"),
         "{missing}"
     );
     assert_eq!(base.postgres.ask("CREATE ROLE plain LOGIN PASSWORD 'plain'"), "");
