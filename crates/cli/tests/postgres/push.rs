@@ -313,7 +313,7 @@ fn what_the_database_refuses_is_told_with_what_to_do() {
     let url = base.postgres.url();
     let none = push(&url, None);
     assert!(
-        none.contains("wants a password, and there is none; the password comes from"),
+        none.contains("requires a password, and none is given; the password comes from"),
         "{none}"
     );
     let wrong = push(&url, Some("wrong"));
