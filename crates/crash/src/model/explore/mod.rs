@@ -229,8 +229,8 @@ impl<'a> CrashStates<'a> {
         class: StateClass,
         point: Point,
     ) -> (Vec<Survivors>, usize) {
-        // The losses at an unfinished comparison of mapped files are among those of the finished one. Only tears belong to
-        // a single store.
+        // The losses at an unfinished comparison of mapped files are among those of the finished one.
+        // Only tears belong to a single store.
         if self.inside_looks.contains(&point.operation) && class != StateClass::Torn {
             return (Vec::new(), 0);
         }

@@ -116,7 +116,8 @@ impl Tracer {
                 if !regular {
                     return Ok(None);
                 }
-                // A write that waits for the device is durable when it returns; one that does not makes the file unsynced.
+                // A write that waits for the device is durable when it returns; any other write makes the file
+                // unsynced.
                 if sync == WriteSync::None {
                     self.outside_written(id);
                 }
