@@ -1,4 +1,4 @@
-//! What a model sees.
+//! Answers as a model sees them.
 
 use serde_json::json;
 

@@ -112,7 +112,7 @@ fn a_list_for_people_fits_their_terminal() {
         (&lines[0][..], &lines[2][..]),
         ("ID  WHEN  OUTCOME  TOOK  COMMAND", "ID  AGO  ok  TOOK  true")
     );
-    // Where it is cut depends on how wide the times are.
+    // The cut depends on the width of the times.
     assert!(
         lines[1].starts_with("ID  AGO  exit 3  TOOK  sh -c 'exit 3;") && lines[1].ends_with('…'),
         "{plain}"
@@ -311,7 +311,7 @@ fn search_marks_what_it_finds_and_says_what_it_did_not_look_at() {
         stdout: ID  AGO  ok  sh -c 'echo connection refused again'\n\
         stdout:  stdout: »connection refused« again\n";
     assert_eq!(sandbox.settled_call(&["runs", "search", "connection", "refused"]), found);
-    // Once more: by now it is indexed.
+    // Again, now with an index.
     assert_eq!(sandbox.settled_call(&["runs", "search", "connection refused"]), found);
     let both = sandbox.settled_call(&["runs", "search", "refus*"]);
     assert!(both.contains("stderr: Connection\\u{7} to peer »refused«"), "{both}");
@@ -336,7 +336,7 @@ fn search_marks_what_it_finds_and_says_what_it_did_not_look_at() {
 
     sandbox.recorded("yes | head -c 70000000");
     let skipped = sandbox.settled_call(&["runs", "search", "nothing"]);
-    // All of it was looked at.
+    // All of it was searched.
     assert!(skipped.ends_with("stderr: retake: no recorded output has `nothing`\n"), "{skipped}");
 }
 
