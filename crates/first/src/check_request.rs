@@ -41,7 +41,7 @@ pub(crate) struct CheckRequest {
 
 /// A frame of the orchestrator.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Frame {
     Check(CheckRequest),
     Cancel,
 }
@@ -79,7 +79,7 @@ impl CheckRequest {
     }
 }
 
-impl Order {
+impl Frame {
     /// Cancels the current check.
     pub(crate) fn cancel(mut to: impl Write) -> io::Result<()> {
         to.write_all(&[CANCEL])
@@ -171,13 +171,13 @@ mod tests {
             timeout: Duration::from_millis(1500),
         };
         let mut sent = Vec::new();
-        Order::cancel(&mut sent).unwrap();
+        Frame::cancel(&mut sent).unwrap();
         request.send(&mut sent).unwrap();
         let mut from = &sent[..];
-        assert_eq!(Order::receive(&mut from).unwrap(), Some(Order::Cancel));
-        assert_eq!(Order::receive(&mut from).unwrap(), Some(Order::Check(request)));
-        assert_eq!(Order::receive(&mut from).unwrap(), None);
-        assert!(Order::receive(&sent[1..20]).is_err(), "half a request is none");
+        assert_eq!(Frame::receive(&mut from).unwrap(), Some(Frame::Cancel));
+        assert_eq!(Frame::receive(&mut from).unwrap(), Some(Frame::Check(request)));
+        assert_eq!(Frame::receive(&mut from).unwrap(), None);
+        assert!(Frame::receive(&sent[1..20]).is_err(), "half a request is none");
         for status in [ExitKind::Exited(101), ExitKind::Signaled(9)] {
             let (timed_out, out_of_memory, announced) = (true, false, vec![1, 2]);
             let reply = CheckReply { status, timed_out, out_of_memory, announced };

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::check_request::Order;
+use crate::check_request::Frame;
 
 pub(crate) struct ChildWatch {
     pub(crate) pidfd: OwnedFd,
@@ -58,7 +58,7 @@ impl ChildWatch {
                 pipe = None;
             }
             if fds[2].revents != 0 {
-                if !matches!(orders.map(Order::receive), Some(Ok(Some(_)))) {
+                if !matches!(orders.map(Frame::receive), Some(Ok(Some(_)))) {
                     orders = None;
                 }
                 kill(pid);

@@ -27,7 +27,7 @@ impl Tracer {
     }
 
     /// The last thread of a process ends, which closes all its descriptors.
-    pub(super) fn outcome(&mut self, pid: pid_t) -> Result<(), RecordError> {
+    pub(super) fn exiting(&mut self, pid: pid_t) -> Result<(), RecordError> {
         let process = self.process(pid);
         if self.threads(process) > 1 {
             return Ok(());

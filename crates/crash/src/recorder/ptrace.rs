@@ -242,7 +242,7 @@ pub(super) enum Event {
     NewTask,
     Executed,
     /// The task is about to end; it still has its descriptors.
-    RunOutcome,
+    Exiting,
     /// A new task's first stop, or the end of a group stop.
     Resumed,
     /// The whole process was stopped by a signal.
@@ -304,7 +304,7 @@ fn event(status: c_int) -> Event {
             Event::NewTask
         }
         libc::PTRACE_EVENT_EXEC => Event::Executed,
-        libc::PTRACE_EVENT_EXIT => Event::RunOutcome,
+        libc::PTRACE_EVENT_EXIT => Event::Exiting,
         libc::PTRACE_EVENT_SECCOMP => Event::CallBegins,
         // PTRACE_EVENT_STOP.
         128 if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => {

@@ -191,8 +191,8 @@ impl Tracer {
                 self.executed(pid)?;
                 self.resume(pid, 0).map_err(system)
             }
-            Event::RunOutcome => {
-                self.outcome(pid)?;
+            Event::Exiting => {
+                self.exiting(pid)?;
                 self.resume(pid, 0).map_err(system)
             }
             Event::Resumed => {

@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process;
 
 use crate::channel::Announcer;
-use crate::check_request::{CheckReply, CheckRequest, ExitKind, Order, READY};
+use crate::check_request::{CheckReply, CheckRequest, ExitKind, Frame, READY};
 use crate::child_watch::{ChildWatch, OutOfMemoryKills};
 use crate::variables::{ACKS, CRASH_LABEL, CRASH_POINT_ID, CRASH_TARGET, RUN_ID};
 use retake_crash::fd::{pidfd, pipe};
@@ -115,10 +115,10 @@ pub(super) fn serve(socket: File) -> CheckCopy {
 /// kernel kills the waiting copy.
 fn next_request(socket: &File) -> CheckRequest {
     loop {
-        match Order::receive(socket) {
-            Ok(Some(Order::Check(request))) => return request,
+        match Frame::receive(socket) {
+            Ok(Some(Frame::Check(request))) => return request,
             // It arrived just after the check had ended.
-            Ok(Some(Order::Cancel)) => {}
+            Ok(Some(Frame::Cancel)) => {}
             Ok(None) | Err(_) => leave(0),
         }
     }
@@ -168,7 +168,7 @@ fn enter(asked: OwnedFd, announce: OwnedFd, server: i32) -> CheckCopy {
                 return Err(io::ErrorKind::NotConnected.into());
             }
         }
-        let Some(Order::Check(request)) = Order::receive(File::from(asked))? else {
+        let Some(Frame::Check(request)) = Frame::receive(File::from(asked))? else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         // SAFETY: the log stays open while it is copied, and there is no other thread that could read a

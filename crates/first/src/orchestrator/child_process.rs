@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::check_server::CheckServer;
 use super::verdict::ChildOutcome;
 use crate::channel::Inbox;
-use crate::check_request::{CheckRequest, ExitKind, Order};
+use crate::check_request::{CheckRequest, ExitKind, Frame};
 use crate::child_watch::{ChildWatch, OutOfMemoryKills, signal};
 use crate::parent_death;
 use crate::variables::{self, Channel};
@@ -75,7 +75,7 @@ impl Running {
             Self::Process(pid) => signal(*pid as i32, libc::SIGKILL),
             Self::Served(socket) => {
                 // If the server is gone, its check is, too.
-                _ = socket.try_clone().map(File::from).and_then(Order::cancel);
+                _ = socket.try_clone().map(File::from).and_then(Frame::cancel);
             }
         }
     }
